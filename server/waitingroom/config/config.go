@@ -146,7 +146,8 @@ type Event struct {
 	Template string // of the page, also in the pre-queue
 }
 
-// From returns when the event begins to have an effect: when its pre-queue opens, if it has one.
+// From returns when the event begins to have an effect: when its pre-queue opens, in which visitors wait for the start, if it has
+// one.
 func (e *Event) From() time.Time {
 	if e.Prequeue.IsZero() {
 		return e.Start
@@ -177,8 +178,8 @@ const (
 // forever is later than all events.
 var forever = time.Unix(1<<40, 0)
 
-// At returns the settings in force in a room at a time. During a pre-queue the room's own limits apply to the visitors who are in,
-// and all others wait; the page is the event's.
+// At returns the settings in force in a room at a time, and until when. During the pre-queue of an event the room's own limits
+// apply to the visitors who are in, and all others wait; the page is the event's.
 func (r *Room) At(t time.Time) EffectiveSettings {
 	m := EffectiveSettings{Room: r.Name, Settings: r.Settings, Template: r.Template, Until: forever}
 	for i := range r.Events {
@@ -204,9 +205,9 @@ func (r *Room) At(t time.Time) EffectiveSettings {
 	return m
 }
 
-// CookiePath returns the Path of the room's cookie: the last folder in the room's path, because browsers send a cookie to all paths
-// below its folder (RFC 6265 §5.1.4). It returns "/" for a room with routes of several paths, and for a path with characters that
-// browsers encode.
+// CookiePath returns the Path of the room's cookie: the last folder in the room's path, because browsers send a cookie to all
+// paths below its folder (RFC 6265 §5.1.4). It returns "/" for a room with routes of several paths, and for a path with
+// characters that browsers encode.
 func (r *Room) CookiePath() string {
 	path := r.Routes[0].Path
 	for _, route := range r.Routes[1:] {
@@ -240,7 +241,8 @@ func Parse(name string, text []byte) ([]Room, error) {
 	return ParseNode(name, list)
 }
 
-// List returns the list of rooms in a file as YAML, for [ParseNode]; nil if the file has no list. name is the file's, for messages.
+// List returns the YAML list of rooms in the text of a file, for [ParseNode]; nil if the file has no list. It does not check the
+// rooms. name is the file's, for messages.
 func List(name string, text []byte) (*yaml.Node, error) {
 	if len(text) > MaxFile {
 		return nil, fmt.Errorf("%s: has %d bytes; rooms may take %d", name, len(text), MaxFile)
@@ -269,7 +271,7 @@ func List(name string, text []byte) (*yaml.Node, error) {
 // and field. They count instead of those in the file.
 type Set map[string]map[string]string
 
-// Apply returns a list of rooms with the fields of the set changed. It ignores rooms that the list does not have.
+// Apply returns a copy of a YAML list of rooms with the fields of the set changed. It ignores rooms that the list does not have.
 func (s Set) Apply(list *yaml.Node) (*yaml.Node, error) {
 	applied := *list
 	applied.Content = slices.Clone(list.Content)
@@ -299,7 +301,8 @@ func (s Set) Apply(list *yaml.Node) (*yaml.Node, error) {
 	return &applied, nil
 }
 
-// setField sets a field of a room to the YAML value in text.
+// setField sets a field of the YAML mapping room to the value in text, which is YAML. It adds the field if it is missing. The
+// name cannot be set.
 func setField(room *yaml.Node, field, text string) error {
 	if field == "name" {
 		return errors.New("cannot be changed: tickets are bound to it")
@@ -327,7 +330,8 @@ func (r *Room) SameUpstreams(other *Room) bool {
 		(r.UpstreamCA == nil) == (other.UpstreamCA == nil) && (r.UpstreamCA == nil || r.UpstreamCA.Equal(other.UpstreamCA))
 }
 
-// ParseNode parses a list of rooms inside the document of another file, whose name is for messages.
+// ParseNode parses a YAML list of rooms, which may be part of a larger file. name is the file's, for messages. The error joins
+// one for each mistake.
 func ParseNode(name string, list *yaml.Node) ([]Room, error) {
 	r := &reader{file: name}
 	nodes := r.readList(list, "rooms", MaxRooms)
@@ -355,7 +359,8 @@ type reader struct {
 // maxProblems is how many mistakes are reported at once.
 const maxProblems = 50
 
-// addMistake records a mistake in a field, with the line of the node.
+// addMistake adds a mistake in a field to the reader's problems, with the line of the node n. field may be "". Mistakes beyond
+// maxProblems are dropped.
 func (r *reader) addMistake(n *yaml.Node, field, format string, args ...any) {
 	if len(r.problems) >= maxProblems {
 		return
@@ -367,7 +372,7 @@ func (r *reader) addMistake(n *yaml.Node, field, format string, args ...any) {
 	r.problems = append(r.problems, fmt.Errorf(at+format, args...))
 }
 
-// resolveAlias returns the node that an alias stands for.
+// resolveAlias returns the node that a YAML alias stands for, and any other node itself.
 func resolveAlias(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode && n.Alias != nil {
 		return n.Alias
@@ -378,8 +383,8 @@ func resolveAlias(n *yaml.Node) *yaml.Node {
 // A field reads the value of a member of a mapping; name is its key, for messages.
 type field func(n *yaml.Node, name string)
 
-// readFields passes the value of each member of a mapping to the function in known. It records unknown and repeated members as
-// mistakes; of is what the mapping describes. It returns false if n is no mapping.
+// readFields passes the value of each member of a mapping to the parser of that name in known. It adds unknown, repeated and
+// empty members as mistakes. of is the name of the field that has the mapping, for messages. It returns false if n is no mapping.
 func (r *reader) readFields(n *yaml.Node, of string, known map[string]field) bool {
 	n = resolveAlias(n)
 	if n.Kind != yaml.MappingNode {
@@ -406,8 +411,8 @@ func (r *reader) readFields(n *yaml.Node, of string, known map[string]field) boo
 	return true
 }
 
-// suggestField returns the end of a message about an unknown field: it suggests the known field that is similar, or else to remove
-// the unknown one.
+// suggestField returns the end of a message about an unknown field: it suggests the known field that is similar, or else to
+// remove the unknown one.
 func suggestField(name string, known map[string]field) string {
 	if best, ok := text.Nearest(name, slices.Collect(maps.Keys(known))); ok {
 		return "; did you mean " + best + "?"
@@ -415,7 +420,8 @@ func suggestField(name string, known map[string]field) string {
 	return "; remove it"
 }
 
-// readList returns the members of a list, of which there may be up to most. It returns nil after a mistake.
+// readList returns the members of a YAML list, of which there may be up to most. It returns nil after a mistake. field is for
+// messages.
 func (r *reader) readList(n *yaml.Node, field string, most int) []*yaml.Node {
 	n = resolveAlias(n)
 	switch {
@@ -429,7 +435,7 @@ func (r *reader) readList(n *yaml.Node, field string, most int) []*yaml.Node {
 	return nil
 }
 
-// readText returns the text of a single value; false if n is not one.
+// readText returns the text of a single YAML value; false, after adding a mistake, if n is not one. name is for messages.
 func (r *reader) readText(n *yaml.Node, name string) (string, bool) {
 	n = resolveAlias(n)
 	if n.Kind != yaml.ScalarNode {
@@ -439,7 +445,8 @@ func (r *reader) readText(n *yaml.Node, name string) (string, bool) {
 	return n.Value, true
 }
 
-// newValueField returns a field that parses a single value into target.
+// newValueField returns a field parser that parses a single value by the function parse and stores it in target. It adds errors
+// as mistakes.
 func newValueField[T any](r *reader, target *T, parse func(string) (T, error)) field {
 	return func(n *yaml.Node, name string) {
 		s, ok := r.readText(n, name)
@@ -455,7 +462,8 @@ func newValueField[T any](r *reader, target *T, parse func(string) (T, error)) f
 	}
 }
 
-// newListField returns a field that parses one value or a list of them into target.
+// newListField returns a field parser that parses one value or a list of them by the function parse, and appends them to target.
+// For a value with a mistake it appends the zero value.
 func newListField[T any](r *reader, target *[]T, parse func(string) (T, error)) field {
 	return func(n *yaml.Node, name string) {
 		nodes := []*yaml.Node{n}
@@ -473,6 +481,7 @@ func newListField[T any](r *reader, target *[]T, parse func(string) (T, error)) 
 // acceptText parses fields that may have any text: it returns the text, and no error.
 func acceptText(s string) (string, error) { return s, nil }
 
+// parseBool parses true or false, in exactly this spelling.
 func parseBool(s string) (bool, error) {
 	if s != "true" && s != "false" {
 		return false, valueError(s, "must be true or false")
@@ -500,7 +509,7 @@ func parseTime(s string) (time.Time, error) {
 	return t.UTC(), nil
 }
 
-// oneOf returns a parser of one of several words.
+// oneOf returns a parser that accepts one of several words.
 func oneOf[T ~string](choices ...T) func(string) (T, error) {
 	return func(s string) (T, error) {
 		if slices.Contains(choices, T(s)) {
@@ -519,5 +528,5 @@ func valueError(s, format string, args ...any) error {
 	return fmt.Errorf("%q "+format, append([]any{cutValue(s)}, args...)...)
 }
 
-// cutValue cuts a value to the length that a message repeats.
+// cutValue returns a value cut to 80 characters, for messages.
 func cutValue(s string) string { return text.Short(s, 80) }

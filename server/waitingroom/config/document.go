@@ -20,7 +20,7 @@ type Document struct {
 	Set  Set    `json:"set,omitempty"`
 }
 
-// Rooms parses the rooms of the document. The error joins one for each mistake.
+// Rooms parses the rooms of the document, with the fields that an operator has set. The error joins one for each mistake.
 func (d Document) Rooms() ([]Room, error) {
 	list, err := d.list()
 	if err != nil || list == nil {
@@ -29,7 +29,7 @@ func (d Document) Rooms() ([]Room, error) {
 	return ParseNode(d.Name, list)
 }
 
-// list returns the rooms of the document as YAML, nil for none.
+// list returns the YAML list of the document's rooms, with the fields that an operator has set; nil if the file has no list.
 func (d Document) list() (*yaml.Node, error) {
 	list, err := List(d.Name, []byte(d.Text))
 	if err != nil || list == nil {
@@ -38,9 +38,9 @@ func (d Document) list() (*yaml.Node, error) {
 	return d.Set.Apply(list)
 }
 
-// With returns a copy of the document with fields of a room changed; the value "" resets a field to that of the file. It does not check
-// the room's name or the values, which Rooms does: it fails only if a name with the value "" is no field of a room, or if all fields
-// together are too long.
+// With returns a copy of the document with fields of a room changed; the value "" resets a field to that of the file. It does not
+// check the room's name or the values, which Rooms does: it fails only if a name with the value "" is no field of a room, or if
+// all fields together are too long.
 func (d Document) With(room string, fields map[string]string) (Document, error) {
 	set := d.Set.clone()
 	if set[room] == nil {
@@ -68,6 +68,7 @@ func (d Document) With(room string, fields map[string]string) (Document, error) 
 	return d, nil
 }
 
+// clone returns a copy of the set that shares no map with it.
 func (s Set) clone() Set {
 	fresh := Set{}
 	for room, fields := range s {
@@ -102,7 +103,8 @@ func (d Document) YAML() ([]byte, error) {
 	return Marshal(list)
 }
 
-// Marshal returns a list of rooms as YAML. It replaces aliases by what they stand for.
+// Marshal returns a list of rooms as YAML text. It replaces aliases by what they stand for. It fails for a list that is too large
+// or complex.
 func Marshal(list *yaml.Node) ([]byte, error) {
 	budget := maxNodes
 	expanded, err := expandAliases(list, &budget, 0)
@@ -118,8 +120,8 @@ func Marshal(list *yaml.Node) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Canonical returns a form of a list of rooms that depends only on its values: not on style, comments, anchors or the order of
-// fields, nor on the release of the YAML package.
+// Canonical returns a binary form of a list of rooms that depends only on its values: not on style, comments, anchors or the
+// order of fields, nor on the release of the YAML package. It is for comparisons.
 func Canonical(list *yaml.Node) ([]byte, error) {
 	budget := maxNodes
 	expanded, err := expandAliases(list, &budget, 0)
@@ -131,7 +133,8 @@ func Canonical(list *yaml.Node) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// writeCanonical writes the kind of a node, and its tag and value or what it contains, each with its length.
+// writeCanonical writes the canonical form of a YAML node to b: its kind, and its tag and value or what it contains, each with
+// its length. Members of a mapping are sorted.
 func writeCanonical(b *bytes.Buffer, n *yaml.Node) {
 	switch n.Kind {
 	case yaml.ScalarNode:
@@ -162,8 +165,8 @@ const (
 
 var errTooComplex = errors.New("holds too many aliases or levels; write the rooms out")
 
-// expandAliases returns a copy of a node in which aliases are replaced by what they stand for. It returns an error if the copy has
-// more than budget nodes or is nested too deeply.
+// expandAliases returns a copy of a YAML node in which aliases are replaced by what they stand for. It counts down budget, the
+// nodes that the copy may still have, and fails when it is used up, or at too deep a level. depth is the level of n.
 func expandAliases(n *yaml.Node, budget *int, depth int) (*yaml.Node, error) {
 	if *budget--; *budget < 0 || depth > maxDepth {
 		return nil, errTooComplex

@@ -14,8 +14,8 @@ type File struct {
 	Canonical []byte
 }
 
-// Hash returns the hash of the file's content. It is that of the canonical form if the file has one, because no release of the YAML
-// encoder changes that.
+// Hash returns the SHA-256 hash, in hexadecimal, of the file's content. It is that of the canonical form if the file has one,
+// because no release of the YAML encoder changes that.
 func (f File) Hash() string {
 	if f.Canonical != nil {
 		return Hash(f.Canonical)
@@ -23,7 +23,7 @@ func (f File) Hash() string {
 	return Hash(f.Text)
 }
 
-// Hash returns the hash of the text of a file of rooms.
+// Hash returns the SHA-256 hash, in hexadecimal, of the text of a file of rooms.
 func Hash(text []byte) string {
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])

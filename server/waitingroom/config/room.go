@@ -44,7 +44,7 @@ func Default() Room {
 // unset stands for a number that the file has not given.
 const unset = -2
 
-// readRoom reads a room; false if it has mistakes.
+// readRoom parses one room of the file. It adds mistakes to the reader's problems, and returns false if there were any.
 func (r *reader) readRoom(n *yaml.Node) (Room, bool) {
 	before := len(r.problems)
 	room := Default()
@@ -93,14 +93,15 @@ func (r *reader) readRoom(n *yaml.Node) (Room, bool) {
 	return room, len(r.problems) == before
 }
 
-// readTotal reads the limit of active users of a room: a number, or auto.
+// readTotal parses the limit of active users of a room: a number, or auto, which sets room.Automatic.
 func (r *reader) readTotal(n *yaml.Node, name string, room *Room) {
 	if room.Automatic = resolveAlias(n).Value == "auto"; !room.Automatic {
 		newValueField(r, &room.TotalActiveUsers, wholeNumber(1, 1, queue.MaxUsers))(n, name)
 	}
 }
 
-// checkAutomatic checks the fields of a limit that follows the origin, and has its highest value be the room's limit.
+// checkAutomatic adds mistakes in the fields that belong to an automatic limit, and missing ones. For such a room it sets
+// TotalActiveUsers to automaticMax, the highest limit.
 func (r *reader) checkAutomatic(n *yaml.Node, room *Room, automaticMax int) {
 	fields := [...]string{"total_active_users_min", "total_active_users_max", "latency_objective_p99"}
 	for _, field := range fields {
@@ -122,8 +123,9 @@ func (r *reader) checkAutomatic(n *yaml.Node, room *Room, automaticMax int) {
 	room.TotalActiveUsers = automaticMax
 }
 
-// roomFields returns the fields of a room by name. Each reads its value into room; rules and events are read later, because they need
-// the other fields. The highest automatic limit goes to automaticMax.
+// roomFields returns a parser for each field of a room, by the field's name. Each parses its value into room; the highest
+// automatic limit goes to automaticMax. The parsers of rules and events only store their nodes there, because these need the
+// other fields.
 func (r *reader) roomFields(room *Room, automaticMax *int, rules, events **yaml.Node) map[string]field {
 	return map[string]field{
 		"name":                      newValueField(r, &room.Name, acceptText),
@@ -156,7 +158,7 @@ func (r *reader) roomFields(room *Room, automaticMax *int, rules, events **yaml.
 		"upstream_ca":               newValueField(r, &room.UpstreamCA, parseCertificates),
 		"upstream_health":           newValueField(r, &room.UpstreamHealth, parseHealth),
 		"challenge":                 newValueField(r, &room.Challenge, parseChallenge),
-		"subresources":              func(n *yaml.Node, name string) { r.parseSubresources(n, name, room) },
+		"subresources":              func(n *yaml.Node, name string) { r.readSubresources(n, name, room) },
 		"refresh_interval":          newValueField(r, &room.RefreshInterval, wholeNumber(time.Second, 5, 30)),
 		"allocator":                 newValueField(r, &room.Allocator, oneOf(queue.Allocators...)),
 		"curve_factor":              newValueField(r, &room.CurveFactor, parseFactor),
@@ -164,7 +166,7 @@ func (r *reader) roomFields(room *Room, automaticMax *int, rules, events **yaml.
 	}
 }
 
-// checkFieldName returns an error if a room has no field of that name.
+// checkFieldName returns an error if a room has no field of that name. The error suggests a similar name.
 func checkFieldName(name string) error {
 	room := Default()
 	known := (&reader{}).roomFields(&room, new(int), new(*yaml.Node), new(*yaml.Node))
@@ -174,7 +176,7 @@ func checkFieldName(name string) error {
 	return nil
 }
 
-// hasField reports whether a mapping has a field.
+// hasField reports whether a YAML mapping has a field.
 func hasField(n *yaml.Node, field string) bool {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == field {
@@ -184,8 +186,8 @@ func hasField(n *yaml.Node, field string) bool {
 	return false
 }
 
-// checkRoutes records mistakes between rooms: equal names, and equal routes. Routes of a suspended room count too, because it may
-// be resumed.
+// checkRoutes adds mistakes between rooms: equal names, equal routes, and cookies that would overwrite each other. Routes of a
+// suspended room count too, because it may be resumed. nodes are the rooms in the file, in the same order.
 func (r *reader) checkRoutes(rooms []Room, nodes []*yaml.Node) {
 	names := map[string]int{}
 	routes := map[Route]string{}
@@ -206,8 +208,8 @@ func (r *reader) checkRoutes(rooms []Room, nodes []*yaml.Node) {
 	r.checkCookies(rooms, nodes)
 }
 
-// checkCookies records rooms whose tickets would overwrite each other: cookies of the same name and path on the same host, on any
-// port (RFC 6265 §5.3, §8.5).
+// checkCookies adds a mistake for each room whose tickets would overwrite those of another: cookies of the same name and path on
+// the same host, on any port (RFC 6265 §5.3, §8.5).
 func (r *reader) checkCookies(rooms []Room, nodes []*yaml.Node) {
 	type cookie struct{ suffix, path string }
 	keepers := map[cookie]map[string]string{} // names of rooms by host, "" for every host
@@ -264,7 +266,7 @@ func NormalizeHost(s string) string {
 	return strings.TrimSuffix(s, ".")
 }
 
-// parsePath reads a pattern of [matchesPath].
+// parsePath returns s if it is a valid pattern of paths, for [matchesPath].
 func parsePath(s string) (string, error) {
 	plain := strings.TrimSuffix(s, "*")
 	switch {
@@ -278,7 +280,7 @@ func parsePath(s string) (string, error) {
 	return s, nil
 }
 
-// readRoutes reads the additional routes of a room.
+// readRoutes parses the additional routes of a room. name is the field's name, for messages.
 func (r *reader) readRoutes(n *yaml.Node, name string) (routes []Route) {
 	for _, m := range r.readList(n, name, maxRoutes) {
 		route := Route{Path: "/"}
@@ -288,7 +290,7 @@ func (r *reader) readRoutes(n *yaml.Node, name string) (routes []Route) {
 	return routes
 }
 
-// parseStatus parses the HTTP status of the waiting page.
+// parseStatus parses the HTTP status of the waiting page: 200, 202 or 429.
 func parseStatus(s string) (int, error) {
 	switch s {
 	case "200", "202", "429":
@@ -297,7 +299,7 @@ func parseStatus(s string) (int, error) {
 	return 0, valueError(s, "must be one of 200, 202, 429")
 }
 
-// parseTemplateText returns s if it is a valid template.
+// parseTemplateText returns s if it is a valid template of a waiting page.
 func parseTemplateText(s string) (string, error) {
 	if problem := CheckTemplate(s); problem != "" {
 		return "", errors.New(problem)
@@ -305,7 +307,7 @@ func parseTemplateText(s string) (string, error) {
 	return s, nil
 }
 
-// CheckTemplate returns what is wrong with a template, "" if it is valid.
+// CheckTemplate returns what is wrong with the template of a waiting page, as the end of a message; "" if it is valid.
 func CheckTemplate(s string) string {
 	switch {
 	case len(s) > MaxTemplate:
@@ -321,7 +323,7 @@ func CheckTemplate(s string) string {
 	return ""
 }
 
-// ParseTemplate parses a template, which cannot include others.
+// ParseTemplate parses the Mustache template of a waiting page. The template cannot include files.
 func ParseTemplate(s string) (*mustache.Template, error) {
 	return mustache.ParseStringPartials(s, noPartials{})
 }
@@ -329,7 +331,7 @@ func ParseTemplate(s string) (*mustache.Template, error) {
 // noPartials keeps templates from reading files.
 type noPartials struct{}
 
-// Get implements mustache.PartialProvider: there are no partials.
+// Get implements mustache.PartialProvider. Every partial is empty.
 func (noPartials) Get(string) (string, error) { return "", nil }
 
 // parseLanguage parses the tag of a language, such as de.
@@ -341,7 +343,7 @@ func parseLanguage(s string) (language.Tag, error) {
 	return tag, nil
 }
 
-// readCookie reads the settings of a room's cookie.
+// readCookie parses the settings of a room's cookie into cookie. name is the field's name, for messages.
 func (r *reader) readCookie(n *yaml.Node, name string, cookie *Cookie) {
 	r.readFields(n, name, map[string]field{
 		"samesite":    newValueField(r, &cookie.SameSite, oneOf(SameSiteAuto, SameSiteLax, SameSiteNone, SameSiteStrict)),
@@ -350,7 +352,7 @@ func (r *reader) readCookie(n *yaml.Node, name string, cookie *Cookie) {
 	})
 }
 
-// parseWord returns s if it is a word of letters, digits, hyphens and underscores.
+// parseWord returns s if it is a word of letters, digits, hyphens and underscores, at most 64.
 func parseWord(s string) (string, error) {
 	if !word.MatchString(s) {
 		return "", valueError(s, "must have letters, digits, - and _ only, at most %d", maxNameBytes)
@@ -358,8 +360,8 @@ func parseWord(s string) (string, error) {
 	return s, nil
 }
 
-// readCommands reads which commands the room accepts from the origin, and returns whether the command that revokes a session is
-// one.
+// readCommands parses the list of commands that the room accepts from the origin, and returns whether it has revoke, which is the
+// only one.
 func (r *reader) readCommands(n *yaml.Node, name string) (revoke bool) {
 	var commands []string
 	newListField(r, &commands, func(s string) (string, error) {
@@ -371,7 +373,8 @@ func (r *reader) readCommands(n *yaml.Node, name string) (revoke bool) {
 	return len(commands) > 0
 }
 
-// parseUpstream parses the URL of an upstream server.
+// parseUpstream parses the URL of an upstream server: scheme http, https or h2c, host and port, without a path. Errors do not
+// repeat a password.
 func parseUpstream(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "h2c" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Path != "" && u.Path != "/" {
@@ -393,7 +396,7 @@ func parseCertificates(s string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// parseHealth parses the path of health checks.
+// parseHealth returns s if it is a valid path for health checks of upstreams.
 func parseHealth(s string) (string, error) {
 	if u, err := url.ParseRequestURI(s); err != nil || !strings.HasPrefix(s, "/") || len(s) > maxPath || u.Host != "" {
 		return "", valueError(s, "must be a path such as /health")
@@ -401,7 +404,7 @@ func parseHealth(s string) (string, error) {
 	return s, nil
 }
 
-// parseChallenge parses the URL of a challenge.
+// parseChallenge parses the URL of the operator's service that is queried about new visitors.
 func parseChallenge(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Fragment != "" || len(s) > maxPath {
@@ -410,7 +413,8 @@ func parseChallenge(s string) (*url.URL, error) {
 	return u, nil
 }
 
-// checkUpstreams records mistakes between the fields about a room's upstreams.
+// checkUpstreams adds mistakes between the fields about a room's upstreams: too many, equal ones, several schemes, fields without
+// an upstream.
 func (r *reader) checkUpstreams(n *yaml.Node, room *Room) {
 	seen := map[string]bool{}
 	for _, u := range room.Upstreams {
@@ -435,8 +439,9 @@ func (r *reader) checkUpstreams(n *yaml.Node, room *Room) {
 	}
 }
 
-// parseSubresources reads which requests for parts of a page pass: how many in a minute, or that number with methods and paths.
-func (r *reader) parseSubresources(n *yaml.Node, name string, room *Room) {
+// readSubresources parses which requests for parts of a page pass: how many in a minute, or a mapping with that number, methods
+// and paths.
+func (r *reader) readSubresources(n *yaml.Node, name string, room *Room) {
 	if resolveAlias(n).Kind != yaml.MappingNode {
 		newValueField(r, &room.SubresourcesPerMinute, parseSubresources)(n, name)
 		return
@@ -451,7 +456,7 @@ func (r *reader) parseSubresources(n *yaml.Node, name string, room *Room) {
 	})
 }
 
-// parseSubresources parses how many requests for parts of pages may pass in a minute; -1 for "pass", without a limit.
+// parseSubresources parses how many requests for parts of pages may pass in a minute; -1 for "pass", which is without a limit.
 func parseSubresources(s string) (int, error) {
 	if s == "pass" {
 		return -1, nil
@@ -463,7 +468,7 @@ func parseSubresources(s string) (int, error) {
 	return v, nil
 }
 
-// parseFactor parses the exponent of the adaptive allocator.
+// parseFactor parses the exponent of the adaptive allocator, from 0.1 to 10.
 func parseFactor(s string) (float64, error) {
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil || !(v >= 0.1 && v <= 10) {
@@ -472,7 +477,7 @@ func parseFactor(s string) (float64, error) {
 	return v, nil
 }
 
-// readRule reads a rule. A request must fulfil all of its conditions.
+// readRule parses a rule by which requests bypass the room. It adds a mistake for a rule without conditions.
 func (r *reader) readRule(n *yaml.Node) Rule {
 	var rule Rule
 	action, enabled := "", true
@@ -492,7 +497,7 @@ func (r *reader) readRule(n *yaml.Node) Rule {
 	return rule
 }
 
-// parseMethod parses an HTTP method.
+// parseMethod returns s if it is an HTTP method in capitals.
 func parseMethod(s string) (string, error) {
 	if !httpguts.ValidHeaderFieldName(s) || strings.ToUpper(s) != s {
 		return "", valueError(s, "must be a method such as GET, in capitals")
@@ -500,7 +505,8 @@ func parseMethod(s string) (string, error) {
 	return s, nil
 }
 
-// parseAddresses parses an address, or a prefix of addresses.
+// parseAddresses parses an IP address, or a prefix of addresses such as 192.0.2.0/24. A single address becomes a prefix of its
+// full length.
 func parseAddresses(s string) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(s)
 	if address, alone := netip.ParseAddr(s); err != nil && alone == nil && address.Zone() == "" {
@@ -512,7 +518,7 @@ func parseAddresses(s string) (netip.Prefix, error) {
 	return prefix.Masked(), nil
 }
 
-// readHeaders reads the conditions of a rule on header fields.
+// readHeaders parses the conditions of a rule on header fields, a mapping of names to values. field is for messages.
 func (r *reader) readHeaders(n *yaml.Node, field string) (headers []Header) {
 	if n.Kind != yaml.MappingNode || len(n.Content) == 0 || len(n.Content) > 2*maxValues {
 		r.addMistake(n, field, "must hold `Name: value` lines, at most %d; * is any value", maxValues)
@@ -534,7 +540,8 @@ func (r *reader) readHeaders(n *yaml.Node, field string) (headers []Header) {
 	return headers
 }
 
-// readEvents reads a room's events, and returns them by their time. A field that an event does not have is the room's own.
+// readEvents parses a room's events and returns them in the order of their times. A field that an event does not have is the
+// room's own. Events must not overlap.
 func (r *reader) readEvents(n *yaml.Node, room *Room) []Event {
 	nodes := r.readList(n, "events", maxEvents)
 	names := map[string]bool{}
@@ -572,7 +579,7 @@ func (r *reader) readEvents(n *yaml.Node, room *Room) []Event {
 	return events
 }
 
-// checkEvent records mistakes in an event. names are those of the events before it.
+// checkEvent adds mistakes in the event e, which is n in the file. names are those of the events before it.
 func (r *reader) checkEvent(n *yaml.Node, e *Event, names map[string]bool) {
 	switch {
 	case !word.MatchString(e.Name):

@@ -24,9 +24,9 @@ type entry struct {
 	room *Room
 }
 
-// matchesPath reports whether a pattern covers a path. "/shop" covers itself and what is below it, "/shop/" only what is below, and
-// "/shop*" every path that begins with "/shop". Some servers read "/shop;a=1", "/shop.", "/shop " and what follows a NUL byte as "/shop",
-// so these are covered too.
+// matchesPath reports whether a pattern covers a path p. "/shop" covers itself and what is below it, "/shop/" only what is below,
+// and "/shop*" every path that begins with "/shop". Some servers read "/shop;a=1", "/shop.", "/shop " and what follows a NUL byte
+// as "/shop", so these are covered too.
 func matchesPath(pattern, p string) bool {
 	prefix, isPrefix := strings.CutSuffix(pattern, "*")
 	rest, found := strings.CutPrefix(p, prefix)
@@ -39,7 +39,8 @@ func matchesPath(pattern, p string) bool {
 	return strings.Trim(rest, ". \t") == ""
 }
 
-// compareEntries orders entries so that the first one that covers a path is the most specific one.
+// compareEntries orders entries by their paths, so that the first one that covers a path is the most specific one. It returns a
+// negative number, 0 or a positive number.
 func compareEntries(a, b entry) int {
 	prefixA, starA := strings.CutSuffix(a.path, "*")
 	prefixB, starB := strings.CutSuffix(b.path, "*")
@@ -55,7 +56,7 @@ func compareEntries(a, b entry) int {
 	return -1
 }
 
-// NewTable returns the table by which requests find their rooms. The rooms must not be modified afterwards.
+// NewTable returns the table by which requests find the rooms that cover them. The rooms must not be modified afterwards.
 func NewTable(rooms []Room) *Table {
 	t := &Table{hosts: map[string][]entry{}}
 	for i := range rooms {
@@ -76,10 +77,11 @@ func NewTable(rooms []Room) *Table {
 	return t
 }
 
-// Find returns the room that covers a path, percent-encoded as the client sent it, on a host: rooms of the host before those of
-// every host, then the longest path. If a server that decodes and cleans the path would find another room, the request is
-// ambiguous: then canonical is a path that is not, and room is the one that this server would find, nil for none. Browsers do not
-// send ambiguous paths. If both results are zero, no room covers the request.
+// Find returns the room that covers a path on a host; raw is the path, percent-encoded as the client sent it. Rooms of the host
+// come before those of every host, then the longest path counts. If a server that decodes and cleans the path would find another
+// room, the request is ambiguous: then canonical is a path that is not, to which the caller redirects, and room is the one that
+// this server would find, nil for none. Browsers do not send ambiguous paths. If both results are zero, no room covers the
+// request.
 func (t *Table) Find(host, raw string) (room *Room, canonical string) {
 	room = t.lookup(host, raw)
 	if !isAmbiguous(raw) {
@@ -104,7 +106,7 @@ func (t *Table) Covers(host, raw string) bool {
 	return t.lookup(host, raw) != nil || isAmbiguous(raw) && t.lookup(host, Clean(raw)) != nil
 }
 
-// CoversSomewhere reports whether Find may return a room or a canonical path on some host.
+// CoversSomewhere reports whether Find may return a room or a canonical path for a path on any host.
 func (t *Table) CoversSomewhere(raw string) bool {
 	if len(t.hosts) == 0 && len(t.every) == 0 {
 		return false
@@ -145,7 +147,8 @@ func (t *Table) lookup(host, p string) *Room {
 	return longestMatch(t.every, p)
 }
 
-// longestMatch returns the room with the longest path that covers p, nil for none.
+// longestMatch returns the room of the first entry whose pattern covers p, nil for none. The entries must be sorted, the most
+// specific first.
 func longestMatch(entries []entry, p string) *Room {
 	for i := range entries {
 		if matchesPath(entries[i].path, p) {
@@ -155,7 +158,7 @@ func longestMatch(entries []entry, p string) *Room {
 	return nil
 }
 
-// trimPort returns a host without its port. It leaves the colons of an address in brackets.
+// trimPort returns a host without its port. It leaves the colons of an IPv6 address in brackets.
 func trimPort(host string) string {
 	i := strings.LastIndexByte(host, ':')
 	if i < 0 || strings.IndexByte(host[i:], ']') >= 0 {
@@ -164,7 +167,8 @@ func trimPort(host string) string {
 	return host[:i]
 }
 
-// isAmbiguous reports whether some server may read a path as another one.
+// isAmbiguous reports whether some server may read a path as another one: it has percent-encoding, backslashes, double slashes or
+// dots after a slash.
 func isAmbiguous(raw string) bool {
 	return strings.IndexByte(raw, '%') >= 0 || strings.Contains(raw, "//") || strings.Contains(raw, "/.") || strings.IndexByte(raw, '\\') >= 0
 }
@@ -187,8 +191,8 @@ func Clean(raw string) string {
 	return cleaned
 }
 
-// pathInterpretations yields a path as it came, and as servers behind the room may read it: decoded and cleaned, decoded again, and without
-// the parameters of its folders (RFC 3986 §3.3).
+// pathInterpretations yields a path as it came, and as servers behind the room may read it: decoded and cleaned, decoded again,
+// and without the parameters of its folders (RFC 3986 §3.3).
 func pathInterpretations(raw string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		if !yield(raw) || !isAmbiguous(raw) && strings.IndexByte(raw, ';') < 0 {
@@ -207,8 +211,9 @@ func pathInterpretations(raw string) iter.Seq[string] {
 
 var parameters = lazyregexp.New(`;[^/]*`)
 
-// Bypassed reports whether one of the room's rules lets a request bypass the room, and whether it lets all clients with the same
-// request bypass it. raw is the path as the client sent it; address is the client's, invalid if it is not known.
+// Bypassed reports whether one of the room's rules lets a request bypass the room, so that it does not count or wait. everybody
+// says that such a rule looks at neither header fields nor addresses, so it lets all clients do so with the same request. raw is
+// the path as the client sent it; address is the client's, invalid if it is not known.
 func (r *Room) Bypassed(req *http.Request, raw string, address netip.Addr) (bypasses, everybody bool) {
 	for i := range r.Rules {
 		if rule := &r.Rules[i]; rule.matches(req, raw, address) {
@@ -219,7 +224,8 @@ func (r *Room) Bypassed(req *http.Request, raw string, address netip.Addr) (bypa
 	return bypasses, everybody
 }
 
-// matches reports whether a request fulfils all conditions of the rule.
+// matches reports whether the rule is enabled and a request fulfils all of its conditions. raw and address are as in
+// [Room.Bypassed].
 func (rule *Rule) matches(req *http.Request, raw string, address netip.Addr) bool {
 	if rule.Disabled {
 		return false
@@ -242,13 +248,14 @@ func (rule *Rule) matches(req *http.Request, raw string, address netip.Addr) boo
 	return true
 }
 
-// IsSubresourcePath reports whether the room lists a path as one for parts of pages. raw is the path as the client sent it.
+// IsSubresourcePath reports whether a path is on the room's list of paths at which parts of pages, such as images, pass without a
+// ticket. raw is the path as the client sent it.
 func (r *Room) IsSubresourcePath(raw string) bool {
 	return matchesEveryReading(r.SubresourcePaths, raw)
 }
 
-// matchesEveryReading reports whether one of the patterns covers a path in every way of reading
-// it: /free/../shop must not pass as /free.
+// matchesEveryReading reports whether each way in which a server may read a path is covered by some pattern: /free/../shop must
+// not pass as /free.
 func matchesEveryReading(patterns []string, raw string) bool {
 	for p := range pathInterpretations(raw) {
 		if !slices.ContainsFunc(patterns, func(pattern string) bool { return matchesPath(pattern, p) }) {
@@ -258,7 +265,7 @@ func matchesEveryReading(patterns []string, raw string) bool {
 	return true
 }
 
-// hasValue reports whether a header field of a request has the value that a rule requires.
+// hasValue reports whether a request has the header field that a rule requires, with the rule's value or, for "*", with any.
 func hasValue(req *http.Request, h Header) bool {
 	if h.Name == "Host" { // net/http keeps it elsewhere
 		return h.Value == "*" || strings.EqualFold(req.Host, h.Value)

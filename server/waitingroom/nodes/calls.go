@@ -129,7 +129,7 @@ func (r *Redemptions) AddCalled(now time.Time, id queue.TicketID) {
 }
 
 // Want adds a ticket that came to this node although another one may have called its visitor, so that the next requests to the
-// leader ask for its session. The caller must call [Redemptions.Done] with the result afterwards.
+// leader request its session. The caller must call [Redemptions.Done] with the result afterwards.
 func (r *Redemptions) Want(t queue.Ticket) *Redemption {
 	wanted := r.wanted[t.ID]
 	if wanted == nil {

@@ -48,13 +48,13 @@ type languages struct {
 	matcher language.Matcher
 }
 
-// Prepare parses the built-in page and its languages. The first visitor of a room does not wait for that then.
+// Prepare parses the built-in page and its languages, so that the first visitor of a room does not wait for that.
 func Prepare() {
 	spoken()
 	builtInTemplate()
 }
 
-// spoken parses the embedded languages on first use.
+// spoken returns the page's texts in all languages. It parses the embedded file at the first call.
 var spoken = sync.OnceValue(func() *languages {
 	l, err := parseLanguages(languagesText)
 	if err != nil {
@@ -63,7 +63,7 @@ var spoken = sync.OnceValue(func() *languages {
 	return l
 })
 
-// parseLanguages parses the texts of the waiting page in all languages.
+// parseLanguages parses the texts of the waiting page in all languages, from YAML.
 func parseLanguages(text []byte) (*languages, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(text, &document); err != nil {
@@ -90,8 +90,8 @@ func parseLanguages(text []byte) (*languages, error) {
 // maxAccept bounds how much of an Accept-Language field is read.
 const maxAccept = 256
 
-// choose returns the words for a client with an Accept-Language field (RFC 9110 §12.5.4):
-// the language of the page that it prefers, else fallback.
+// choose returns the page's texts for a client with an Accept-Language field (RFC 9110 §12.5.4): in the language of the page that
+// the client prefers, else in the one closest to fallback.
 func (l *languages) choose(accept string, fallback language.Tag) *words {
 	if len(accept) > maxAccept {
 		accept = accept[:strings.LastIndexByte(accept[:maxAccept], ',')+1]
@@ -105,7 +105,7 @@ func (l *languages) choose(accept string, fallback language.Tag) *words {
 	return l.words[i]
 }
 
-// Direction is the direction of the language's script, for HTML's dir.
+// Direction returns the direction of the language's script, rtl or ltr, for HTML's dir.
 func (w *words) Direction() string {
 	script, _ := w.tag.Script()
 	switch script.String() {
@@ -115,12 +115,12 @@ func (w *words) Direction() string {
 	return "ltr"
 }
 
-// Tag returns the language, for HTML's lang.
+// Tag returns the tag of the language, for HTML's lang.
 func (w *words) Tag() string { return w.tag.String() }
 
 var forms = map[plural.Form]string{plural.Zero: "zero", plural.One: "one", plural.Two: "two", plural.Few: "few", plural.Many: "many", plural.Other: "other"}
 
-// chooseForm returns the text for a number: the plural form that the language has for n, with n in it.
+// chooseForm returns the text for a number n: of the plural forms in by, the one that the language has for n, with n in it.
 func (w *words) chooseForm(n int, by map[string]string) string {
 	form, ok := by[forms[plural.Cardinal.MatchPlural(w.tag, n, 0, 0, 0, 0)]]
 	if !ok {
@@ -129,8 +129,7 @@ func (w *words) chooseForm(n int, by map[string]string) string {
 	return strings.ReplaceAll(form, "{n}", strconv.Itoa(n))
 }
 
-// Duration writes minutes, with hours from an hour on, and with days but no minutes from
-// two days on.
+// Duration returns a number of minutes as text: with hours from an hour on, and with days but no minutes from two days on.
 func (w *words) Duration(minutes int) string {
 	hours, rest := minutes/60, minutes%60
 	switch days, rest := hours/24, hours%24; {
@@ -149,7 +148,7 @@ func (w *words) Duration(minutes int) string {
 	return w.chooseForm(hours, w.Hours) + " " + w.chooseForm(rest, w.Minutes)
 }
 
-// Between writes a range of minutes.
+// Between returns a range of minutes as text, such as "5 minutes to 10 minutes"; a single duration if both are equal.
 func (w *words) Between(from, to int) string {
 	if from == to {
 		return w.Duration(from)

@@ -39,7 +39,7 @@ type State struct {
 	Down     bool // the site behind the room cannot be reached, so no visitor is admitted
 }
 
-// lastUpdated is the visitor's last check-in.
+// lastUpdated returns when the visitor's place was last checked: at the last check-in, or now for a visitor who is refused.
 func (s *State) lastUpdated() time.Time {
 	if s.Decision.Outcome == queue.Refuse {
 		return s.Now
@@ -83,9 +83,10 @@ type instant time.Time
 
 func (i instant) String() string { return time.Time(i).UTC().Format("2006-01-02T15:04:05.000Z") }
 
+// MarshalJSON implements json.Marshaler. It writes the text of String.
 func (i instant) MarshalJSON() ([]byte, error) { return json.Marshal(i.String()) }
 
-// status puts a state into the words of a language.
+// status returns the visitor's state as JSON and templates have it, with texts in the language of w.
 func (s *State) status(w *words) Status {
 	method, queueAll, estimate := s.Moment.Settings.Method, s.Moment.Settings.QueueAll, &s.Decision.Estimate
 	t := Status{
@@ -121,8 +122,8 @@ func (s *State) status(w *words) Status {
 	return t
 }
 
-// roundWait rounds minutes up, from one minute for the next visitor in line to a week, beyond
-// which an estimate means nothing.
+// roundWait rounds an estimated wait in minutes up, from one minute for the next visitor in line to a week, beyond which an
+// estimate means nothing.
 func roundWait(m float64) int {
 	const week = 7 * 24 * 60
 	if !(m < week) {
@@ -134,8 +135,8 @@ func roundWait(m float64) int {
 // roundUpMinutes returns a duration in minutes, rounded up, so that no wait is longer than the page says.
 func roundUpMinutes(d time.Duration) int { return max(0, int(math.Ceil(d.Minutes()))) }
 
-// JSON returns the state as JSON under one key. Its words are English, as those of
-// Cloudflare's are: a program reads them.
+// JSON returns the visitor's state as JSON under the key cfWaitingRoom. Its texts are English, as those of Cloudflare's are: a
+// program reads them.
 func (s *State) JSON() []byte {
 	text, err := json.Marshal(map[string]Status{"cfWaitingRoom": s.status(spoken().words[0])})
 	if err != nil {
@@ -147,12 +148,13 @@ func (s *State) JSON() []byte {
 // A Language is one of the languages of the page.
 type Language struct{ words *words }
 
-// ChooseLanguage returns the language in which Render would render the built-in page.
+// ChooseLanguage returns the language in which Render would render the built-in page, for a client with an Accept-Language field.
 func ChooseLanguage(acceptLanguage string, fallback language.Tag) Language {
 	return Language{spoken().choose(acceptLanguage, fallback)}
 }
 
-// Place returns what an event stream says of a visitor's place, as JSON, with a wait in a language.
+// Place returns the visitor's place in line and wait as JSON, for an event of an event stream. The wait is also a text in the
+// language l.
 func (s *State) Place(l Language) []byte {
 	t := s.status(l.words)
 	text, err := json.Marshal(struct {
@@ -186,10 +188,9 @@ type Renderer struct {
 // maxParsed is how many templates are kept; rooms have one, events may have another.
 const maxParsed = 64
 
-// Render returns the page for a state: the operator's template where the moment has one,
-// in the fallback language, else the built-in page in the language of the Accept-Language
-// field, or the fallback. A template that fails, or whose page is more than ten times as
-// large as a template may be, gives an error with the built-in page.
+// Render returns the waiting page for a visitor's state: the operator's template if the settings have one, in the fallback
+// language, else the built-in page in the language of the Accept-Language field, or the fallback. If the template fails, or its
+// page is more than ten times as large as a template may be, Render returns the built-in page and an error.
 func (r *Renderer) Render(s *State, acceptLanguage string, fallback language.Tag) (Page, error) {
 	var failure error
 	if text := s.Moment.Template; text != "" {
@@ -199,10 +200,10 @@ func (r *Renderer) Render(s *State, acceptLanguage string, fallback language.Tag
 		}
 		failure = err
 	}
-	return builtIn(s, spoken().choose(acceptLanguage, fallback)), failure
+	return renderBuiltIn(s, spoken().choose(acceptLanguage, fallback)), failure
 }
 
-// renderCustom executes the room's own template.
+// renderCustom returns the page of the operator's own template, with texts in the language of tag.
 func (r *Renderer) renderCustom(s *State, tag language.Tag) ([]byte, error) {
 	t, err := r.parse(s.Moment.Template)
 	if err != nil {
@@ -230,7 +231,7 @@ func (r *Renderer) renderCustom(s *State, tag language.Tag) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// parse parses the template of a room, and caches the result.
+// parse parses the text of a template, and caches the result.
 func (r *Renderer) parse(text string) (*mustache.Template, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -256,6 +257,7 @@ type bounded struct {
 
 var errTooLarge = errors.New("makes too large a page")
 
+// Write implements io.Writer. It fails once more than the limit has been written.
 func (b *bounded) Write(p []byte) (int, error) {
 	if b.left -= len(p); b.left < 0 {
 		return 0, errTooLarge
@@ -266,6 +268,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 //go:embed page.html
 var builtInText string
 
+// builtInTemplate returns the template of the built-in page. It parses the embedded file at the first call.
 var builtInTemplate = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(builtInText)) })
 
 // view is the data of the built-in page.
@@ -288,8 +291,8 @@ type figure struct {
 	At           template.HTML // the time of what the value counts down to, "" for none
 }
 
-// builtIn returns the built-in page for a visitor in a state.
-func builtIn(s *State, w *words) Page {
+// renderBuiltIn returns the built-in page for a visitor in a state, in the language of w.
+func renderBuiltIn(s *State, w *words) Page {
 	v := &view{Status: s.status(w), words: w, Heading: w.Title, Lead: w.Text, Room: s.Moment.Room, Nonce: rand.Text(), Refreshes: s.Moment.Settings.Method != queue.Reject}
 	wait := figure{Label: w.Wait, Value: w.Unknown, Key: "waitTimeFormatted"}
 	if v.WaitTimeKnown {
@@ -325,7 +328,7 @@ func builtIn(s *State, w *words) Page {
 	return v.render()
 }
 
-// render executes the template of the built-in page.
+// render executes the template of the built-in page with the data of v.
 func (v *view) render() Page {
 	var b bytes.Buffer
 	if err := builtInTemplate().Execute(&b, v); err != nil {
@@ -346,14 +349,14 @@ func Unreachable(acceptLanguage string, fallback language.Tag, now time.Time) Pa
 	return v.render()
 }
 
-// markUpTime returns the markup of a time in UTC. The page's script converts it to the reader's time zone.
+// markUpTime returns the HTML of a time in UTC, formatted by layout. The page's script converts it to the reader's time zone.
 func markUpTime(t time.Time, layout string) template.HTML {
 	t = t.UTC()
 	return template.HTML(`<time dir="auto" datetime="` + instant(t).String() + `">` + t.Format(layout) + ` UTC</time>`) //nolint:gosec // it has digits only
 }
 
 // groupThousands returns a number with narrow no-break spaces between groups of three digits, which readers of every language
-// understand.
+// understand. Numbers below 10,000 have none.
 func groupThousands(n int) string {
 	digits := strconv.Itoa(n)
 	if len(digits) < 5 {
@@ -378,9 +381,9 @@ const (
 // maxMembers bounds how much of an Accept field is read.
 const maxMembers = 64
 
-// FormOf returns what the client of an Accept field (RFC 9110 §12.5.1) can be sent. Only
-// types that the field names count: a script tag or a command-line client accepts */* and
-// shows no page. Of both the one with the higher weight is sent, a page if they are equal.
+// FormOf returns in which form a client with these Accept fields (RFC 9110 §12.5.1) gets the waiting page. json says that the
+// room also has JSON. Only types that the fields name count: a script tag or a command-line client accepts */* and displays no
+// page. Of both forms the one with the higher weight is chosen, the page if they are equal.
 func FormOf(lines []string, json bool) Form {
 	html, object := -1, -1
 	members := 0
@@ -409,6 +412,7 @@ func FormOf(lines []string, json bool) Form {
 }
 
 // parseQuality returns the weight q of an element of Accept, in thousandths: 1000 if it is missing, 0 if it is malformed.
+// parameters is what follows the media type.
 func parseQuality(parameters string) int {
 	for len(parameters) > 0 {
 		var p string
@@ -448,7 +452,7 @@ type Preview struct {
 	Event    bool // as if an event started in half an hour
 }
 
-// HTML renders the page with example values.
+// HTML returns the preview: the waiting page with example values.
 func (p Preview) HTML(now time.Time) ([]byte, error) {
 	moment := config.EffectiveSettings{Settings: queue.Settings{Method: queue.Method(p.Method), QueueAll: p.QueueAll}}
 	if p.Template != "" {
@@ -468,7 +472,7 @@ func (p Preview) HTML(now time.Time) ([]byte, error) {
 	return made.HTML, err
 }
 
-// readTemplate reads a template from a file, and refuses one that is too large.
+// readTemplate reads a template from a file. It fails if the template is too large or not valid.
 func readTemplate(file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -213,7 +213,7 @@ func TestBuiltIn(t *testing.T) {
 		for name, change := range cases {
 			s := waiting()
 			change(&s)
-			p := builtIn(&s, w)
+			p := renderBuiltIn(&s, w)
 			root, err := html.Parse(strings.NewReader(string(p.HTML)))
 			if err != nil {
 				t.Fatal(err)
@@ -250,7 +250,7 @@ func TestPlace(t *testing.T) {
 		s := waiting()
 		s.Decision.Estimate = queue.Estimate{Known: true, Minutes: 10, P25: 5, P50: 10, P75: 15, Position: c.position, Ahead: max(0, c.position-1)}
 		c.change(&s)
-		root, err := html.Parse(strings.NewReader(string(builtIn(&s, spoken().words[0]).HTML)))
+		root, err := html.Parse(strings.NewReader(string(renderBuiltIn(&s, spoken().words[0]).HTML)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -273,7 +273,7 @@ func TestPlace(t *testing.T) {
 func TestTimes(t *testing.T) {
 	s := waiting()
 	s.Moment.Phase, s.Moment.Event = config.Prequeueing, &config.Event{Start: s.Now.Add(25 * time.Hour), End: s.Now.Add(26 * time.Hour)}
-	text := string(builtIn(&s, spoken().words[0]).HTML)
+	text := string(renderBuiltIn(&s, spoken().words[0]).HTML)
 	for _, want := range []string{
 		`Last checked at <time dir="auto" datetime="2020-08-03T23:46:00.000Z">23:46:00 UTC</time>`,
 		`<time dir="auto" datetime="2020-08-05T00:46:00.000Z">2020-08-05 00:46 UTC</time>`,

@@ -48,27 +48,29 @@ type Changer interface {
 	Undo(context.Context, UndoRequest) (waitingroom.Version, error)
 }
 
-// Set creates a version with fields of a room changed.
+// Set creates a version with fields of a room changed, in this process or on the leader, and brings it into force on this node.
+// An error may mean that only this node cannot use it.
 func (r *Record) Set(ctx context.Context, q SetRequest) (waitingroom.Version, error) {
 	v, err := r.changer.Set(ctx, q)
 	return r.awaitInForce(ctx, v, err)
 }
 
-// Apply has the changer (the leader in a cluster) create a version from a file of rooms, and brings it into force on this node. An error
+// Apply creates a version from a file of rooms, in this process or on the leader, and brings it into force on this node. An error
 // may mean that only this node cannot use it.
 func (r *Record) Apply(ctx context.Context, q ApplyRequest) (waitingroom.Version, error) {
 	v, err := r.changer.Apply(ctx, q)
 	return r.awaitInForce(ctx, v, err)
 }
 
-// Undo creates a version that restores an older one.
+// Undo creates a version that restores an older one, in this process or on the leader, and brings it into force on this node. An
+// error may mean that only this node cannot use it.
 func (r *Record) Undo(ctx context.Context, q UndoRequest) (waitingroom.Version, error) {
 	v, err := r.changer.Undo(ctx, q)
 	return r.awaitInForce(ctx, v, err)
 }
 
-// awaitInForce returns the version that a change has created, after it has tried to bring that into force on this node. It returns
-// an error if this node cannot use the version.
+// awaitInForce brings the version v, which a change has created, into force on this node if it is not yet. v and err are the
+// results of the change; it returns them, or an error if this node cannot use the version.
 func (r *Record) awaitInForce(ctx context.Context, v waitingroom.Version, err error) (waitingroom.Version, error) {
 	if have, _ := r.store.Get(); err == nil && have.Number < v.Number {
 		if late := r.store.Refresh(ctx); late != nil {
@@ -105,7 +107,8 @@ func unknownRoom(rooms []config.Room, name string) error {
 // owner changes the record in this process.
 type owner struct{ record *Record }
 
-// start creates the first version if the record has none. Otherwise it offers the rooms file.
+// start creates the first version if the record has none. Otherwise it offers the rooms file as the next version if the file has
+// changed. Before, it copies versions that only this node has to the bucket of its cluster.
 func (o owner) start(ctx context.Context) error {
 	if err := o.record.store.Share(ctx); err != nil {
 		o.record.logger.Error("couldn't give the cluster the settings of the rooms that are here; trying again", "err", err)
@@ -124,7 +127,8 @@ func (o owner) start(ctx context.Context) error {
 	return nil
 }
 
-// firstVersion returns the content of the first version, or why the settings are not valid.
+// firstVersion returns the content of the first version, from the rooms file, or an error if the settings are not valid. It
+// stores nothing.
 func (o owner) firstVersion() (c configstore.Change, err error) {
 	document, err := o.record.seedDocument()
 	if err != nil {
@@ -141,7 +145,7 @@ func (o owner) firstVersion() (c configstore.Change, err error) {
 	return configstore.Change{Origin: o.record.originOf("", origin), File: o.record.file.Hash(), Content: content}, nil
 }
 
-// seed creates the first version if the record has none.
+// seed creates the first version from the rooms file if the record has none.
 func (o owner) seed(ctx context.Context) error {
 	if _, ok := o.record.store.Get(); ok {
 		return nil
@@ -163,7 +167,7 @@ func (o owner) seed(ctx context.Context) error {
 // retryInterval is the time between two attempts to seed the record, and to offer a file to the leader.
 const retryInterval = 5 * time.Second
 
-// seedLater tries to create the first version until there is one or ctx ends, if that failed at the start.
+// seedLater tries to create the first version until there is one or ctx ends. It returns at once if there is one.
 func (o owner) seedLater(ctx context.Context) {
 	for _, ok := o.record.store.Get(); !ok && retry.Sleep(ctx, retryInterval) == nil; _, ok = o.record.store.Get() {
 		if o.seed(ctx) == nil {
@@ -172,8 +176,8 @@ func (o owner) seedLater(ctx context.Context) {
 	}
 }
 
-// base returns the version in force, on which a change is based. It returns a [*configstore.ConflictError] if number is neither 0
-// nor that of this version.
+// base returns the version in force, on which a change is based. It creates the first version if there is none. It returns a
+// [*configstore.ConflictError] if number is neither 0 nor that of the version in force.
 func (o owner) base(ctx context.Context, number int64) (configstore.Version, error) {
 	if err := o.seed(ctx); err != nil {
 		return configstore.Version{}, fmt.Errorf("nothing was changed, because the settings of the waiting rooms cannot be stored: %w", err)
@@ -255,14 +259,14 @@ func (o owner) Undo(ctx context.Context, q UndoRequest) (v waitingroom.Version, 
 	return o.logVersion(made, err)
 }
 
-// propose creates a version with the content of a change, if base is in force, and logs it; otherwise it returns a
-// [*configstore.ConflictError].
+// propose creates a version with the content of a change, if the version with the number base is in force, and logs it; otherwise
+// it returns a [*configstore.ConflictError].
 func (o owner) propose(ctx context.Context, base int64, c configstore.Change) (waitingroom.Version, error) {
 	v, err := o.record.store.Propose(ctx, base, c)
 	return o.logVersion(v, err)
 }
 
-// logVersion logs a version that was created, and returns it as it is displayed.
+// logVersion logs a version that was created, and returns it as it is displayed. If err is not nil, it returns only that.
 func (o owner) logVersion(v configstore.Version, err error) (waitingroom.Version, error) {
 	if err != nil {
 		return waitingroom.Version{}, err
@@ -271,7 +275,7 @@ func (o owner) logVersion(v configstore.Version, err error) (waitingroom.Version
 	return toDisplayed(v, v.Number), nil
 }
 
-// encodeDocument returns a document as the content of a version, or why its settings are not valid.
+// encodeDocument returns a document as the content of a version, or an error if its settings are not valid.
 func encodeDocument(document config.Document) ([]byte, error) {
 	if _, err := document.Rooms(); err != nil {
 		return nil, err
@@ -279,7 +283,7 @@ func encodeDocument(document config.Document) ([]byte, error) {
 	return json.Marshal(document)
 }
 
-// originOf returns who or what made a change: given, or else this node and what it did.
+// originOf returns the text that says who or what made a change: given, or if that is "", what was done and on which node.
 func (r *Record) originOf(given, what string) string {
 	if given == "" {
 		given = what + " on " + r.node

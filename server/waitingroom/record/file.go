@@ -44,8 +44,8 @@ func (e *SupersededError) Error() string {
 	return fmt.Sprintf("%s: this file is version %d, replaced by version %d; restore it with `larder room apply FILE`", e.File, e.Version, e.Current)
 }
 
-// Reload offers a rooms file that was read again and is valid. It returns a [*SupersededError] if the file is that of an older
-// version.
+// Reload offers a rooms file that was read again and is valid as the next version; nothing happens if the file has not changed.
+// It returns a [*SupersededError] if the file is that of an older version.
 func (r *Record) Reload(ctx context.Context, file config.File) error {
 	r.refresh(ctx)
 	if !r.follows {
@@ -56,7 +56,8 @@ func (r *Record) Reload(ctx context.Context, file config.File) error {
 	return r.offer(ctx, file, "a reload")
 }
 
-// offer creates a version from a rooms file if the file is new. when says at which occasion, for the origin of the change.
+// offer creates a version from a rooms file, in this process or on the leader, if the file has changed, and remembers that the
+// file was read. when says at which occasion, for the origin of the change.
 func (r *Record) offer(ctx context.Context, file config.File, when string) error {
 	offer, err := r.needsOffer(file)
 	if err == nil && offer {
@@ -71,8 +72,8 @@ func (r *Record) offer(ctx context.Context, file config.File, when string) error
 	return err
 }
 
-// needsOffer reports whether the rooms file has changed since this node last read it and is not in force, so that the node offers it as
-// the next version. It returns a [*SupersededError] if the file is that of an older version.
+// needsOffer reports whether the rooms file has changed since this node last read it and is not in force, so that the node offers
+// it as the next version. It returns a [*SupersededError] if the file is that of an older version.
 func (r *Record) needsOffer(file config.File) (offer bool, err error) {
 	hash, last := file.Hash(), r.lastReadFile()
 	current, ok := r.store.Get()
@@ -107,7 +108,8 @@ func versionOf(hash string, newestFirst []configstore.Version) (number int64) {
 	return number
 }
 
-// offerAtStart offers the rooms file by the function offer. If that fails, it only logs a warning.
+// offerAtStart offers this node's rooms file as the next version by the function offer, which gets the file and the occasion. If
+// that fails, or the file is not what is in force, it only logs a warning.
 func (r *Record) offerAtStart(ctx context.Context, offer func(context.Context, config.File, string) error) {
 	current, _ := r.store.Get()
 	if r.fileErr != nil {
@@ -130,8 +132,8 @@ func (r *Record) offerAtStart(ctx context.Context, offer func(context.Context, c
 // offerTimeout is how long a follower offers a file to the leader that has changed while the follower did not run.
 const offerTimeout = 2 * time.Minute
 
-// offerToLeader is called when a follower starts. It offers the follower's rooms file to the leader, and tries again for a while if
-// that fails.
+// offerToLeader offers a follower's rooms file to the leader when the follower starts. If that fails, it tries again for two
+// minutes, as long as no other version comes into force.
 func (r *Record) offerToLeader(ctx context.Context) {
 	base, ok := r.store.Get()
 	if !ok {
@@ -151,7 +153,7 @@ func (r *Record) offerToLeader(ctx context.Context) {
 	})
 }
 
-// lastReadFile returns the hash of the rooms file that this node has read last, "" if it is not known.
+// lastReadFile returns the stored hash of the rooms file that this node read last, "" if it is not known.
 func (r *Record) lastReadFile() string {
 	hash, err := os.ReadFile(filepath.Join(r.data, Folder, lastFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -160,7 +162,7 @@ func (r *Record) lastReadFile() string {
 	return strings.TrimSpace(string(hash))
 }
 
-// setLastReadFile stores the hash of the rooms file that this node has read.
+// setLastReadFile stores the hash of the rooms file that this node has read. It logs an error.
 func (r *Record) setLastReadFile(file config.File) {
 	hash := file.Hash()
 	if r.lastReadFile() == hash {
@@ -212,7 +214,7 @@ func (r *Record) seedDocument() (config.Document, error) {
 }
 
 // retireLegacyFile renames the file of fields that were set under Larder 0.1.0 once a record exists, so that it is not used a
-// second time.
+// second time. It logs an error.
 func (r *Record) retireLegacyFile() {
 	path := filepath.Join(r.data, legacyFile)
 	err := os.Rename(path, path+".taken-over")
@@ -221,8 +223,8 @@ func (r *Record) retireLegacyFile() {
 	}
 }
 
-// ReadVersions returns the files of the versions in a data folder by their names, for a backup. It does not return which rooms file the node
-// has read, so that a start on a restored folder does not offer that file.
+// ReadVersions returns the files of the versions in a data folder by their names, for a backup. It does not return which rooms
+// file the node has read, so that a start on a restored folder does not offer that file.
 func ReadVersions(data string) (map[string][]byte, error) {
 	dir := filepath.Join(data, Folder, versionsPrefix)
 	entries, err := os.ReadDir(dir)
@@ -245,7 +247,7 @@ func ReadVersions(data string) (map[string][]byte, error) {
 	return versions, err
 }
 
-// WriteVersions writes the files that [ReadVersions] returned to a data folder that has no versions.
+// WriteVersions writes the files that [ReadVersions] returned, by their names, to a data folder that has no versions.
 func WriteVersions(data string, versions map[string][]byte) error {
 	dir := filepath.Join(data, Folder, versionsPrefix)
 	if err := disk.MakeFolder(vfs.Default, dir); err != nil {

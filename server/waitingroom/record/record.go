@@ -43,19 +43,20 @@ type Backends struct {
 	isolated         bool // the node cannot read the versions of its cluster
 }
 
-// Local returns the backends of a process that is not in a cluster: a folder has the versions.
+// Local returns the backends of a process that is not in a cluster: a folder has the versions of the rooms' settings.
 func Local(folder bucket.Bucket) Backends {
 	local := configstore.NewBackend(folder, versionsPrefix, configstore.Checksum{})
 	return Backends{authority: local, local: local}
 }
 
-// Isolated returns the backends of a node that cannot read the versions of its cluster, and uses its own rooms file.
+// Isolated returns the backends of a node that cannot read the versions of its cluster. It uses its own rooms file, with versions
+// of its own in a folder.
 func Isolated(folder bucket.Bucket) Backends {
 	local := configstore.NewBackend(folder, ownPrefix, configstore.Checksum{})
 	return Backends{authority: local, local: local, isolated: true}
 }
 
-// Shared returns the backends of a node whose cluster has the versions in a bucket, sealed, with a copy in a folder.
+// Shared returns the backends of a node whose cluster has the versions in a bucket, sealed by sealer, with a copy in a folder.
 func Shared(folder, cluster bucket.Bucket, sealer configstore.Sealer) Backends {
 	return Backends{
 		authority: configstore.NewBackend(cluster, sharedPrefix, sealer),
@@ -99,8 +100,9 @@ type Record struct {
 	problem  string              // why the rooms here follow an older version; "" where they do not
 }
 
-// Open opens the record. If this process owns the record, Open creates the first version if it is missing, and otherwise offers the
-// rooms file. A follower offers its file in [Record.Run].
+// Open opens the record of the rooms' settings and chooses the version that applies here. If this process owns the record, Open
+// creates the first version if it is missing, and otherwise offers the rooms file as the next version if the file has changed. A
+// follower offers its file in [Record.Run].
 func Open(ctx context.Context, o Options) (*Record, error) {
 	r := &Record{logger: o.Logger, data: o.Data, node: o.Node, file: o.File, fileErr: o.FileErr, follows: o.Leader != nil}
 	folder, err := bucket.FolderAt(filepath.Join(o.Data, Folder))
@@ -136,7 +138,8 @@ func Open(ctx context.Context, o Options) (*Record, error) {
 	return r, r.chooseVersion(ctx)
 }
 
-// chooseVersion applies the newest version that this release understands, or without a record, the rooms file.
+// chooseVersion sets which version applies here: the newest that this release understands. Without any version it is the rooms
+// file.
 func (r *Record) chooseVersion(ctx context.Context) error {
 	v, ok := r.store.Get()
 	if !ok {
@@ -180,13 +183,14 @@ func decodeVersion(v configstore.Version) (document config.Document, rooms []con
 // ErrReopen is what a subscriber returns that can only follow a version once the record has been opened again. It takes care of that.
 var ErrReopen = errors.New("the waiting rooms have to be opened again")
 
-// Subscribe calls apply with the rooms of each version that comes into force. If apply returns an error, the rooms here keep the
-// version before, and the status says why.
+// Subscribe has apply called with the rooms of each version that comes into force from now on. If apply returns an error, the
+// rooms here keep the version before, and the status says why.
 func (r *Record) Subscribe(apply func([]config.Room) error) {
 	r.store.Subscribe(func(v configstore.Version) error { return r.applyVersion(v, apply) })
 }
 
-// applyVersion applies a version that came into force by apply. If that fails, it keeps the version before.
+// applyVersion brings a version into force on this node by the function apply. If that fails, the version before stays in force
+// here.
 func (r *Record) applyVersion(v configstore.Version, apply func([]config.Room) error) error {
 	document, rooms, err := decodeVersion(v)
 	if err != nil {
@@ -206,8 +210,9 @@ func (r *Record) applyVersion(v configstore.Version, apply func([]config.Room) e
 	return nil
 }
 
-// Run keeps this node's copy of the record current until ctx ends. It also runs on a leader, because the previous leader may still
-// have created a version. It repeats what failed at the start.
+// Run keeps this node's copy of the record current until ctx ends. It also runs on a leader, because the previous leader may
+// still have created a version. It repeats what failed at the start: to create the first version, or to offer the rooms file to
+// the leader.
 func (r *Record) Run(ctx context.Context) {
 	var both sync.WaitGroup
 	defer both.Wait()
@@ -220,7 +225,8 @@ func (r *Record) Run(ctx context.Context) {
 	r.store.Follow(ctx)
 }
 
-// refresh reads which version is in force, so that a change is not based on an older one.
+// refresh reads from the bucket of a cluster which version is in force, so that a change is not based on an older one. It logs an
+// error, and does nothing without a cluster.
 func (r *Record) refresh(ctx context.Context) {
 	if !r.store.Shared() {
 		return
@@ -230,15 +236,15 @@ func (r *Record) refresh(ctx context.Context) {
 	}
 }
 
-// Rooms parses the settings that apply here.
+// Rooms parses the settings of the version that applies on this node, and returns the rooms.
 func (r *Record) Rooms() ([]config.Room, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.document.Rooms()
 }
 
-// Revision returns which version of the rooms is in force on this node, its problem if it has one, and whether a newer one may be in force
-// elsewhere.
+// Revision returns which version of the rooms is in force on this node, its problem if it has one, and whether a newer one may be
+// in force elsewhere.
 func (r *Record) Revision() waitingroom.Revision {
 	state := r.store.State()
 	r.mu.Lock()
@@ -267,7 +273,7 @@ func (r *Record) setApplied(v configstore.Version, document config.Document) (re
 	}
 }
 
-// reject records and returns why a version cannot be applied here.
+// reject records and logs that a version cannot be applied here because of err, and returns err.
 func (r *Record) reject(v configstore.Version, err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -278,7 +284,7 @@ func (r *Record) reject(v configstore.Version, err error) error {
 	return err
 }
 
-// rejection returns why a version was rejected here, nil if it is in force or was not rejected.
+// rejection returns why the version with a number was rejected here, nil if it is in force or was not rejected.
 func (r *Record) rejection(number int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -299,10 +305,10 @@ func toError(text string) error {
 // maxOrigin bounds the origin and the problem that are stored and displayed, in bytes.
 const maxOrigin = 500
 
-// limitText cuts a text to the length of a stored origin.
+// limitText cuts a text to maxOrigin bytes, the length of a stored origin or problem.
 func limitText(s string) string { return text.Cut(s, maxOrigin) }
 
-// Versions returns all versions, newest first.
+// Versions returns all versions of the settings that are stored, newest first.
 func (r *Record) Versions() []waitingroom.Version {
 	current, _ := r.store.Get()
 	all := []waitingroom.Version{}
@@ -312,7 +318,8 @@ func (r *Record) Versions() []waitingroom.Version {
 	return all
 }
 
-// History returns all versions, newest first, and the settings of version number as a file, nil for number 0.
+// History returns all versions, newest first, and the settings of the version with a number as a file of rooms in YAML. With
+// number 0 the file is nil.
 func (r *Record) History(ctx context.Context, number int64) (all []waitingroom.Version, file []byte, err error) {
 	r.refresh(ctx) // a change by a command is of the version that is in force here
 	all = r.Versions()
@@ -331,7 +338,7 @@ func (r *Record) History(ctx context.Context, number int64) (all []waitingroom.V
 	return all, file, err
 }
 
-// toDisplayed returns a version as it is displayed; current is the number of the one in force.
+// toDisplayed returns what is displayed of a version; current is the number of the one in force.
 func toDisplayed(v configstore.Version, current int64) waitingroom.Version {
 	return waitingroom.Version{Number: v.Number, Time: v.Time, Origin: v.Origin, Restores: v.Restores, InForce: v.Number == current}
 }
