@@ -71,8 +71,8 @@ func TestDraw(t *testing.T) {
 			}
 		}
 	}
-	heat := res.waits().Heat // every visitor is in one cell, that of the arrival and the wait
-	for minute, waits := range res.byArrival() {
+	heat := res.waitsChart().Heat // every visitor is in one cell, that of the arrival and the wait
+	for minute, waits := range res.waitsByArrival() {
 		if minute >= len(heat.Columns) {
 			break
 		}

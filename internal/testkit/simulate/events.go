@@ -29,6 +29,7 @@ type event struct {
 // interface.
 type events []event
 
+// push adds an event to the heap.
 func (h *events) push(e event) {
 	*h = append(*h, e)
 	for i := len(*h) - 1; i > 0; {
@@ -41,6 +42,7 @@ func (h *events) push(e event) {
 	}
 }
 
+// pop removes the earliest event from the heap and returns it. The heap must not be empty.
 func (h *events) pop() event {
 	old := *h
 	top, last := old[0], old[len(old)-1]

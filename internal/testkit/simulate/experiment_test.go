@@ -73,7 +73,7 @@ func fit(medians []float64) (slope, r2 float64) {
 }
 
 func medians(r *Result) (medians []float64, spread time.Duration) {
-	for _, w := range r.byArrival() {
+	for _, w := range r.waitsByArrival() {
 		if len(w) > 100 {
 			medians = append(medians, quantile(w, 0.5).Minutes())
 			spread = max(spread, quantile(w, 0.9)-quantile(w, 0.1))

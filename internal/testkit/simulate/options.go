@@ -103,6 +103,7 @@ const (
 	Twice  Attack = "twice"  // send every ticket twice, to two workers
 )
 
+// withDefaults returns the options with defaults in place of zero fields, or an error if an option is out of range.
 func (o Options) withDefaults() (Options, error) {
 	var err error
 	if o.Settings, err = o.Settings.WithDefaults(); err != nil {

@@ -50,7 +50,7 @@ type Visitor struct {
 	Told, ToldAt time.Duration
 }
 
-// Wait is the time from the first request to the admission.
+// Wait returns the time from the visitor's first request to the first admission.
 func (v Visitor) Wait() time.Duration { return v.Admitted - v.Joined }
 
 // Minute is one minute of the run.
@@ -68,11 +68,13 @@ type Second struct {
 	Ended, Admitted int
 }
 
+// newResult returns an empty result with the settings of the options.
 func newResult(o Options) *Result {
 	return &Result{Settings: o.Settings, ends: map[int]int{}}
 }
 
-func (r *Result) minute(at time.Duration) *Minute {
+// minuteAt returns the minute of the run that contains a time, and adds it, and those before, if they are missing.
+func (r *Result) minuteAt(at time.Duration) *Minute {
 	m := int(at / time.Minute)
 	for len(r.Minutes) <= m {
 		r.Minutes = append(r.Minutes, Minute{})
@@ -80,8 +82,9 @@ func (r *Result) minute(at time.Duration) *Minute {
 	return &r.Minutes[m]
 }
 
-func (r *Result) admitted(run *run) {
-	m := r.minute(run.now)
+// countAdmission counts an admission at the present time of the run, which run.active includes already.
+func (r *Result) countAdmission(run *run) {
+	m := r.minuteAt(run.now)
 	m.Admitted++
 	m.Peak = max(m.Peak, run.active)
 	r.fresh++
@@ -94,25 +97,28 @@ func (r *Result) admitted(run *run) {
 	r.PeakRolling = max(r.PeakRolling, len(r.latest))
 }
 
-func (r *Result) ended(at time.Duration) { r.ends[int(at/time.Second)]++ }
+// countEnd counts that a session ended at a time.
+func (r *Result) countEnd(at time.Duration) { r.ends[int(at/time.Second)]++ }
 
-func (r *Result) sample(run *run) {
+// addSample adds the counts of the second that is over, and updates those of the minute. It is called once a virtual second.
+func (r *Result) addSample(run *run) {
 	s := Second{Active: run.active, Waiting: run.waiting, Admitted: r.fresh, Ended: r.ends[len(r.Seconds)-1]}
 	delete(r.ends, len(r.Seconds)-1)
 	r.fresh = 0
 	r.Seconds = append(r.Seconds, s)
-	m := r.minute(run.now)
+	m := r.minuteAt(run.now)
 	m.Active, m.Waiting, m.Peak = run.active, run.waiting, max(m.Peak, run.active)
 }
 
-func (r *Result) finish(run *run) {
+// addVisitors adds all visitors of the run, at its end, and counts their arrivals by the minute.
+func (r *Result) addVisitors(run *run) {
 	for i := range run.users {
 		r.Visitors = append(r.Visitors, run.users[i].Visitor)
-		r.minute(run.users[i].Arrived).Arrived++
+		r.minuteAt(run.users[i].Arrived).Arrived++
 	}
 }
 
-// Waits are the waits of the admitted visitors, in ascending order.
+// Waits returns the waits of the admitted visitors, in ascending order.
 func (r *Result) Waits() []time.Duration {
 	var waits []time.Duration
 	for _, v := range r.Visitors {
@@ -124,7 +130,7 @@ func (r *Result) Waits() []time.Duration {
 	return waits
 }
 
-// quantile is that of an ascending list, 0 where it is empty.
+// quantile returns the p-quantile of an ascending list, p from 0 to 1; zero if the list is empty.
 func quantile[T cmp.Ordered](sorted []T, p float64) (none T) {
 	if len(sorted) == 0 {
 		return none
@@ -132,8 +138,8 @@ func quantile[T cmp.Ordered](sorted []T, p float64) (none T) {
 	return sorted[min(len(sorted)-1, int(p*float64(len(sorted))))]
 }
 
-// byArrival are the waits of the visitors who arrived in each minute, ascending.
-func (r *Result) byArrival() [][]time.Duration {
+// waitsByArrival returns, for each minute of the run, the waits of the admitted visitors who arrived in it, ascending.
+func (r *Result) waitsByArrival() [][]time.Duration {
 	waits := make([][]time.Duration, len(r.Minutes))
 	for _, v := range r.Visitors {
 		if v.In {
@@ -147,15 +153,15 @@ func (r *Result) byArrival() [][]time.Duration {
 	return waits
 }
 
-// Table prints the run minute by minute, and a summary.
+// Table writes the run as a table minute by minute, and a summary.
 func (r *Result) Table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "minute\tarrived\tadmitted\tactive at most\twaiting\twait of its arrivals, p50\tp90\t")
-	waits := r.byArrival()
+	waits := r.waitsByArrival()
 	for i, m := range r.Minutes {
 		p50, p90 := "", ""
 		if len(waits[i]) > 0 {
-			p50, p90 = seconds(quantile(waits[i], 0.5)), seconds(quantile(waits[i], 0.9))
+			p50, p90 = secondsText(quantile(waits[i], 0.5)), secondsText(quantile(waits[i], 0.9))
 		}
 		fmt.Fprintf(t, "%d\t%d\t%d\t%d\t%d\t%s\t%s\t\n", i, m.Arrived, m.Admitted, m.Peak, m.Waiting, p50, p90)
 	}
@@ -169,12 +175,13 @@ func (r *Result) Table(w io.Writer) error {
 active users: %d at most, of %d allowed
 admitted in a minute: %d at most, of %d allowed
 requests that waited for the global object: %d
-`, len(all), len(r.Visitors), seconds(quantile(all, 0.5)), seconds(quantile(all, 0.9)), seconds(quantile(all, 1)),
+`, len(all), len(r.Visitors), secondsText(quantile(all, 0.5)), secondsText(quantile(all, 0.9)), secondsText(quantile(all, 1)),
 		r.PeakActive, s.TotalActiveUsers, r.PeakAdmitted, s.NewUsersPerMinute, r.Draws)
 	return err
 }
 
-func seconds(d time.Duration) string { return d.Round(time.Second).String() }
+// secondsText returns a duration as text, rounded to seconds.
+func secondsText(d time.Duration) string { return d.Round(time.Second).String() }
 
 // Draw writes two pictures into dir and returns their files: name-waits.svg, a heat map of
 // the waits by the minute of arrival, and name-room.svg, a chart of active and waiting users
@@ -183,7 +190,7 @@ func (r *Result) Draw(dir, name string) (files []string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	waits, room := r.waits(), r.room()
+	waits, room := r.waitsChart(), r.roomChart()
 	for _, p := range []struct {
 		name  string
 		chart *chart.Chart
@@ -200,8 +207,8 @@ func (r *Result) Draw(dir, name string) (files []string, err error) {
 // waitBins is how many rows the heat map has.
 const waitBins = 30
 
-// waits counts visitors by the minute of their arrival and by their wait.
-func (r *Result) waits() chart.Chart {
+// waitsChart returns a heat map of the admitted visitors by the minute of their arrival and by their wait.
+func (r *Result) waitsChart() chart.Chart {
 	longest, minutes := time.Minute, 2
 	for _, v := range r.Visitors {
 		if v.In {
@@ -222,17 +229,17 @@ func (r *Result) waits() chart.Chart {
 	all := r.Waits()
 	across, up := float64(minutes), (waitBins * bin).Minutes()
 	return chart.Chart{
-		Title: "How long users wait, by minute of arrival (" + r.how() + ")",
+		Title: "How long users wait, by minute of arrival (" + r.methodText() + ")",
 		Summary: fmt.Sprintf("Heat map of %d users: minute of arrival, from 0 to %d, against the wait. Half of them waited at most %s, nine of ten %s, all %s.",
-			len(all), minutes, seconds(quantile(all, 0.5)), seconds(quantile(all, 0.9)), seconds(quantile(all, 1))),
+			len(all), minutes, secondsText(quantile(all, 0.5)), secondsText(quantile(all, 0.9)), secondsText(quantile(all, 1))),
 		X:    chart.Axis{Title: "minute of arrival", Max: across, Step: chart.Step(across, 1)},
 		Y:    chart.Axis{Title: "wait in minutes", Max: up, Step: chart.Step(up, 0)},
 		Heat: &chart.Heat{Columns: counts, Unit: "users"},
 	}
 }
 
-// room shows active and waiting users over time.
-func (r *Result) room() chart.Chart {
+// roomChart returns a chart of the active and waiting users over time, with their limit.
+func (r *Result) roomChart() chart.Chart {
 	limit := r.Settings.TotalActiveUsers
 	most := float64(limit)
 	active, waiting := make([]float64, len(r.Seconds)), make([]float64, len(r.Seconds))
@@ -242,7 +249,7 @@ func (r *Result) room() chart.Chart {
 	}
 	across, step := float64(max(1, len(r.Seconds)))/60, chart.Step(most, 1)
 	return chart.Chart{
-		Title:   "Active and waiting users (" + r.how() + ")",
+		Title:   "Active and waiting users (" + r.methodText() + ")",
 		Summary: fmt.Sprintf("Users over %.0f minutes: at most %d active, of %d allowed, and %.0f waiting.", across, r.PeakActive, limit, slices.Max(append(waiting, 0))),
 		X:       chart.Axis{Title: "minute", Max: across, Step: chart.Step(across, 0)},
 		Y:       chart.Axis{Title: "users", Max: math.Ceil(most/step) * step, Step: step},
@@ -251,11 +258,13 @@ func (r *Result) room() chart.Chart {
 	}
 }
 
-func (r *Result) how() string { return fmt.Sprintf("%s, %s", r.Settings.Method, r.Settings.Allocator) }
+// methodText returns the queueing method and the allocator of the run as text, for titles.
+func (r *Result) methodText() string {
+	return fmt.Sprintf("%s, %s", r.Settings.Method, r.Settings.Allocator)
+}
 
-// Utilisation is the mean part of the limit that was active in the seconds in which at
-// least as many waited as there were slots, from when the room was full first; 0 where
-// there were none.
+// Utilisation returns the mean part of the limit that was active, from 0 to 1, in the seconds in which more visitors waited than
+// slots were free, from when the room was nearly full first. It is 0 if there were no such seconds.
 func (r *Result) Utilisation() float64 {
 	used, seconds := 0.0, 0
 	limit := r.Settings.TotalActiveUsers

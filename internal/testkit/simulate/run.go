@@ -89,7 +89,8 @@ type message struct {
 	copies int // still under way
 }
 
-// Run simulates until all visitors have come and gone, or Longest is over.
+// Run simulates a waiting room until all visitors have come and gone, or o.Longest of virtual time is over. It returns an error
+// for invalid options, and if ctx ends before.
 func Run(ctx context.Context, o Options) (*Result, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -97,15 +98,15 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	}
 	r := &run{Options: o, rng: rand.New(rand.NewPCG(o.Seed, 0x5eed)), left: o.Visitors, streams: map[queue.TicketID]int32{}}
 	r.result = newResult(o)
-	r.global = queue.NewGlobal(o.Settings, r.time(0))
+	r.global = queue.NewGlobal(o.Settings, r.clockAt(0))
 	for i := range o.DataCentres {
 		s := site{name: fmt.Sprintf("dc%02d", i)}
 		// No two clocks differ by more than Clocks; the global object's is in the middle.
 		s.offset = time.Duration((r.rng.Float64() - 0.5) * float64(o.Clocks))
 		r.sites = append(r.sites, s)
-		r.start(i, false)
+		r.startSite(i, false)
 	}
-	r.arrive()
+	r.createUsers()
 	for i, f := range o.Failures {
 		r.events.push(event{f.From, failureBegins, int32(i), 0})
 		if f.Kind == Down || f.Kind == Cut || f.Kind == Killed {
@@ -125,16 +126,19 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 			return nil, ctx.Err()
 		}
 	}
-	r.result.finish(r)
+	r.result.addVisitors(r)
 	return r.result, r.err
 }
 
-func (r *run) time(offset time.Duration) time.Time { return begin.Add(r.now + offset) }
+// clockAt returns the present virtual time by a clock that differs by offset from that of the global object.
+func (r *run) clockAt(offset time.Duration) time.Time { return begin.Add(r.now + offset) }
 
-func (s *site) clock(r *run) time.Time { return r.time(s.offset) }
+// clock returns the present virtual time by the data centre's own clock.
+func (s *site) clock(r *run) time.Time { return r.clockAt(s.offset) }
 
-// start begins a new life of a data centre, or continues the one before.
-func (r *run) start(i int, again bool) {
+// startSite starts the data centre with the number i with workers and no memory or, with again, from its journal. It schedules
+// their reports.
+func (r *run) startSite(i int, again bool) {
 	s := &r.sites[i]
 	s.life++
 	if !again {
@@ -146,7 +150,7 @@ func (r *run) start(i int, again bool) {
 	} else if s.dc, r.err = queue.ContinueDataCentre(s.name, s.head, maps.All(s.journal), r.Settings, r.Seed, s.clock(r)); r.err != nil {
 		return
 	}
-	s.note()
+	s.saveJournal()
 	s.workers = nil
 	for w := range r.Workers {
 		worker := queue.NewWorker(fmt.Sprintf("%s/%d/%d", s.name, w, s.life), r.Settings, r.Seed)
@@ -158,8 +162,9 @@ func (r *run) start(i int, again bool) {
 	r.events.push(event{s.due, dcReports, int32(i), s.life})
 }
 
-// note keeps the journal of a data centre, as its store would.
-func (s *site) note() {
+// saveJournal applies the changes since the last call to the data centre's journal, as its store would. It does nothing without a
+// journal.
+func (s *site) saveJournal() {
 	if s.journal == nil {
 		return
 	}
@@ -176,6 +181,7 @@ func (s *site) note() {
 	}
 }
 
+// handle carries out an event that is due, and schedules those that follow from it.
 func (r *run) handle(e event) {
 	switch e.kind {
 	case userVisits:
@@ -189,7 +195,7 @@ func (r *run) handle(e event) {
 		} else if !s.closed {
 			s.closed = true
 			r.active--
-			r.result.ended(r.now)
+			r.result.countEnd(r.now)
 		}
 	case workerReports:
 		s := &r.sites[e.a]
@@ -204,35 +210,37 @@ func (r *run) handle(e event) {
 		if s.down || e.b != s.life || e.at != s.due {
 			return
 		}
-		r.report(e.a)
+		r.sendReport(e.a)
 		s.reported, s.due = s.clock(r), 0
 		r.scheduleReport(e.a)
 	case reportArrives:
-		st := r.global.Receive(r.time(0), r.take(e.a).report)
-		r.send(int(e.b), message{state: st}, stateArrives)
+		st := r.global.Receive(r.clockAt(0), r.takeMessage(e.a).report)
+		r.sendMessage(int(e.b), message{state: st}, stateArrives)
 	case stateArrives:
-		s, m := &r.sites[e.b], r.take(e.a)
+		s, m := &r.sites[e.b], r.takeMessage(e.a)
 		if s.down {
 			return
 		}
 		s.dc.Apply(s.clock(r), m.state)
 		r.scheduleReport(e.b)
 		if s.drawing > 0 && m.state.Incarnation == s.dc.Incarnation() && m.state.Ack >= s.drawing {
-			r.settle(e.b)
+			r.endDraw(e.b)
 		}
 	case drawTimesOut:
 		if s := &r.sites[e.a]; s.drawing > 0 && int32(s.drawing) == e.b {
-			r.settle(e.a)
+			r.endDraw(e.a)
 		}
 	case failureBegins, failureEnds:
-		r.fail(r.Failures[e.a], e.kind == failureBegins)
+		r.applyFailure(r.Failures[e.a], e.kind == failureBegins)
 	case sample:
-		r.result.sample(r)
+		r.result.addSample(r)
 		r.events.push(event{r.now + time.Second, sample, 0, 0})
 	}
 }
 
-func (r *run) fail(f Failure, begins bool) {
+// applyFailure makes a failure begin or end, such as that a data centre goes down and comes back. Users who waited for a data
+// centre that goes down try again elsewhere.
+func (r *run) applyFailure(f Failure, begins bool) {
 	s := &r.sites[f.DataCentre]
 	switch f.Kind {
 	case Down, Killed:
@@ -244,7 +252,7 @@ func (r *run) fail(f Failure, begins bool) {
 			s.drawing, s.pending, s.late = 0, nil, nil
 			r.endStreams(f.DataCentre)
 		} else {
-			r.start(f.DataCentre, f.Kind == Killed)
+			r.startSite(f.DataCentre, f.Kind == Killed)
 		}
 	case Cut:
 		s.cut = begins
@@ -253,13 +261,13 @@ func (r *run) fail(f Failure, begins bool) {
 		for i := range r.sites {
 			names = append(names, r.sites[i].name)
 		}
-		r.global = queue.RecoverGlobal(r.Settings, names, r.time(0))
+		r.global = queue.RecoverGlobal(r.Settings, names, r.clockAt(0))
 	case Restart:
-		r.global, r.err = queue.RestoreGlobal(r.global.Snapshot(), r.Settings, r.time(0))
+		r.global, r.err = queue.RestoreGlobal(r.global.Snapshot(), r.Settings, r.clockAt(0))
 	}
 }
 
-// scheduleReport has a data centre report when it is time to, unless it does so earlier.
+// scheduleReport schedules the next report of the data centre with the number i for the time that the data centre names.
 func (r *run) scheduleReport(i int32) {
 	s := &r.sites[i]
 	due := r.now + max(s.dc.NextReport(s.reported).Sub(s.clock(r)), time.Millisecond)
@@ -269,24 +277,27 @@ func (r *run) scheduleReport(i int32) {
 	}
 }
 
-func (r *run) report(i int32) (seq uint64) {
+// sendReport sends a report of the data centre with the number i to the global object, and returns the report's sequence number.
+func (r *run) sendReport(i int32) (seq uint64) {
 	s := &r.sites[i]
 	report := s.dc.Report(s.clock(r))
-	s.note()
-	r.send(int(i), message{report: report}, reportArrives)
+	s.saveJournal()
+	r.sendMessage(int(i), message{report: report}, reportArrives)
 	return report.Seq
 }
 
-// draw asks the global object on behalf of the users who wait for it.
-func (r *run) draw(i int32) {
+// startDraw sends a report of the data centre with the number i to the global object to get slots for the users who wait for
+// that, and schedules the timeout.
+func (r *run) startDraw(i int32) {
 	s := &r.sites[i]
 	s.pending, s.late = s.late, nil
-	s.drawing = r.report(i)
+	s.drawing = r.sendReport(i)
 	r.events.push(event{r.now + drawTimeout, drawTimesOut, i, int32(s.drawing)})
 }
 
-// send carries a message between a data centre and the global object.
-func (r *run) send(site int, m message, kind eventKind) {
+// sendMessage sends a message between the data centre with the number site and the global object. The message arrives as an event
+// of that kind after a random delay. It may be lost, or arrive several times.
+func (r *run) sendMessage(site int, m message, kind eventKind) {
 	if r.sites[site].cut || r.rng.Float64() < r.Loss {
 		return
 	}
@@ -305,8 +316,8 @@ func (r *run) send(site int, m message, kind eventKind) {
 	r.messages[slot] = m
 }
 
-// take returns a message of which one copy has arrived.
-func (r *run) take(slot int32) message {
+// takeMessage returns the message in a slot when one copy of it arrives. It frees the slot with the last copy.
+func (r *run) takeMessage(slot int32) message {
 	m := r.messages[slot]
 	if r.messages[slot].copies--; m.copies == 1 {
 		r.messages[slot] = message{}
@@ -315,21 +326,23 @@ func (r *run) take(slot int32) message {
 	return m
 }
 
-// settle answers the users who have waited for a draw, and draws for those that came since.
-func (r *run) settle(i int32) {
+// endDraw decides about the users who have waited for slots from the global object, with those that have come. It starts another
+// draw for the users who came since.
+func (r *run) endDraw(i int32) {
 	s := &r.sites[i]
 	pending := s.pending
 	s.drawing, s.pending = 0, nil
 	for _, u := range pending {
-		r.decided(u, s.dc.Settle(s.clock(r), r.shown(u)))
+		r.applyDecision(u, s.dc.Settle(s.clock(r), r.ticketToSend(u)))
 	}
 	if len(s.late) > 0 {
-		r.draw(i)
+		r.startDraw(i)
 	}
 }
 
-// shown is the ticket that a user sends.
-func (r *run) shown(i int32) queue.Ticket {
+// ticketToSend returns the ticket that the user with the number i sends: its own or, for an attacker who waits, the one of the
+// attack.
+func (r *run) ticketToSend(i int32) queue.Ticket {
 	u := &r.users[i]
 	if u.Attacks && u.state == waiting {
 		switch r.Attack {
@@ -342,13 +355,14 @@ func (r *run) shown(i int32) queue.Ticket {
 	return u.ticket
 }
 
+// newID returns a random ticket id.
 func (r *run) newID() (id queue.TicketID) {
 	binary.LittleEndian.PutUint64(id[:8], r.rng.Uint64())
 	binary.LittleEndian.PutUint64(id[8:], r.rng.Uint64())
 	return id
 }
 
-// visit is one request of a user.
+// visit is one request of the user with the number i. A user whose stay or patience is over leaves instead.
 func (r *run) visit(i int32) {
 	u := &r.users[i]
 	if u.state == done {
@@ -366,23 +380,24 @@ func (r *run) visit(i int32) {
 	if r.Roaming > 0 && r.rng.Float64() < r.Roaming {
 		u.site = r.rng.IntN(len(r.sites))
 	}
-	s := r.nearest(u.site)
+	s := r.findSite(u.site)
 	if s.down {
 		r.events.push(event{r.now + 5*time.Second, userVisits, i, 0})
 		return
 	}
-	r.request(i, s, r.shown(i))
+	r.request(i, s, r.ticketToSend(i))
 	if u.Attacks && r.Attack == Twice && u.state == waiting {
 		if d := s.workers[r.rng.IntN(len(s.workers))].Visit(s.clock(r), u.first); d.Outcome == queue.Ask {
 			if d := s.dc.Settle(s.clock(r), u.first); d.Outcome == queue.Pass {
-				r.decided(i, d)
+				r.applyDecision(i, d)
 			}
 		}
 	}
 }
 
-// nearest returns a data centre, or the next one that is not down.
-func (r *run) nearest(site int) *site {
+// findSite returns the data centre with the number site or, if that is down, the next one that is not. If all are down, it
+// returns the first.
+func (r *run) findSite(site int) *site {
 	for k := range r.sites {
 		if s := &r.sites[(site+k)%len(r.sites)]; !s.down {
 			return s
@@ -391,7 +406,8 @@ func (r *run) nearest(site int) *site {
 	return &r.sites[site]
 }
 
-// request brings a ticket to one of the site's workers, more often to the first ones.
+// request sends a ticket v of the user with the number i to one of the site's workers, more often to the first ones, and applies
+// the decision. A user whose decision needs more slots waits for a draw.
 func (r *run) request(i int32, s *site, v queue.Ticket) {
 	for range 3 {
 		w := s.workers[int(float64(len(s.workers))*r.rng.Float64()*r.rng.Float64())]
@@ -409,17 +425,18 @@ func (r *run) request(i int32, s *site, v queue.Ticket) {
 			s.late = append(s.late, i)
 			r.users[i].ticket = v
 			if s.drawing == 0 {
-				r.draw(r.index(s))
+				r.startDraw(r.indexOf(s))
 			}
 		default:
-			r.decided(i, d)
+			r.applyDecision(i, d)
 		}
 		return
 	}
 	r.err = fmt.Errorf("visitor %d: three worthless tickets in a row", i)
 }
 
-func (r *run) index(s *site) int32 {
+// indexOf returns the number of a data centre.
+func (r *run) indexOf(s *site) int32 {
 	for i := range r.sites {
 		if &r.sites[i] == s {
 			return int32(i)
@@ -428,17 +445,17 @@ func (r *run) index(s *site) int32 {
 	return -1
 }
 
-// decided has the user react to an answer.
-func (r *run) decided(i int32, d queue.Decision) {
+// applyDecision has the user with the number i react to a decision. Before, all data centres save their journals.
+func (r *run) applyDecision(i int32, d queue.Decision) {
 	u := &r.users[i]
 	for k := range r.sites {
-		r.sites[k].note() // before the answer leaves
+		r.sites[k].saveJournal() // before the answer leaves
 	}
 	switch d.Outcome {
 	case queue.Pass:
-		r.goesIn(i, d)
+		r.enter(i, d)
 	case queue.Wait:
-		r.staysInLine(i, d)
+		r.keepWaiting(i, d)
 	case queue.Refuse:
 		if u.state == waiting {
 			r.waiting--
@@ -448,8 +465,8 @@ func (r *run) decided(i int32, d queue.Decision) {
 	}
 }
 
-// goesIn has the user go in, or stay in with a session that was renewed.
-func (r *run) goesIn(i int32, d queue.Decision) {
+// enter has the user with the number i go in, or stay in with a session that was renewed, and schedules the next request.
+func (r *run) enter(i int32, d queue.Decision) {
 	u := &r.users[i]
 	fresh := u.session < 0 || u.ticket.ID != d.Ticket.ID || r.sessions[u.session].closed
 	if u.state == waiting {
@@ -467,7 +484,7 @@ func (r *run) goesIn(i int32, d queue.Decision) {
 		r.sessions = append(r.sessions, session{ends: ends})
 		r.events.push(event{ends, sessionEnds, u.session, 0})
 		r.active++
-		r.result.admitted(r)
+		r.result.countAdmission(r)
 	} else if s := &r.sessions[u.session]; ends > s.ends {
 		s.ends = ends
 	}
@@ -476,8 +493,8 @@ func (r *run) goesIn(i int32, d queue.Decision) {
 	r.events.push(event{next, userVisits, i, 0})
 }
 
-// staysInLine has the user wait, and come again.
-func (r *run) staysInLine(i int32, d queue.Decision) {
+// keepWaiting has the user with the number i wait, and schedules the next request, or the event stream of a user who holds one.
+func (r *run) keepWaiting(i int32, d queue.Decision) {
 	u := &r.users[i]
 	if u.state != waiting {
 		if u.state == coming && r.Patience > 0 {
@@ -510,8 +527,8 @@ func (r *run) staysInLine(i int32, d queue.Decision) {
 	r.events.push(event{r.now + next, userVisits, i, 0})
 }
 
-// arrive makes the users and their first requests.
-func (r *run) arrive() {
+// createUsers creates all users and schedules their first requests, by the profile of the options.
+func (r *run) createUsers() {
 	weights := make([]float64, r.DataCentres)
 	for i := range weights {
 		weights[i] = 1 / float64(i+1)

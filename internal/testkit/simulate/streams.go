@@ -9,30 +9,31 @@ import (
 // streamLasts is how long an event stream lasts, after which the user opens another one.
 const streamLasts = 2 * time.Minute
 
-// openStream has a waiting user open an event stream. If that is refused or fails, the user requests the page.
+// openStream has the user with the number i open an event stream, if it waits. If the data centre refuses that or is down, the
+// user requests the page a second later.
 func (r *run) openStream(i int32) {
 	u := &r.users[i]
 	if u.state != waiting {
 		return
 	}
-	s := r.nearest(u.site)
+	s := r.findSite(u.site)
 	ok := !s.down && r.now < u.gives
 	if ok {
 		delete(r.streams, u.ticket.ID)
 		renewed, standing := s.dc.OpenStream(s.clock(r), u.ticket, 2*streamLasts)
 		u.ticket, ok = renewed, standing == queue.InLine
-		s.note()
+		s.saveJournal()
 	}
 	if !ok {
 		r.events.push(event{r.now + time.Second, userVisits, i, 0})
 		return
 	}
-	u.site = int(r.index(s))
+	u.site = int(r.indexOf(s))
 	r.streams[u.ticket.ID] = i
 	r.events.push(event{min(u.gives, r.now+streamLasts), streamOpens, i, 0})
 }
 
-// endStreams has the users open other streams who held theirs at a data centre.
+// endStreams ends the event streams at a data centre, which goes down. Their users open other ones a second later.
 func (r *run) endStreams(site int) {
 	for i := range r.users {
 		if u := &r.users[i]; u.state == waiting && u.site == site && r.streams[u.ticket.ID] == int32(i) {
@@ -41,7 +42,7 @@ func (r *run) endStreams(site int) {
 	}
 }
 
-// deliverCalls has the users come who were called.
+// deliverCalls schedules the requests of the users whom data centres have called over their event streams.
 func (r *run) deliverCalls() {
 	for k := range r.sites {
 		for _, c := range r.sites[k].dc.TakeCalls() {

@@ -15,7 +15,7 @@ func TestWaves(t *testing.T) {
 	o.Settings.TotalActiveUsers, o.Settings.NewUsersPerMinute = 1000, 1000
 	res := simulated(t, o)
 	rows := make([]float64, waitBins)
-	for _, column := range res.waits().Heat.Columns {
+	for _, column := range res.waitsChart().Heat.Columns {
 		for i, n := range column {
 			rows[i] += n
 		}
