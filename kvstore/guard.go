@@ -306,7 +306,7 @@ func (f guardedFile) syncWith(sync func() error) error {
 	return f.guard.checkWrite(f.name, err)
 }
 
-// SyncTo implements [vfs.File]. The guard handles errors.
+// SyncTo implements [vfs.File]: it syncs the first length bytes, and reports whether it has synced the whole file. The guard handles errors.
 func (f guardedFile) SyncTo(length int64) (bool, error) {
 	full, err := f.File.SyncTo(length)
 	return full, f.guard.checkWrite(f.name, err)

@@ -19,12 +19,15 @@ func pebbleBatch(b *Batch) *pebble.Batch { return b.batch.(*pebble.Batch) }
 
 // An iterator is the part of Pebble's that a scan uses.
 type iterator interface {
+	// First and Last move to the first or last key; Next and Prev to the one after or before. They return false if there is none, or after an error.
 	First() bool
 	Last() bool
 	Next() bool
 	Prev() bool
+	// Key and ValueAndErr return the present row; both are valid until the next move.
 	Key() []byte
 	ValueAndErr() ([]byte, error)
+	// Error returns the first error of a move; Close releases the iterator.
 	Error() error
 	Close() error
 }

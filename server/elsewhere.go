@@ -22,7 +22,7 @@ func (a *Assets) mayBeElsewhere(err error) bool {
 	return a.elsewhere != nil && errors.Is(err, errUnknown)
 }
 
-// serveElsewhere implements recipient: it serves nothing and returns an outcome with status 0, which leaves the request to net/http, where a
+// serveElsewhere implements recipient. It sends nothing and returns an outcome with status 0 and true, which leaves the request to net/http, where a
 // goroutine can wait for another origin.
 func (to onLane) serveElsewhere(target) (outcome, bool) { return outcome{}, true }
 

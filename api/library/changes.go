@@ -21,8 +21,8 @@ func (c *Changes) Now() uint64 {
 	return c.count
 }
 
-// Note records that the named libraries have changed, so that [Changes.Since] reports it. The caller makes their new data readable before.
-func (c *Changes) Note(names ...string) {
+// RecordChange records that the named libraries have changed, so that [Changes.Since] reports it. The caller makes their new data readable before.
+func (c *Changes) RecordChange(names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.count++

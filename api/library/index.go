@@ -185,7 +185,7 @@ func (x *Index) notifyChanges(seen int64, c changes) {
 		}
 	}
 	if len(c.touched) > 0 {
-		x.changes.Note(c.touched...)
+		x.changes.RecordChange(c.touched...)
 	}
 }
 

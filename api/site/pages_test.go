@@ -114,7 +114,7 @@ func TestPagesFollowInputs(t *testing.T) {
 		{"another library", func() { shelf.Register("chutney", packageJSON(t, "chutney", nil)) }, nil},
 		{"a release", func() { shelf.Publish("pickle", "2.0.1", "pickle.js", map[string]string{"pickle.js": "1"}) }, targets},
 		{"a withdrawal", func() { shelf.Withdraw("pickle", "2.0.1", "spoilt") }, targets},
-		{"a state that is in no log", func() { s.library.Changes().Note("pickle") }, targets},
+		{"a state that is in no log", func() { s.library.Changes().RecordChange("pickle") }, targets},
 		{"a minute", func() { now = now.Add(time.Minute) }, nil},
 		{"an hour", func() { now = now.Add(time.Hour) }, []string{"/library/pickle", "/history/pickle"}},
 	} {

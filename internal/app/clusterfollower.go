@@ -74,7 +74,7 @@ func openClusterFollower(ctx context.Context, r *roleRun, o followerRole, w *Wri
 	if err != nil {
 		return nil, r.asReadOnlyWithoutBucket(err, w, b)
 	}
-	n.missing = view.showing.Lacks
+	n.missing = view.showing.MissingEntries
 	site.signer = view.showing
 	if n.first == 0 { // a new store
 		n.memory.caughtUp.Store(false)

@@ -219,7 +219,7 @@ func (w *Writer) newFiller(o writerConfig, logger *slog.Logger) (_ *filler, err 
 		TempDir:   filepath.Join(tmpDir(s.Data), "bot"),
 		Logger:    logger,
 		Events:    o.events,
-		Changed:   func(name string) { w.folder.pages.changes.Note(name) },
+		Changed:   func(name string) { w.folder.pages.changes.RecordChange(name) },
 
 		Recompression: bot.Recompression{Dictionaries: s.Dictionaries, Squeezed: o.squeezed, DeltaStored: o.deltaStored},
 	})

@@ -135,6 +135,7 @@ func encode(c Coding, e Effort, src []byte) ([]byte, error) {
 // An encoder is what the libraries' writers have in common.
 type encoder interface {
 	io.WriteCloser
+	// Reset prepares the encoder to write a new stream to a writer.
 	Reset(io.Writer)
 }
 
@@ -338,6 +339,7 @@ func NewReader(c Coding, coded io.Reader) (io.ReadCloser, error) {
 // A decoder is what the libraries' readers have in common.
 type decoder interface {
 	io.Reader
+	// Reset prepares the decoder to read a new stream from a reader.
 	Reset(io.Reader) error
 }
 

@@ -49,7 +49,8 @@ func (s *State) GetAll(ctx context.Context, keys []string, options ...Option) (m
 	return found, err
 }
 
-// get does the work of [State.Get], but its value is shared with the cache, and must not be changed.
+// get does the work of [State.Get]: it returns the value of a key, and false if there is none. But the value is shared with the cache, and must not
+// be changed.
 func (s *State) get(ctx context.Context, key string, option Option) ([]byte, bool, error) {
 	if err := checkKey(key); err != nil {
 		return nil, false, err

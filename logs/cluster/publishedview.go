@@ -171,9 +171,9 @@ func (s *PublishedView) keyChain(ctx context.Context) ([]string, error) {
 	return chain, nil
 }
 
-// Lacks returns how many signed entries of the bucket are missing in the store, and the path of the file that proves a fork of the log, "" if there
+// MissingEntries returns how many signed entries of the bucket are missing in the store, and the path of the file that proves a fork of the log, "" if there
 // was no fork.
-func (s *PublishedView) Lacks() (entries int64, evidence string) {
+func (s *PublishedView) MissingEntries() (entries int64, evidence string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return max(0, s.of-s.node.Log.Checkpoint().Size), s.evidence

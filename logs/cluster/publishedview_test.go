@@ -74,7 +74,7 @@ func TestPublishedView(t *testing.T) {
 	if err := s.Refresh(ctx); err != nil || s.Served().Note != nil {
 		t.Errorf("shown before the entries are here: %v, %v", s.Served().Checkpoint, err)
 	}
-	if lacks, _ := s.Lacks(); lacks != 1 {
+	if lacks, _ := s.MissingEntries(); lacks != 1 {
 		t.Errorf("it lacks %d entries", lacks)
 	}
 	two.catchUp(t)
@@ -121,7 +121,7 @@ func TestPublishedView(t *testing.T) {
 	if err := s.Refresh(ctx); !errors.As(err, &forked) || forked.Evidence == "" || *proofs != 1 || s.SignedInStore() != second.Checkpoint {
 		t.Errorf("after a fork: %v, %d proofs, %v", s.SignedInStore(), *proofs, err)
 	}
-	if _, evidence := s.Lacks(); evidence == "" {
+	if _, evidence := s.MissingEntries(); evidence == "" {
 		t.Error("the evidence is not told")
 	}
 	// A checkpoint of nobody.

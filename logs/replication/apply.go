@@ -201,6 +201,7 @@ func (f *Follower) leavesOut(e logs.Indexed, withdrawn withdrawals) bool {
 
 // A partialSource may lack the files of releases that are served.
 type partialSource interface {
+	// Has reports whether the source has the files of a release.
 	Has(pkg, version string) bool
 }
 

@@ -161,6 +161,7 @@ const (
 
 // An entryReader reads entries one by one, as from a store of which some may be damaged.
 type entryReader interface {
+	// Entries returns the raw entries from index on that the source has without a gap, at least one, or [fs.ErrNotExist].
 	Entries(ctx context.Context, index int64) ([][]byte, error)
 }
 
