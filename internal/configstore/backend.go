@@ -36,7 +36,9 @@ func (e *CorruptError) Unwrap() error { return e.Err }
 // A Sealer encodes versions before they are stored and decodes them afterwards. Open must fail for bytes that Seal has not
 // returned for the same number.
 type Sealer interface {
+	// Seal returns data, the encoded version of that number, as it is stored.
 	Seal(number int64, data []byte) ([]byte, error)
+	// Open returns the data that Seal received for stored, or an error if stored is not the result of Seal for the same number.
 	Open(number int64, stored []byte) ([]byte, error)
 }
 
@@ -61,7 +63,8 @@ type stored struct {
 // key returns the object key of the version with a number.
 func (b *Backend) key(number int64) string { return fmt.Sprintf("%s%020d", b.prefix, number) }
 
-// list returns the stored versions, oldest first. It ignores objects that no Backend has written. It returns all or an error.
+// list returns number and size of the stored versions, oldest first. It ignores objects that no Backend has written. It returns
+// all or an error.
 func (b *Backend) list(ctx context.Context) (all []stored, err error) {
 	for o, err := range b.bucket.List(ctx, b.prefix, "") {
 		if err != nil {
@@ -90,8 +93,9 @@ func (b *Backend) read(ctx context.Context, number int64) (Version, error) {
 	return v, err
 }
 
-// readIfOther reads the version with a number as read does, and returns which object it is in the bucket. If that is still known,
-// the object that was read before ("" for none), it returns a zero Version, known, and no error.
+// readIfOther reads the version with a number as [Backend.read] does, and also returns the bucket's mark of the object (entity
+// tag). known is the mark of an earlier read, "" for none: if the object is still the same, readIfOther returns a zero Version,
+// known, and no error.
 func (b *Backend) readIfOther(ctx context.Context, number int64, known bucket.Version) (v Version, object bucket.Version, err error) {
 	corrupt := func(err error) (Version, bucket.Version, error) {
 		return Version{}, "", &CorruptError{b.bucket.String() + "/" + b.key(number), err}

@@ -171,8 +171,9 @@ type backoff struct {
 	next     time.Time
 }
 
-// Open returns a store with the versions of the authority, or of the copy if the authority cannot be read. It returns an error if
-// neither can be read or no version is sound, because the version in force is unknown then.
+// Open returns a store with the versions of o.Authority, the shared backend, or of o.Copy, this machine's own, if the former
+// cannot be read. It returns an error if neither can be read or no version is sound, because the version in force is unknown
+// then.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{options: o, toCopy: map[int64]bool{}}
 	local := s.load(ctx, o.Copy)
@@ -197,8 +198,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 // isCorrupt reports whether err is or wraps a [*CorruptError].
 func isCorrupt(err error) bool { return errors.As(err, new(*CorruptError)) }
 
-// load reads the versions of a backend into the history, and puts the newest sound one into force. It only records and logs
-// damaged versions, unless all are damaged: then it returns an error, as it does if the backend cannot be read.
+// load reads the versions of a backend into the history, and puts the newest sound one into force, without notifying subscribers.
+// It only records and logs damaged versions, unless all are damaged: then it returns an error, as it does if the backend cannot
+// be read.
 func (s *Store) load(ctx context.Context, from *Backend) error {
 	all, err := from.list(ctx)
 	if err != nil {
@@ -235,7 +237,7 @@ func (s *Store) load(ctx context.Context, from *Backend) error {
 	return nil
 }
 
-// withoutContent returns the version without its content.
+// withoutContent returns a copy of the version without its content.
 func (v Version) withoutContent() Version {
 	v.Content = nil
 	return v
@@ -247,7 +249,7 @@ func (s *Store) Get() (Version, bool) {
 	return v, v.Number > 0
 }
 
-// State returns what the store knows of the record, and what is wrong with it.
+// State returns the version in force, when the authority (the shared backend) last confirmed it, and what is wrong.
 func (s *Store) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +265,8 @@ func (s *Store) Subscribe(notify func(Version) error) {
 	s.inForce.Subscribe(func(_ context.Context, v Version) error { return notify(v) })
 }
 
-// Shared reports whether the authority is a bucket that other nodes use, too.
+// Shared reports whether the authority, which decides which versions exist, is a bucket that other nodes use, too. Otherwise the
+// authority is this machine's own backend.
 func (s *Store) Shared() bool { return s.options.Copy != s.options.Authority }
 
 // History returns the versions that are stored, newest first, without their contents.
@@ -275,7 +278,8 @@ func (s *Store) History() []Version {
 	return all
 }
 
-// Read returns the version with a number, with its content. The error is [ErrNoVersion] if the history does not contain it.
+// Read returns the version with a number, with its content, from this machine's copy or else from the authority. The error is
+// [ErrNoVersion] if the history does not contain it.
 func (s *Store) Read(ctx context.Context, number int64) (Version, error) {
 	current := s.inForce.Get()
 	s.mu.Lock()
@@ -358,8 +362,8 @@ func (s *Store) propose(ctx context.Context, base int64, c Change) (Version, err
 	return v, nil
 }
 
-// wasStored reports whether the authority has exactly this version, although it returned an error for it, as after a lost
-// connection. It returns false also if the authority does not respond.
+// wasStored reports whether the authority (the shared backend) has exactly the version v, although it returned an error for
+// creating it, as after a lost connection. It returns false also if the authority does not respond.
 func (s *Store) wasStored(ctx context.Context, v Version) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
 	defer cancel()
@@ -416,8 +420,8 @@ func (s *Store) undoTarget(number int64) int64 {
 	return older
 }
 
-// putInForce puts a version into force, adds it to the history, and notifies the subscribers. The version is in force also if it
-// returns an error, which is theirs.
+// putInForce puts a version into force, adds it to the history, and notifies the subscribers. The version is in force also if
+// putInForce returns an error, which is that of a subscriber. The caller holds changing.
 func (s *Store) putInForce(v Version) error {
 	s.inForce.Set(v)
 	s.addToHistory(v)
@@ -425,8 +429,8 @@ func (s *Store) putInForce(v Version) error {
 	return s.notifySubscribers(v)
 }
 
-// notifySubscribers has the subscribers apply the version v, which is in force. After an error, which it returns, it schedules the
-// next attempt.
+// notifySubscribers has the subscribers apply the version v, which is in force. After an error, which it returns, it sets when
+// [Store.retryApply] tries again. The caller holds changing.
 func (s *Store) notifySubscribers(v Version) error {
 	err := s.inForce.Notify(context.Background(), v)
 	if err == nil {
@@ -465,14 +469,14 @@ func (s *Store) inHistory(number int64) bool {
 	return slices.ContainsFunc(s.history, func(v Version) bool { return v.Number == number })
 }
 
-// setConfirmed records that the authority has confirmed the version in force just now.
+// setConfirmed records that the authority, which decides which versions exist, has confirmed the version in force just now.
 func (s *Store) setConfirmed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.confirm = s.options.Now()
 }
 
-// setProblem records a problem of a kind, nil if it is solved.
+// setProblem records err as the present problem of the kind p, which [Store.State] reports; nil if it is solved.
 func (s *Store) setProblem(p problem, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,8 +13,9 @@ import (
 
 // A store that shares its record compares its copy with the authority at each listing, and repeats what failed.
 
-// copyVersion stores a version of the authority in the copy. It only records and logs a failure, which [Store.copyAgain] repeats.
-// If the copy has versions of another record, it removes these first. A store that shares no record has no copy.
+// copyVersion stores a version of the authority (the shared backend) in this machine's copy. It only records and logs a failure,
+// which [Store.copyAgain] repeats. If the copy has versions of another record, it removes these first. A store that shares no
+// record has no copy: then it does nothing. The caller holds changing.
 func (s *Store) copyVersion(ctx context.Context, v Version) {
 	if !s.Shared() {
 		return
@@ -40,8 +41,8 @@ func (s *Store) copyVersion(ctx context.Context, v Version) {
 	delete(s.toCopy, v.Number)
 }
 
-// removeOthers removes all versions from the copy except the one with the number except. It begins with the newest, so that an
-// interrupted removal leaves a copy that still differs from the authority's record.
+// removeOthers removes all versions from this machine's copy, but not the one with the number except. It begins with the newest,
+// so that an interrupted removal leaves a copy that still differs from the authority's record.
 func (s *Store) removeOthers(ctx context.Context, except int64) error {
 	copies, err := s.options.Copy.list(ctx)
 	for _, at := range slices.Backward(copies) {
@@ -52,7 +53,8 @@ func (s *Store) removeOthers(ctx context.Context, except int64) error {
 	return err
 }
 
-// copyAgain copies the versions that could not be copied before. It gives up versions that no longer exist or are damaged.
+// copyAgain copies to this machine the versions that could not be copied before. It gives up versions that no longer exist or are
+// damaged. The caller holds changing.
 func (s *Store) copyAgain(ctx context.Context) {
 	for number := range s.toCopy {
 		v, err := s.Read(ctx, number)
@@ -68,16 +70,17 @@ func (s *Store) copyAgain(ctx context.Context) {
 	}
 }
 
-// Refresh reads the versions that the authority has and this store does not know, and puts the newest into force. An error says
-// that the authority cannot be read; the version in force stays. Damaged versions, and versions that a subscriber cannot apply,
-// are no error: see [Store.State].
+// Refresh reads the versions that the authority (the shared backend) has and this store does not know, and puts the newest into
+// force. An error says that the authority cannot be read; the version in force stays. Damaged versions, and versions that a
+// subscriber cannot apply, are no error: see [Store.State].
 func (s *Store) Refresh(ctx context.Context) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	return s.refresh(ctx)
 }
 
-// refresh is Refresh; the caller holds changing.
+// refresh does the work of [Store.Refresh]. It also copies versions to this machine, deletes old copies, and uploads versions
+// that the authority lacks if this store owns the record. The caller holds changing.
 func (s *Store) refresh(ctx context.Context) (err error) {
 	s.setChecked(time.Time{})
 	defer func() {
@@ -112,15 +115,17 @@ func (s *Store) refresh(ctx context.Context) (err error) {
 	return nil
 }
 
-// setChecked records when the authority was last listed and everything was in order; zero if something is left to do.
+// setChecked records listed, when the authority was last listed and everything was in order; the zero time if something is left
+// to do.
 func (s *Store) setChecked(listed time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.checked = listed
 }
 
-// readUnknown reads the versions of a listing that the history does not have, and puts the newest one into force. It only records
-// damaged ones; an error says that the authority cannot be read.
+// readUnknown reads those versions of a listing of the authority that the history does not have, copies them to this machine, and
+// puts the newest one into force. It only records damaged ones; an error says that the authority cannot be read. The caller holds
+// changing.
 func (s *Store) readUnknown(ctx context.Context, all []stored) error {
 	var broken error
 	for _, at := range slices.Backward(all) {
@@ -147,7 +152,7 @@ func (s *Store) readUnknown(ctx context.Context, all []stored) error {
 	return nil
 }
 
-// reportDamage records which versions are damaged, nil for none, and logs new damage once.
+// reportDamage records err, which says which versions are damaged, nil for none, and logs new damage once.
 func (s *Store) reportDamage(err error) {
 	s.mu.Lock()
 	fresh := err != nil && s.reported != err.Error()
@@ -160,16 +165,16 @@ func (s *Store) reportDamage(err error) {
 	}
 }
 
-// Follow keeps the store current until ctx ends: it reads new versions of the authority, puts the newest into force, and repeats
-// what failed.
+// Follow keeps the store current until ctx ends: at intervals it reads new versions of the authority (the shared backend), puts
+// the newest into force, and repeats what failed.
 func (s *Store) Follow(ctx context.Context) {
 	for retry.Sleep(ctx, followInterval) == nil {
 		s.followOnce(ctx)
 	}
 }
 
-// followOnce does one round of Follow: it notifies subscribers again that failed, and refreshes the store if there may be a newer
-// version.
+// followOnce does one round of [Store.Follow]: it notifies subscribers again that failed, and refreshes a shared store if there
+// may be a newer version.
 func (s *Store) followOnce(ctx context.Context) {
 	s.retryApply()
 	if !s.Shared() || s.knowsNewest(ctx) {
@@ -182,8 +187,9 @@ func (s *Store) followOnce(ctx context.Context) {
 	}
 }
 
-// knowsNewest reports whether the version in force is still the newest one. It requests the next version, which is cheaper than a
-// listing. It returns false if the authority does not respond, or the last listing is long ago or left something to do.
+// knowsNewest reports whether the version in force is still the newest one. It requests the next number from the authority, which
+// is cheaper than a listing, and records that the authority has confirmed the version. It returns false if the authority does not
+// respond, or the last listing is long ago or left something to do.
 func (s *Store) knowsNewest(ctx context.Context) bool {
 	known := s.inForce.Get().Number
 	s.mu.Lock()
@@ -204,9 +210,9 @@ func (s *Store) knowsNewest(ctx context.Context) bool {
 	return true
 }
 
-// followRecord compares the copy with a listing of the authority. If they are versions of the same record, it does nothing. If
-// not, it replaces the history by the authority's newest sound version and puts that into force. It returns an error if the
-// authority cannot be read, or none of its versions is sound.
+// followRecord compares the history here with all, a listing of the authority. If they are versions of the same record, it does
+// nothing. If not, it replaces the history by the authority's newest sound version and puts that into force. It returns an error
+// if the authority cannot be read, or none of its versions is sound. The caller holds changing.
 func (s *Store) followRecord(ctx context.Context, all []stored) error {
 	same, err := s.isSameRecord(ctx, all)
 	if err != nil || same {
@@ -232,8 +238,9 @@ func (s *Store) followRecord(ctx context.Context, all []stored) error {
 	return &CorruptError{s.options.Authority.bucket.String() + "/" + s.options.Authority.prefix, errors.New("no version of it can be read")}
 }
 
-// isSameRecord reports whether the copy and the authority have the same record: the newest version that both have has the same ID.
-// If they have no sound version in common, they are of the same record if one of them is empty or a common version is damaged.
+// isSameRecord reports whether the history here and all, a listing of the authority, are of the same record: the newest version
+// that both have has the same ID. If they have no sound version in common, they are of the same record if one of them is empty or
+// a common version is damaged. The caller holds changing.
 func (s *Store) isSameRecord(ctx context.Context, all []stored) (bool, error) {
 	s.mu.Lock()
 	history := slices.Clone(s.history)
@@ -266,7 +273,8 @@ func (s *Store) isSameRecord(ctx context.Context, all []stored) (bool, error) {
 	return unknown, nil
 }
 
-// prune deletes the oldest versions of a backend that exceed the limits of the history. It only logs errors.
+// prune deletes the oldest versions of the backend b that exceed the limits of the history, and for this machine's own backend
+// also removes them from the history. It only logs errors. The caller holds changing.
 func (s *Store) prune(ctx context.Context, b *Backend) {
 	all, err := b.list(ctx)
 	old := s.excessVersions(all)
@@ -287,7 +295,8 @@ func (s *Store) prune(ctx context.Context, b *Backend) {
 	s.mu.Unlock()
 }
 
-// excessVersions returns the oldest versions of a listing that exceed the limits of the history. Damaged versions do not count.
+// excessVersions returns the oldest versions of a listing that exceed the limits of the history: number and bytes. The two newest
+// never do, and damaged versions do not count.
 func (s *Store) excessVersions(all []stored) []stored {
 	size, count := int64(0), 0
 	for i, at := range slices.Backward(all) {
@@ -303,9 +312,9 @@ func (s *Store) excessVersions(all []stored) []stored {
 	return nil
 }
 
-// Share makes this store the owner of the record, which uploads the versions that the authority lacks: when the first node of a
-// cluster shares its record, or after the authority has lost versions. It returns nil once the authority lacks none.
-// [Store.Follow] continues what Share cannot finish.
+// Share makes this store the owner of the record, which uploads the versions that the authority (the shared backend) lacks: when
+// the first node of a cluster shares its record, or after the authority has lost versions. It returns nil once the authority
+// lacks none. [Store.Follow] continues what Share cannot finish. A store that is not shared only refreshes.
 func (s *Store) Share(ctx context.Context) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -323,8 +332,9 @@ func (s *Store) problemOf(p problem) error {
 	return s.problems[p]
 }
 
-// upload uploads the versions that a listing of the authority lacks, if this store owns the record. It records whether the
-// authority is behind. It returns false if an upload failed, and true if nothing was to upload.
+// upload uploads the versions that all, a listing of the authority, lacks, if this store owns the record. It records whether the
+// authority is behind, else that it has confirmed the version in force. It returns false if an upload failed, and true if nothing
+// was to upload. The caller holds changing.
 func (s *Store) upload(ctx context.Context, all []stored) bool {
 	var err error
 	if s.owns {
@@ -346,8 +356,9 @@ func (s *Store) upload(ctx context.Context, all []stored) bool {
 	return err == nil
 }
 
-// uploadMissing uploads the versions of the copy that a listing of the authority lacks. It begins with the newest one, so that a
-// partial upload never puts an older version into force, and stops at the first error. It leaves damaged ones out.
+// uploadMissing uploads the versions of this machine's copy that all, a listing of the authority, lacks. It begins with the
+// newest one, so that a partial upload never puts an older version into force, and stops at the first error. It leaves damaged
+// ones out.
 func (s *Store) uploadMissing(ctx context.Context, all []stored) error {
 	copies, err := s.options.Copy.list(ctx)
 	if err != nil {

@@ -31,7 +31,8 @@ func (v *Value[T]) Set(next T) (number int64) {
 	return v.number
 }
 
-// Subscribe has [Value.Notify] call notify until unsubscribe is called.
+// Subscribe has each [Value.Notify] call notify with a version, until the caller calls unsubscribe. An error of notify ends that
+// Notify.
 func (v *Value[T]) Subscribe(notify func(context.Context, T) error) (unsubscribe func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

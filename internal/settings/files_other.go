@@ -2,5 +2,5 @@
 
 package settings
 
-// maxOpenFiles returns false: there is no such limit.
+// maxOpenFiles returns false: this system has no such limit.
 func maxOpenFiles() (uint64, bool) { return 0, false }

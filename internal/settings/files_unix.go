@@ -4,7 +4,7 @@ package settings
 
 import "syscall"
 
-// maxOpenFiles returns how many files the process may have open; false if there is no such limit.
+// maxOpenFiles returns how many files the process may have open; false if that is not known.
 func maxOpenFiles() (uint64, bool) {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

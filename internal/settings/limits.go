@@ -80,7 +80,7 @@ func (s *Settings) MemTableBytes() int64 {
 }
 
 // MemoryBudget returns how much memory Go should use in a process with these settings, in bytes. serve says that the process
-// serves, with the memory for that.
+// serves, so that the caches of assets and responses count.
 func (s *Settings) MemoryBudget(serve bool) int64 {
 	budget := s.otherMemory() + s.Memory + kvstore.Options{CacheBytes: s.StoreCache, MemTableBytes: s.MemTableBytes()}.HeapBytes()
 	if serve {
@@ -90,9 +90,9 @@ func (s *Settings) MemoryBudget(serve bool) int64 {
 }
 
 // FitMemory reduces sizes of memory that the operator has not set, so that the process fits into the memory limit of its control
-// group, which it reads below root, the root of the file system. It logs what it has done, and does nothing without a limit. serve
-// says that the process serves, with the memory for that. A quarter of the limit is left for what Go does not manage: the program
-// itself, buffers of sockets, files that are read.
+// group, which it reads below root, the root of the file system. It sets MemoryLimit, and MemoryLacking to what does not fit. It
+// logs that, and does nothing without a limit. serve says that the process serves, with caches. A quarter of the limit is left
+// for what Go does not manage: the program itself, buffers of sockets, files that are read.
 func (s *Settings) FitMemory(serve bool, root fs.FS, logger *slog.Logger) {
 	limit, file := cgroupMemoryLimit(root)
 	if limit == 0 {
@@ -128,12 +128,12 @@ func (s *Settings) FitMemory(serve bool, root fs.FS, logger *slog.Logger) {
 		"cache", s.Cache, "sending", s.Sending, "store-cache", s.StoreCache, "memory", s.Memory)
 }
 
-// reservedFiles returns how many open files are not for public connections but for the store's tables (up to 1000), downloads,
-// child processes and the other listeners. most is how many the process may have open.
+// reservedFiles returns how many of the most files that the process may have open are reserved for uses other than public
+// connections: the store's tables (up to 1000), downloads, child processes and the other listeners.
 func reservedFiles(most uint64) uint64 { return min(most/2, 1536) }
 
 // FitConnections reduces the default number of public connections to what the limit of open files of the process allows, and logs
-// that. It returns a [Mistake] if the operator has set a greater number.
+// that. It returns a [Mistake] if the operator has set a number that does not fit.
 func (s *Settings) FitConnections(logger *slog.Logger) error {
 	most, ok := maxOpenFiles()
 	if !ok {

@@ -239,8 +239,8 @@ func (s *Settings) checkCluster() error {
 	return nil
 }
 
-// CheckEndpoint returns a mistake if the settings of a process that runs name an object store, and nothing in it. Commands such as
-// larder backup take the bucket as an argument.
+// CheckEndpoint returns a [Mistake] if bucket-endpoint names an object store, and neither bucket nor backup is a bucket in it.
+// Processes call it, not commands: those such as larder backup take the bucket as an argument.
 func (s *Settings) CheckEndpoint() error {
 	if s.BucketEndpoint == "" || strings.HasPrefix(s.Bucket, "s3:") || strings.HasPrefix(s.Backup, "s3:") {
 		return nil
@@ -248,7 +248,7 @@ func (s *Settings) CheckEndpoint() error {
 	return Mistakef("%s has no effect without --bucket or --backup with a bucket there: s3://NAME[/PREFIX]", s.Origin("bucket-endpoint"))
 }
 
-// bucketRegion returns the region that AWS's usual variables name in environ, "" for none.
+// bucketRegion returns the region of the object store that AWS's usual variables name in environ (NAME=VALUE), "" for none.
 func bucketRegion(environ []string) string {
 	for _, name := range []string{"AWS_REGION", "AWS_DEFAULT_REGION"} {
 		for _, pair := range environ {
@@ -260,8 +260,8 @@ func bucketRegion(environ []string) string {
 	return ""
 }
 
-// suggestName returns the end of a message about an unknown name: one of known that is similar, or if none is, the advice
-// otherwise.
+// suggestName returns the end of a message about an unknown name. It names the most similar one of known, or if none is similar,
+// the advice otherwise.
 func suggestName(name string, known []string, otherwise string) string {
 	if best, ok := text.Nearest(name, known); ok {
 		return fmt.Sprintf("; did you mean %s?", best)
@@ -275,7 +275,7 @@ const SecretVariable = envPrefix + "HOOK_SECRET"
 // TokenVariables may hold GitHub's token; the first one that does counts.
 var TokenVariables = []string{envPrefix + "GITHUB_TOKEN", "GITHUB_TOKEN"}
 
-// findGitHubToken returns GitHub's token and the name of the environment variable that has it, "" for none.
+// findGitHubToken returns GitHub's token from environ (NAME=VALUE), and the name of the variable that has it; "" and "" for none.
 func findGitHubToken(environ []string) (token, variable string) {
 	for _, name := range TokenVariables {
 		for _, pair := range environ {
@@ -334,7 +334,8 @@ const defaultRooms = `
   each_node: true
 `
 
-// setRooms sets the waiting rooms that are in the configuration file itself, which list has. place is their line, for messages.
+// setRooms sets the waiting rooms to those in list, which is in the configuration file itself. place is their line, for messages.
+// Invalid rooms are an error.
 func (s *Settings) setRooms(file, place string, list *yaml.Node) error {
 	rooms, err := config.ParseNode(file, list)
 	if err != nil {
@@ -351,8 +352,8 @@ func (s *Settings) setRooms(file, place string, list *yaml.Node) error {
 	return nil
 }
 
-// ReadRooms returns the file of waiting rooms, or the rooms in the configuration file, or the built-in ones, and does not parse
-// them. on is false if the settings turn rooms off. A file that cannot be read is an error.
+// ReadRooms returns the text of the waiting rooms, and does not parse it: of those in the configuration file, in the file that
+// the setting names, or the built-in ones. on is false if the settings turn rooms off. A file that cannot be read is an error.
 func (s *Settings) ReadRooms() (f config.File, on bool, err error) {
 	switch {
 	case s.inline != nil:

@@ -16,6 +16,7 @@ var fixed = map[string]bool{
 
 // copied is a value that can be that of another setting.
 type copied interface {
+	// copyFrom sets the value to that of other, which is of the same type, and reports whether it was the same before.
 	copyFrom(pflag.Value) (same bool)
 }
 
@@ -72,7 +73,8 @@ func (s *Settings) DiffFrom(old *Settings) (c Changes) {
 	return c
 }
 
-// ApplyLogLevel makes the log level of these settings that of the process's log.
+// ApplyLogLevel sets the level of the loggers of [Settings.NewLogger] to that of these settings: log-level, or if that is not
+// set, the level that NewLogger received.
 func (s *Settings) ApplyLogLevel() {
 	s.level.Set(s.least)
 	if s.IsSet("log-level") {
@@ -100,8 +102,8 @@ func (s *Settings) ReadFiles() {
 	}
 }
 
-// ReadFile returns the content of the file at path that the setting name has: as [Settings.ReadFiles] has read it, or without
-// that, for a command, as it is now. The error, that it cannot be read, is a [Mistake].
+// ReadFile returns the content of the file at path that the setting name has. If [Settings.ReadFiles] has read the files, it
+// returns what that read; otherwise, in a command, it reads the file now. If the file cannot be read, the error is a [Mistake].
 func (s *Settings) ReadFile(name, path string) ([]byte, error) {
 	read, ok := s.files[name]
 	if !ok {

@@ -243,7 +243,7 @@ func New() *Settings {
 	return s
 }
 
-// addFlags adds a flag for each setting.
+// addFlags adds a flag for each setting to s.Flags. Parsing the flag sets the field.
 func (s *Settings) addFlags() {
 	f := s.Flags
 	f.SortFlags = false
@@ -332,8 +332,8 @@ func (s *Settings) addFlags() {
 	f.Var(levelValue(&s.LogLevel), "log-level", "least `LEVEL` logged: debug, info, warn or error; default: fewer on a terminal")
 }
 
-// set parses text as the value of the setting name, and records the origin of the value, for messages. After an error the origin
-// stays.
+// set parses text as the value of the setting name, and records origin, where the value comes from, for messages. After an error
+// the former origin stays.
 func (s *Settings) set(name, origin, text string) error {
 	if err := s.Flags.Lookup(name).Value.Set(text); err != nil {
 		return err
@@ -342,7 +342,7 @@ func (s *Settings) set(name, origin, text string) error {
 	return nil
 }
 
-// Origin returns where the value of a setting came from, for messages: the flag, a variable, or a line of a file.
+// Origin returns where the value of the setting name came from, for messages: the flag, a variable, or a line of a file.
 func (s *Settings) Origin(name string) string {
 	if origin, ok := s.origins[name]; ok {
 		return origin
@@ -350,7 +350,7 @@ func (s *Settings) Origin(name string) string {
 	return "--" + name
 }
 
-// IsSet reports whether the operator has set a setting, rather than leaving the default.
+// IsSet reports whether the operator has set the setting name, so that it does not have its default.
 func (s *Settings) IsSet(name string) bool {
 	_, ok := s.origins[name]
 	return ok || s.Flags.Lookup(name).Changed
@@ -384,7 +384,7 @@ func (s *Settings) URLAt(host, port string) string {
 	return scheme + "://" + net.JoinHostPort(host, port)
 }
 
-// HTTPS reports whether the public address serves HTTPS.
+// HTTPS reports whether the public address serves HTTPS: the settings name a certificate or a domain for one.
 func (s *Settings) HTTPS() bool { return s.TLSCert != "" || len(s.ACMEDomains) > 0 }
 
 // KeyFolder returns the absolute path of the key folder, which need not exist. It returns an error if that is in the data folder:
@@ -410,7 +410,8 @@ func (s *Settings) KeyFolder() (string, error) {
 	return keys, nil
 }
 
-// NewLogger returns a logger that writes to w. Its level is --log-level, or least if that was not set. A reload changes the level.
+// NewLogger returns a logger that writes to w as text or JSON. Its level is --log-level, or least if that was not set. A reload
+// changes the level, also of loggers that were returned before.
 func (s *Settings) NewLogger(w io.Writer, least slog.Level) *slog.Logger {
 	s.least = least
 	s.ApplyLogLevel()

@@ -34,7 +34,7 @@ type value[T comparable] struct {
 	isBool bool   // may stand without a value
 }
 
-// Set parses text and sets the target. After an error the target stays. It implements pflag.Value.
+// Set implements pflag.Value: it parses text and sets the target. After an error the target stays.
 func (v *value[T]) Set(text string) error {
 	parsed, err := v.parse(text)
 	if err == nil {
@@ -43,7 +43,7 @@ func (v *value[T]) Set(text string) error {
 	return err
 }
 
-// String returns the text of the present value. It implements pflag.Value.
+// String implements pflag.Value: it returns the text of the present value; "" for the zero value of the type.
 func (v *value[T]) String() string {
 	if v.target == nil { // pflag formats a zero value
 		return ""
@@ -51,7 +51,8 @@ func (v *value[T]) String() string {
 	return v.format(*v.target)
 }
 
-// copyFrom copies the value of another setting of the same name, and reports whether this one had that value before.
+// copyFrom implements [copied]: it copies the value of other, the same setting of another version, and reports whether this one
+// had that value before.
 func (v *value[T]) copyFrom(other pflag.Value) (same bool) {
 	o := other.(*value[T])
 	same = *v.target == *o.target
@@ -59,16 +60,16 @@ func (v *value[T]) copyFrom(other pflag.Value) (same bool) {
 	return same
 }
 
-// Type returns what --help calls the value.
+// Type implements pflag.Value: it returns what --help calls the kind of value, such as "duration".
 func (v *value[T]) Type() string { return v.kind }
 
 // IsBoolFlag reports whether the setting is a bool, so that its flag may stand without a value.
 func (v *value[T]) IsBoolFlag() bool { return v.isBool }
 
-// formatText returns the text of a setting that is text.
+// formatText returns s, as the format of settings whose value is text.
 func formatText(s string) string { return s }
 
-// optional returns a parser that returns the zero value and no error for an empty text, and parses other texts with parse.
+// optional returns a parser that returns the zero value and no error for "", and parses other texts with parse.
 func optional[T any](parse func(string) (T, error)) func(string) (T, error) {
 	return func(s string) (nothing T, err error) {
 		if s == "" {
@@ -78,13 +79,13 @@ func optional[T any](parse func(string) (T, error)) func(string) (T, error) {
 	}
 }
 
-// textValue returns a setting that is any text. kind is what --help calls the value.
+// textValue returns a setting that may be any text, which target receives. kind is what --help calls the value.
 func textValue(target *string, kind string) *value[string] {
 	return &value[string]{target: target, kind: kind, format: formatText,
 		parse: func(s string) (string, error) { return s, nil }}
 }
 
-// requiredValue returns a setting that is text and must not be empty. kind is what --help calls the value.
+// requiredValue returns a setting that may be any text but "", which target receives. kind is what --help calls the value.
 func requiredValue(target *string, kind string) *value[string] {
 	return &value[string]{target: target, kind: kind, format: formatText, parse: func(s string) (string, error) {
 		if s == "" {
@@ -94,7 +95,8 @@ func requiredValue(target *string, kind string) *value[string] {
 	}}
 }
 
-// ChoiceValue returns a setting that is one of several words, in any case; the target gets it as it is in choices.
+// ChoiceValue returns a setting that is one of several words, with letters of any case. target receives the word as it is in
+// choices.
 func ChoiceValue(target *string, choices ...string) pflag.Value {
 	return &value[string]{target: target, kind: strings.Join(choices, "|"), format: formatText, parse: func(s string) (string, error) {
 		for _, c := range choices {
@@ -106,7 +108,7 @@ func ChoiceValue(target *string, choices ...string) pflag.Value {
 	}}
 }
 
-// boolValue returns a setting that is true or false, as [strconv.ParseBool] reads it.
+// boolValue returns a setting that is a bool, as [strconv.ParseBool] reads it, or off, which is false. target receives it.
 func boolValue(target *bool) *value[bool] {
 	return &value[bool]{target: target, kind: "bool", isBool: true, format: strconv.FormatBool, parse: func(s string) (bool, error) {
 		if s == Off {
@@ -120,7 +122,7 @@ func boolValue(target *bool) *value[bool] {
 	}}
 }
 
-// CountValue returns a setting that is a whole number, at least least.
+// CountValue returns a setting that is a whole number of least or more, which target receives.
 func CountValue(target *int, least int) pflag.Value {
 	return &value[int]{target: target, kind: "int", format: strconv.Itoa, parse: func(s string) (int, error) {
 		n, err := strconv.Atoi(s)
@@ -131,7 +133,7 @@ func CountValue(target *int, least int) pflag.Value {
 	}}
 }
 
-// DurationValue returns a setting that is a duration, at least least.
+// DurationValue returns a setting that is a duration such as 15m, of least or more, which target receives.
 func DurationValue(target *time.Duration, least time.Duration) pflag.Value {
 	return &value[time.Duration]{target: target, kind: "duration", format: formatDuration, parse: func(s string) (time.Duration, error) {
 		d, err := time.ParseDuration(s)
@@ -142,7 +144,7 @@ func DurationValue(target *time.Duration, least time.Duration) pflag.Value {
 	}}
 }
 
-// formatDuration returns a duration without the zeros that time.Duration prints: 1h rather than 1h0m0s.
+// formatDuration returns a duration as text without the zeros that time.Duration prints: 1h rather than 1h0m0s.
 func formatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -154,7 +156,8 @@ func formatDuration(d time.Duration) string {
 	return s
 }
 
-// sizeValue returns a setting that is a number of bytes, at least least, written with or without a unit.
+// sizeValue returns a setting that is a number of bytes, of least or more, written with or without a unit, such as 256MiB. target
+// receives it.
 func sizeValue(target *int64, least int64) *value[int64] {
 	format := func(n int64) string { return strings.ReplaceAll(humanize.IBytes(uint64(n)), " ", "") }
 	return &value[int64]{target: target, kind: "size", format: format, parse: func(s string) (int64, error) {
@@ -187,7 +190,8 @@ const unixPrefix = "unix:"
 // mostSocketPath is what a socket's address holds on every system we know.
 const mostSocketPath = 103
 
-// privateAddressValue returns a setting that is the address of a listener; off, or nothing, for none.
+// privateAddressValue returns a setting that is the address of a listener, HOST:PORT, which target receives; off or "" for none,
+// for which target receives [Off].
 func privateAddressValue(target *string) *value[string] {
 	return &value[string]{target: target, kind: "address|off", format: formatText, parse: func(s string) (string, error) {
 		if s == "" || s == Off {
@@ -197,7 +201,7 @@ func privateAddressValue(target *string) *value[string] {
 	}}
 }
 
-// plainAddressValue returns a setting that is the address of a listener; nothing for none.
+// plainAddressValue returns a setting that is the address of a listener, HOST:PORT, or "" for none. target receives it.
 func plainAddressValue(target *string) *value[string] {
 	return &value[string]{target: target, kind: "address", format: formatText, parse: optional(parseAddress)}
 }
@@ -205,7 +209,7 @@ func plainAddressValue(target *string) *value[string] {
 // Off is the address of a listener that is turned off.
 const Off = "off"
 
-// parseAddress returns s unchanged if it is host and port, and else an error. The host may be empty, and is not checked.
+// parseAddress returns s unchanged if it is HOST:PORT, else an error. The host may be empty, and is not checked.
 func parseAddress(s string) (string, error) {
 	const want = "must be an address such as 127.0.0.1:8080, or :8080 for every interface"
 	_, port, err := net.SplitHostPort(s)
@@ -218,7 +222,8 @@ func parseAddress(s string) (string, error) {
 	return s, nil
 }
 
-// BaseURLValue returns a setting that is a URL to which paths are appended, without a slash at its end; or nothing.
+// BaseURLValue returns a setting that is an http or https URL to which paths are appended, or "". target receives it without a
+// slash at its end.
 func BaseURLValue(target *string) pflag.Value {
 	return &value[string]{target: target, kind: "url", format: formatText, parse: parseBaseURL}
 }
@@ -256,7 +261,8 @@ func parseBaseURL(s string) (string, error) {
 	return u.Scheme + "://" + host + path, nil
 }
 
-// hostValue returns a setting that is a host as clients send it, with or without a port; or nothing.
+// hostValue returns a setting that is a host as clients send it in requests, with or without a port, or "". target receives it in
+// lower case.
 func hostValue(target *string) *value[string] {
 	return &value[string]{target: target, kind: "host", format: formatText, parse: optional(parseHost)}
 }
@@ -265,7 +271,7 @@ func hostValue(target *string) *value[string] {
 // the rest of the world are written in Punycode.
 var hostName = lazyregexp.New(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.?$`)
 
-// parseHost returns a host, a name or an address, with or without a port, in lower case.
+// parseHost checks that s is a host, a name or an IP address, with or without a port, and returns it in lower case.
 func parseHost(s string) (string, error) {
 	const want = "must be a host such as api.example.com or api.example.com:8080"
 	s = strings.ToLower(s)
@@ -286,7 +292,7 @@ func parseHost(s string) (string, error) {
 	return "", errors.New(want)
 }
 
-// checkHost returns an error unless s is a host as clients send it, with or without a port.
+// checkHost returns an error unless s is a host, a name or an IP address, with or without a port.
 func checkHost(s string) error {
 	_, err := parseHost(s)
 	return err
@@ -302,7 +308,8 @@ func checkDomain(s string) error {
 	return nil
 }
 
-// labelValue returns a setting that is one line of text for people, of up to most characters.
+// labelValue returns a setting that is a line of text for people, from one to most characters. target receives it without spaces
+// around it.
 func labelValue(target *string, most int) *value[string] {
 	return &value[string]{target: target, kind: "text", format: formatText, parse: func(s string) (string, error) {
 		s = strings.TrimSpace(s)
@@ -313,14 +320,14 @@ func labelValue(target *string, most int) *value[string] {
 	}}
 }
 
-// originValue returns a setting that is the name of a log; or nothing.
+// originValue returns a setting that is the origin of a log, the name in its key, or "". target receives it.
 func originValue(target *string) *value[string] {
 	return &value[string]{target: target, kind: "name", format: formatText, parse: optional(func(s string) (string, error) {
 		return s, signing.CheckOrigin(s)
 	})}
 }
 
-// remoteValue returns a setting that is a branch of a repository on GitHub; or nothing.
+// remoteValue returns a setting that is a branch of a repository on GitHub, or "". target receives it.
 func remoteValue(target *gitlog.Remote) *value[gitlog.Remote] {
 	format := func(r gitlog.Remote) string {
 		if r == (gitlog.Remote{}) {
@@ -331,7 +338,7 @@ func remoteValue(target *gitlog.Remote) *value[gitlog.Remote] {
 	return &value[gitlog.Remote]{target: target, kind: "repository", format: format, parse: optional(gitlog.ParseRemote)}
 }
 
-// levelValue returns a setting that is a log level.
+// levelValue returns a setting that is a log level: debug, info, warn or error. target receives it.
 func levelValue(target *slog.Level) *value[slog.Level] {
 	format := func(l slog.Level) string { return strings.ToLower(l.String()) }
 	return &value[slog.Level]{target: target, kind: "debug|info|warn|error", format: format, parse: func(s string) (slog.Level, error) {
@@ -352,8 +359,8 @@ type listValue struct {
 	set    bool
 }
 
-// Set adds the members of a list, which are separated by commas. The first call removes the default. After an error the members
-// before the wrong one stay. It implements pflag.Value.
+// Set implements pflag.Value: it adds the members in text, which are separated by commas. The first call removes the default.
+// After an error the members before the wrong one stay.
 func (v *listValue) Set(text string) error {
 	if !v.set {
 		*v.target, v.set = nil, true
@@ -372,7 +379,7 @@ func (v *listValue) Set(text string) error {
 	return nil
 }
 
-// String returns the members, separated by commas. It implements pflag.Value.
+// String implements pflag.Value: it returns the members, separated by commas.
 func (v *listValue) String() string {
 	if v.target == nil {
 		return ""
@@ -380,7 +387,8 @@ func (v *listValue) String() string {
 	return strings.Join(*v.target, ",")
 }
 
-// copyFrom copies the members of another list, and reports whether this one had the same members before.
+// copyFrom implements [copied]: it copies the members of other, the same setting of another version, and reports whether this one
+// had the same members before.
 func (v *listValue) copyFrom(other pflag.Value) (same bool) {
 	o := other.(*listValue)
 	same = slices.Equal(*v.target, *o.target)
@@ -388,10 +396,10 @@ func (v *listValue) copyFrom(other pflag.Value) (same bool) {
 	return same
 }
 
-// Type returns what --help calls a member.
+// Type implements pflag.Value: it returns what --help calls a member, such as "address".
 func (v *listValue) Type() string { return v.kind }
 
-// bucketValue returns a setting that is the URL of a bucket; or nothing.
+// bucketValue returns a setting that is the URL of a bucket, such as s3://NAME, or "". target receives it.
 func bucketValue(target *string) pflag.Value {
 	return &value[string]{target: target, kind: "bucket", format: formatText, parse: func(s string) (string, error) {
 		if s == "" {
@@ -401,7 +409,7 @@ func bucketValue(target *string) pflag.Value {
 	}}
 }
 
-// nodeURLValue returns a setting that is the URL of a node: https, a host and a port; or nothing.
+// nodeURLValue returns a setting that is the URL of a cluster node: https, a host and a port; or "". target receives it.
 func nodeURLValue(target *string) pflag.Value {
 	return &value[string]{target: target, kind: "url", format: formatText, parse: func(s string) (string, error) {
 		if s == "" {
