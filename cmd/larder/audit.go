@@ -17,7 +17,8 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// newAudit returns the command larder audit.
+// newAudit returns the command `larder audit`, which compares another log's releases with upstream and signs statements of the
+// outcome.
 func newAudit(a *cli) *cobra.Command {
 	var o audit.FollowOptions
 	var every time.Duration
@@ -38,7 +39,7 @@ Without --every, audit once; the exit code is 0, 6 if a release differs, or that
 proven.`,
 		Example: `  larder audit https://cdn.example.com --dir ./audit --name auditor.example.org/larder --key log.pub --every 24h
   larder verify --auditor ./audit/public/statement.txt#./audit/public/audit.pub https://cdn.example.com/ajax/libs/jquery/3.7.1/jquery.min.js`,
-		Args: argumentCount(1, 1),
+		Args: checkArgumentCount(1, 1),
 	}
 	a.addFlags(cmd, []string{"config", "allow-host", "sigstore-root", "github-url"})
 	f := cmd.Flags()
@@ -80,7 +81,9 @@ proven.`,
 	return cmd
 }
 
-// runAudit audits a log once, or at an interval until ctx ends if every is over 0, and prints the results.
+// runAudit audits the log that o names once, or at the interval every until ctx ends if that is over 0. It prints the auditor's
+// key and the results, as JSON if asJSON is set. After a single audit that found a difference or could not prove the log, it
+// returns a [verdict] with the exit code.
 func (a *cli) runAudit(ctx context.Context, o audit.FollowOptions, every time.Duration, asJSON bool) error {
 	upstream, end, err := app.OpenAuditor(a.settings, a.quietLogger())
 	if err != nil {
@@ -109,7 +112,7 @@ func (a *cli) runAudit(ctx context.Context, o audit.FollowOptions, every time.Du
 		if asJSON {
 			_ = lines.Encode(r)
 		} else {
-			writeAudit(a.stdout, r)
+			writeAuditResult(a.stdout, r)
 		}
 	}
 	if every > 0 {

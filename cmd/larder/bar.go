@@ -20,21 +20,24 @@ type progressBar struct {
 	text     atomic.Pointer[string] // the bar's own goroutine reads it
 }
 
-// newCountBar returns a bar that counts what unit says, in the plural.
+// newCountBar returns a progress bar with name in front, which draws on stderr and counts what unit says, in the plural. Nothing
+// is drawn yet.
 func newCountBar(stderr io.Writer, name, unit string) *progressBar {
 	return &progressBar{stderr: stderr, name: name, counters: decor.CountersNoUnit("%d of %d " + unit + " ")}
 }
 
-// newProgressBars returns a container of progress bars that draws on stderr, whatever that is: the caller has decided whether to draw.
+// newProgressBars returns a container in which several progress bars draw on stderr, even if that is no terminal: the caller has
+// decided whether to draw.
 func newProgressBars(stderr io.Writer) *mpb.Progress {
 	return mpb.New(mpb.WithOutput(stderr), mpb.WithRefreshRate(200*time.Millisecond), mpb.WithWidth(48),
 		mpb.WithAutoRefresh()) // whatever stderr is: whether to draw was decided before
 }
 
-// Show brings the bar up to date, ShowWith with text behind it. They make no bar for what is done at the first call.
+// Show draws that done of the units in of are done. A bar of its own draws on a terminal only. If everything is done at the first
+// call, no bar appears.
 func (b *progressBar) Show(done, of int64) { b.ShowWith(done, of, "") }
 
-// ShowWith is [progressBar.Show] with text behind the bar.
+// ShowWith draws like [progressBar.Show], with text behind the bar.
 func (b *progressBar) ShowWith(done, of int64, text string) {
 	if b.bar == nil && (done == of || b.group == nil && !newTerminal(b.stderr).Interactive) {
 		return
@@ -51,7 +54,7 @@ func (b *progressBar) ShowWith(done, of int64, text string) {
 	b.bar.SetCurrent(done)
 }
 
-// Close takes the bar away; Show brings it back.
+// Close removes the bar from the terminal. A later Show brings it back. Without a bar it does nothing.
 func (b *progressBar) Close() {
 	if b.bar == nil {
 		return

@@ -34,6 +34,7 @@ runs, they begin with --asset-base or where --listen says that it would be.`
 // assetFlags are the settings that say under which address files are reached, for commands that show addresses.
 var assetFlags = []string{"asset-base", "listen"}
 
+// newSearch returns the command `larder search`, which finds libraries.
 func newSearch(a *cli) *cobra.Command {
 	limit := 20
 	cmd := &cobra.Command{
@@ -43,7 +44,7 @@ func newSearch(a *cli) *cobra.Command {
 API does: a slip of the pen, a missing dash or half a name do no harm.` + askedWhom,
 		Example: `  larder search font awesome
   larder search --limit 3 --json jquery | jq -r '.results[].name'`,
-		Args: argumentCount(1, -1),
+		Args: checkArgumentCount(1, -1),
 	}
 	a.addFlags(cmd, dataFlags, assetFlags)
 	cmd.Flags().Var(settings.CountValue(&limit, 1), "limit", "most libraries to show, `N`")
@@ -59,7 +60,8 @@ API does: a slip of the pen, a missing dash or half a name do no harm.` + askedW
 	return cmd
 }
 
-// printFound writes what was found for people, on lines of so many columns.
+// printFound writes the libraries that a search found as a table for people. query is the search's text. width is the terminal's
+// columns, to which descriptions are cut; 0 cuts nothing.
 func printFound(w io.Writer, s library.Found, query string, width int) error {
 	if s.Total == 0 {
 		_, err := fmt.Fprintf(w, "Nothing matches %q; `larder status` lists what is here.\n", query)
@@ -89,6 +91,7 @@ func printFound(w io.Writer, s library.Found, query string, width int) error {
 	return nil
 }
 
+// newInfo returns the command `larder info`, which shows a library or the files of a release.
 func newInfo(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "info NAME[@VERSION]",
@@ -98,12 +101,12 @@ could not be published. With a version, list the files of that release with thei
 		Example: `  larder info jquery
   larder info jquery@3.7.1
   larder info --json jquery | jq -r '.versions[].version'`,
-		Args: argumentCount(1, 1),
+		Args: checkArgumentCount(1, 1),
 	}
 	a.addFlags(cmd, dataFlags, assetFlags)
 	asJSON := addJSONFlag(cmd)
 	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
-		name, version, err := nameAndVersion(args[0])
+		name, version, err := parseNameAndVersion(args[0])
 		if err != nil {
 			return err
 		}
@@ -119,7 +122,8 @@ could not be published. With a version, list the files of that release with thei
 	return cmd
 }
 
-// printAbout writes all about a library for people, on lines of so many columns.
+// printAbout writes all about a library for people. width is the terminal's columns, at which lists wrap; 0 for no wrapping. now
+// is for the times of next attempts.
 func printAbout(w io.Writer, l *library.About, width int, now time.Time) error {
 	if l.Version == "" {
 		fmt.Fprintf(w, "%s, nothing published yet\n", l.Name)
@@ -173,7 +177,7 @@ func printAbout(w io.Writer, l *library.About, width int, now time.Time) error {
 	return table.Flush()
 }
 
-// printRelease writes a release's files for people.
+// printRelease writes a table of a release's files for people, with their sizes in each encoding.
 func printRelease(w io.Writer, r *library.AboutRelease) error {
 	fmt.Fprintf(w, "%s %s%s, %s, %s (log entry %d)\n\n", r.Name, r.Version, formatReleaseDate(r.Released),
 		formatCount(len(r.Files), "file", "files"), humanize.Bytes(uint64(r.Bytes)), r.Entry)
@@ -204,7 +208,8 @@ func printRelease(w io.Writer, r *library.AboutRelease) error {
 	return table.Flush()
 }
 
-// describeUpgrades returns what a browser downloads that has a file of another version, "-" for nothing less than others.
+// describeUpgrades returns, for each other version of a file that a browser may have, how many bytes it then downloads for this
+// one; "-" if upgrades is empty.
 func describeUpgrades(upgrades []library.Upgrade) string {
 	var all []string
 	for _, u := range upgrades {
@@ -213,6 +218,7 @@ func describeUpgrades(upgrades []library.Upgrade) string {
 	return cmp.Or(strings.Join(all, ", "), "-")
 }
 
+// newTag returns the command `larder tag`, which prints the HTML that loads files, their URLs, or an import map.
 func newTag(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tag NAME[@VERSION] [FILE...]",
@@ -229,7 +235,7 @@ With --modules it is the import map of the modules that Larder built from the re
   curl --compressed "$(larder tag --url jquery@3.7.1 jquery.js)"
   larder tag --modules react-dom ./client
   larder tag --json jquery | jq -r '.[0].integrity'`,
-		Args:       argumentCount(1, -1),
+		Args:       checkArgumentCount(1, -1),
 		SuggestFor: []string{"url"},
 	}
 	a.addFlags(cmd, dataFlags, assetFlags)
@@ -270,9 +276,10 @@ With --modules it is the import map of the modules that Larder built from the re
 	return cmd
 }
 
-// printModules prints the import map of NAME[@VERSION] [SUBPATH...].
+// printModules prints the import map of the modules that args select, NAME[@VERSION] [SUBPATH...], for `larder tag --modules`.
+// Problems go to standard error.
 func (a *cli) printModules(ctx context.Context, args []string, asJSON bool) error {
-	name, version, err := nameAndVersion(args[0])
+	name, version, err := parseNameAndVersion(args[0])
 	if err != nil {
 		return err
 	}
@@ -293,16 +300,19 @@ func (a *cli) printModules(ctx context.Context, args []string, asJSON bool) erro
 	})
 }
 
-// findSnippets parses NAME[@VERSION] [FILE...] and returns the tags of these files.
+// findSnippets parses the arguments NAME[@VERSION] [FILE...], and returns the tags of these files from the process or the data
+// folder; without FILE that of the main file.
 func findSnippets(ctx context.Context, a *cli, args []string) ([]library.FileSnippet, error) {
-	name, version, err := nameAndVersion(args[0])
+	name, version, err := parseNameAndVersion(args[0])
 	if err != nil {
 		return nil, err
 	}
 	return runReadOperation(ctx, a, assetFlags, app.OpSnippets, library.SnippetRequest{Library: name, Version: version, Files: args[1:]})
 }
 
-func nameAndVersion(arg string) (name, version string, err error) {
+// parseNameAndVersion splits NAME or NAME@VERSION. version is "" for NAME; an empty name, or an empty version after @, is a
+// mistake.
+func parseNameAndVersion(arg string) (name, version string, err error) {
 	name, version, versioned := strings.Cut(arg, "@")
 	if name == "" || versioned && version == "" {
 		return "", "", settings.Mistakef("%q is not NAME or NAME@VERSION", arg)
@@ -310,7 +320,7 @@ func nameAndVersion(arg string) (name, version string, err error) {
 	return name, version, nil
 }
 
-// formatReleaseDate returns the day of a release for the end of a sentence, "" if it is not known.
+// formatReleaseDate returns ", released on DAY" for the end of a sentence, "" if the time is zero.
 func formatReleaseDate(released time.Time) string {
 	if released.IsZero() {
 		return ""

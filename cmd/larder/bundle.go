@@ -13,6 +13,7 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
+// newBundle returns the command `larder bundle`, which has the log and its files written into one file.
 func newBundle(a *cli) *cobra.Command {
 	var q app.BundleRequest
 	cmd := &cobra.Command{
@@ -28,7 +29,7 @@ FILE appears when it is complete. Until then it is FILE.unfinished; if the comma
 goes on there. The larder process that runs writes it and must be allowed to; if none runs, the command does.`,
 		Example: `  larder bundle /media/usb/larder.tar
   larder bundle /media/usb/larder.tar --since 12345 --package jquery --package 'd3@7.*'`,
-		Args:       argumentCount(1, 1),
+		Args:       checkArgumentCount(1, 1),
 		SuggestFor: []string{"export", "pack"},
 	}
 	used := []string{"keys"}

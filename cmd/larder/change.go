@@ -10,6 +10,7 @@ import (
 	"github.com/larder-cdn/larder/internal/app"
 )
 
+// newUpgrade returns the command `larder upgrade`, which has a new process take over from the running one.
 func newUpgrade(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade",
@@ -20,7 +21,7 @@ everything but the store; meanwhile, and for up to --drain of the process that r
 store, the new one opens it, and connections that come in between wait. No request is refused, and no answer is cut off
 that is done within --drain. Where the new process cannot serve, the old one goes on. SIGUSR2 does the same.`,
 		Example: `  install larder /usr/local/bin/larder && larder upgrade --data /var/lib/larder`,
-		Args:    argumentCount(0, 0),
+		Args:    checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
 	asJSON := addJSONFlag(cmd)
@@ -37,6 +38,7 @@ that is done within --drain. Where the new process cannot serve, the old one goe
 	return cmd
 }
 
+// newReload returns the command `larder reload`, which has the running process read its configuration again.
 func newReload(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reload",
@@ -46,7 +48,7 @@ poll its catalogue. If there is a mistake, nothing changes, and the message name
 of the process changes are listed. For most others the process opens its store again, while connections wait; log-level,
 lame-duck, drain, private-hosts, certificates, rooms and the catalogue need no restart. SIGHUP does the same.`,
 		Example: `  larder reload --data /var/lib/larder`,
-		Args:    argumentCount(0, 0),
+		Args:    checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
 	asJSON := addJSONFlag(cmd)

@@ -15,6 +15,7 @@ import (
 	"github.com/larder-cdn/larder/internal/app"
 )
 
+// newAdd returns the command `larder add`, which has releases fetched and published now. One that fails does not stop the others.
 func newAdd(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add NAME[@VERSION]...",
@@ -43,7 +44,7 @@ alone with these, and signs the log if its key is there.`,
 				return fmt.Errorf("--without-provenance is for one release, NAME@VERSION, and not for %s", arg)
 			}
 		}
-		return argumentCount(1, -1)(cmd, args)
+		return checkArgumentCount(1, -1)(cmd, args)
 	}
 	used := append([]string{"keys"}, botFlags...)
 	a.addFlags(cmd, dataFlags, used)
@@ -72,6 +73,7 @@ alone with these, and signs the log if its key is there.`,
 
 const unattestedFlag = "publish also what lacks the attestation that the package JSON requires, for this `REASON`, which is written to the log"
 
+// newSqueeze returns the command `larder squeeze`, which has all contents recompressed as well as possible.
 func newSqueeze(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "squeeze",
@@ -80,7 +82,7 @@ func newSqueeze(a *cli) *cobra.Command {
 first how much there is, and how long that takes at the speed measured last. The bot does the same in the background
 while larder runs. A file whose encoder was killed three times stays as it is until this command tries it again.`,
 		Example: "  larder squeeze",
-		Args:    argumentCount(0, 0),
+		Args:    checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags, []string{"memory"})
 	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
@@ -104,13 +106,14 @@ while larder runs. A file whose encoder was killed three times stays as it is un
 	return cmd
 }
 
-// printEvent prints an event of the bot for people.
+// printEvent prints an event of the bot for people on standard output, nothing for an event without a line.
 func (a *cli) printEvent(e events.Event) {
 	if line := describeEvent(e); line != "" {
 		fmt.Fprintln(a.stdout, line)
 	}
 }
 
+// newBackup returns the command `larder backup`, which has the backup in a folder or bucket brought up to date.
 func newBackup(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup DIR|URL",
@@ -130,7 +133,7 @@ The larder process that runs makes the backup and must be allowed to write to DI
 An interrupted backup goes on when it is made again.`,
 		Example: `  larder backup /mnt/backup/larder
   larder repair --from /mnt/backup/larder --data ./data --keys ./keys       # restore`,
-		Args:       argumentCount(1, 1),
+		Args:       checkArgumentCount(1, 1),
 		SuggestFor: []string{"snapshot", "save"},
 	}
 	used := []string{"keys"}

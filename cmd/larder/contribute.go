@@ -17,6 +17,7 @@ import (
 	"github.com/larder-cdn/larder/packages/lint"
 )
 
+// newNew returns the command `larder new`, which writes a package JSON for an npm package into a catalogue.
 func newNew(a *cli) *cobra.Command {
 	var name, into string
 	var printed bool
@@ -29,7 +30,7 @@ release. An existing file is never overwritten.
 Review it before you submit it: the output says what was guessed.`,
 		Example: `  larder new htmx.org
   larder new @popperjs/core --name popper.js --into ../catalogue`,
-		Args: argumentCount(1, 1),
+		Args: checkArgumentCount(1, 1),
 	}
 	a.addFlags(cmd, []string{"config"}, upstreamFlags)
 	cmd.Flags().StringVar(&name, "name", "", "`NAME` of the package in the catalogue; default: that of the npm package, with - between scope and name")
@@ -63,7 +64,7 @@ Review it before you submit it: the output says what was guessed.`,
 		for _, note := range draft.Notes {
 			fmt.Fprintf(a.stdout, "  - %s\n", text.Plain(note))
 		}
-		results, err := lint.CheckFiles([]string{file}, a.catalogueGiven(), lint.Options{New: true})
+		results, err := lint.CheckFiles([]string{file}, a.catalogueForDuplicates(), lint.Options{New: true})
 		if err != nil {
 			return err
 		}
@@ -82,6 +83,7 @@ const olderShown = 10
 
 var showFormats = []string{"text", "json", "github"}
 
+// newShowFiles returns the command `larder show-files`, which prints which files the bot would publish by a package JSON.
 func newShowFiles(a *cli) *cobra.Command {
 	var asked, publishedFile, summaryFile string
 	cmd := &cobra.Command{
@@ -97,7 +99,7 @@ them is run or kept. The exit code is 1 where nothing would be published, or the
 is not there.`,
 		Example: `  larder show-files packages/j/jquery.json
   git show main:packages/j/jquery.json > old.json && larder show-files --published old.json packages/j/jquery.json`,
-		Args: argumentCount(1, 1),
+		Args: checkArgumentCount(1, 1),
 	}
 	a.addFlags(cmd, []string{"config", "asset-base"}, upstreamFlags)
 	addFormatFlag(cmd, &asked, showFormats)
@@ -114,7 +116,7 @@ is not there.`,
 		}
 		p := result.Package
 		if p == nil {
-			return a.finishShow(format, result)
+			return a.finishShowFiles(format, result)
 		}
 		result.Problems = nil // lint reports those of the file itself
 		if p.Autoupdate == nil {
@@ -135,7 +137,7 @@ is not there.`,
 			return ctx.Err()
 		case err != nil:
 			result.Add(submission.ProblemOf(p, err))
-			return a.finishShow(format, result)
+			return a.finishShowFiles(format, result)
 		}
 		result.Add(preview.Problems()...)
 		if format == "json" {
@@ -149,13 +151,13 @@ is not there.`,
 		if err != nil {
 			return err
 		}
-		return a.finishShow(format, result)
+		return a.finishShowFiles(format, result)
 	})
 	return cmd
 }
 
-// readPublished reads the published version of a package JSON. It returns nil without a file, and for a version that
-// cannot be used, of which nothing is published.
+// readPublished reads the published version of a package JSON from a file. It returns nil and no error if file is "". If the
+// version is invalid, so that nothing is published by it, it prints why and returns nil, too.
 func (a *cli) readPublished(file string) (*packages.Package, error) {
 	if file == "" {
 		return nil, nil
@@ -172,6 +174,7 @@ func (a *cli) readPublished(file string) (*packages.Package, error) {
 	return p, nil
 }
 
+// appendSummary appends the preview of a release in Markdown to a file, which it creates if it is missing.
 func appendSummary(file string, preview *submission.Preview) error {
 	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
 	if err != nil {
@@ -180,8 +183,9 @@ func appendSummary(file string, preview *submission.Preview) error {
 	return errors.Join(preview.WriteMarkdown(f), f.Close())
 }
 
-// finishShow prints the problems that the output does not have yet, and returns an error if one of them is.
-func (a *cli) finishShow(format string, result *lint.Result) error {
+// finishShowFiles prints the problems of result, except in the format json, whose output has them already. It returns an error if
+// the package JSON is invalid or one of the problems is an error.
+func (a *cli) finishShowFiles(format string, result *lint.Result) error {
 	results := []*lint.Result{result}
 	var err error
 	switch format {

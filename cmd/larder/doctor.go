@@ -12,7 +12,7 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// newDoctor returns the command larder doctor.
+// newDoctor returns the command `larder doctor`, which prints what is wrong and the commands that repair it.
 func newDoctor(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -26,7 +26,7 @@ It asks the larder process that runs on the data folder; where none runs, it loo
 code is 1 if something is wrong.`,
 		Example: `  larder doctor
   larder doctor --data /var/lib/larder/data --json | jq -r '.[].fix'`,
-		Args:       argumentCount(0, 0),
+		Args:       checkArgumentCount(0, 0),
 		SuggestFor: []string{"health", "diagnose", "check"},
 	}
 	a.addFlags(cmd, dataFlags, signingFlags[:1], []string{"tls-cert", "tls-key"}, clusterFlags[:2], []string{"allow-host"})

@@ -19,6 +19,7 @@ import (
 	"github.com/larder-cdn/larder/logs/check"
 )
 
+// newFsck returns the command `larder fsck`, which checks the data folder and stores the log's checkpoint for the next check.
 func newFsck(a *cli) *cobra.Command {
 	var deep, all bool
 	var seenPath string
@@ -44,7 +45,7 @@ disk.`,
 		Example: `  larder fsck
   larder fsck --deep --seen /mnt/elsewhere/larder-seen
   larder fsck --all`,
-		Args:       argumentCount(0, 0),
+		Args:       checkArgumentCount(0, 0),
 		SuggestFor: []string{"check", "audit", "log verify"},
 	}
 	used := []string{"keys"}
@@ -90,7 +91,9 @@ disk.`,
 	return cmd
 }
 
-// storeCheckpoint writes the checkpoint for the next run. It does not create the key folder, which belongs to the signing process.
+// storeCheckpoint writes the log's checkpoint c to the file at path, for the next check, and returns kept as true. given says
+// that the user chose the path. Otherwise it is in the key folder, which belongs to the signing process: if that folder is
+// missing, storeCheckpoint creates nothing, and kept is false.
 func storeCheckpoint(path string, given bool, c logs.Checkpoint) (kept bool, err error) {
 	if _, err := os.Stat(filepath.Dir(path)); !given && errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -101,7 +104,8 @@ func storeCheckpoint(path string, given bool, c logs.Checkpoint) (kept bool, err
 	return true, nil
 }
 
-// describeFsck says what was checked, what of the views differs, and what the log was compared with.
+// describeFsck returns lines for people: what a check covered, which views differ from the log, and with what the log was
+// compared. before is the checkpoint that the last check saw; kept says whether that of this check was stored.
 func describeFsck(s check.Summary, before check.Seen, kept bool) []string {
 	lines := []string{fmt.Sprintf("Checked %s, %s, %s in %s, %s; %s; %d wrong.", formatCount(int(s.Entries), "log entry", "log entries"),
 		formatCount(int(s.Releases), "release", "releases"), formatCount(int(s.Files), "file", "files"), formatCount(int(s.Contents), "content", "contents"),
@@ -138,7 +142,7 @@ func describeFsck(s check.Summary, before check.Seen, kept bool) []string {
 	return append(lines, line+".")
 }
 
-// describeRows counts the rows of the views that differ, "" if none does.
+// describeRows returns how many rows of each view are missing, wrong or too many, as a list for a sentence; "" if none is.
 func describeRows(s check.Summary) string {
 	var parts []string
 	for _, v := range s.Views {
@@ -162,11 +166,12 @@ type findings struct {
 	list   []check.Finding
 }
 
+// newFindings returns a printer of a check's findings to a.stdout, which collects them if they are for JSON.
 func (a *cli) newFindings(asJSON bool) *findings {
 	return &findings{cli: a, asJSON: asJSON, bar: newCountBar(a.stderr, "checking", "entries"), list: []check.Finding{}}
 }
 
-// add prints or collects a finding, or displays the progress.
+// add handles an event of a check: it prints a finding, unless the output is JSON, and collects it, or draws the progress.
 func (l *findings) add(e app.FsckEvent) {
 	if p := e.Progress; p != nil {
 		decoded := ""
@@ -191,7 +196,7 @@ func (l *findings) add(e app.FsckEvent) {
 	fmt.Fprintf(l.cli.stdout, "%s %s: %s%s\n", f.Kind, text.Plain(f.Where), text.Plain(f.Problem), repaired)
 }
 
-// report prints what follows the findings: a summary in JSON, or these lines.
+// report prints the end of the output: lines, or for JSON the summary s with all findings.
 func (l *findings) report(s check.Summary, lines []string) error {
 	return l.print(lines, struct {
 		check.Summary
@@ -199,6 +204,7 @@ func (l *findings) report(s check.Summary, lines []string) error {
 	}{s, l.list})
 }
 
+// print prints whole if the output is JSON, else lines.
 func (l *findings) print(lines []string, whole any) error {
 	if l.asJSON {
 		return printJSON(l.cli.stdout, whole)

@@ -17,6 +17,7 @@ import (
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
+// newImport returns the command `larder import`, which publishes releases from local files.
 func newImport(a *cli) *cobra.Command {
 	var tree ingest.Tree
 	cmd := &cobra.Command{
@@ -59,7 +60,7 @@ If no process runs, the command publishes with its own settings, and signs the l
 					return fmt.Errorf("--%s counts with --tree DIR only", name)
 				}
 			}
-			return argumentCount(3, 3)(cmd, args)
+			return checkArgumentCount(3, 3)(cmd, args)
 		}
 		if cmd.Flags().Changed("npm") {
 			return fmt.Errorf("--npm is for a single archive, and not for --tree")
@@ -93,7 +94,8 @@ If no process runs, the command publishes with its own settings, and signs the l
 	return cmd
 }
 
-// openImport opens the folder, the archive or the single file of a release.
+// openImport opens the source of a release at path: a folder, an archive or a single file. npm says that it must be an archive of
+// npm pack, and removes the first component of every path in it.
 func openImport(path string, npm bool) (archive.Source, error) {
 	source, err := archive.OpenFile(path)
 	switch info, statErr := os.Stat(path); {
@@ -109,6 +111,8 @@ func openImport(path string, npm bool) (archive.Source, error) {
 	return source, err
 }
 
+// importTree has all releases of a folder published, for `larder import --tree`. It prints progress, the releases that could not
+// be imported and the summary. used are the names of the flags that apply only if no process runs.
 func (a *cli) importTree(ctx context.Context, used []string, tree ingest.Tree, asJSON bool) error {
 	paths := []*string{&tree.Dir, &tree.SRI}
 	if tree.Released != ingest.ByPackument && tree.Released != ingest.ByTimes {
@@ -157,7 +161,7 @@ func (a *cli) importTree(ctx context.Context, used []string, tree ingest.Tree, a
 		if asJSON {
 			err = printJSON(a.stdout, result)
 		} else {
-			a.describeTree(result.TreeSummary)
+			a.printTreeSummary(result.TreeSummary)
 		}
 		if n := len(result.Problems); n > 0 {
 			err = errors.Join(err, fmt.Errorf("%s could not be imported", formatCount(n, "release", "releases")))
@@ -166,7 +170,8 @@ func (a *cli) importTree(ctx context.Context, used []string, tree ingest.Tree, a
 	})
 }
 
-func (a *cli) describeTree(s ingest.TreeSummary) {
+// printTreeSummary prints for people how many releases of a folder were imported, refused and left out.
+func (a *cli) printTreeSummary(s ingest.TreeSummary) {
 	refused := 0
 	for _, r := range s.Refused {
 		refused += r.Count

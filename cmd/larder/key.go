@@ -24,6 +24,7 @@ const (
 	rootPublicFile = "root.pub"
 )
 
+// newKey returns the group of commands `larder key`.
 func newKey(a *cli) *cobra.Command {
 	return newGroup("key", "Copy the log's keys, and vouch for them with a root key that stays offline",
 		`Vouch for the keys that sign the log, with a root key on a machine without a network. Clients that pin it
@@ -32,7 +33,7 @@ func newKey(a *cli) *cobra.Command {
 		newKeyInit(a), newKeySign(a), newKeyBackup(a))
 }
 
-// newKeyBackup returns the command larder key backup.
+// newKeyBackup returns the command `larder key backup`, which copies the log's keys to a folder.
 func newKeyBackup(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup DIR",
@@ -41,7 +42,7 @@ func newKeyBackup(a *cli) *cobra.Command {
 copy, a lost key cannot be replaced for clients that pin it. The last signed checkpoint is not copied: an old one would
 hide a fork. Bring DIR to another machine, and protect it: who has log.key can sign a log of yours.`,
 		Example: "  larder key backup /mnt/vault/larder-keys",
-		Args:    argumentCount(1, 1),
+		Args:    checkArgumentCount(1, 1),
 	}
 	a.addFlags(cmd, dataFlags, signingFlags[:1])
 	cmd.RunE = a.withSettings(func(_ context.Context, args []string) error {
@@ -64,7 +65,7 @@ func newKeyInit(a *cli) *cobra.Command {
 verify. Keep copies of the folder: without the key, a stolen key of the log cannot be
 replaced for clients that pin it.`,
 		Example: "  larder key init --root ./root --name cdn.example.com/root",
-		Args:    argumentCount(0, 0),
+		Args:    checkArgumentCount(0, 0),
 	}
 	cmd.Flags().StringVar(&dir, "root", "", "the root key's `FOLDER`")
 	cmd.Flags().StringVar(&name, "name", "", "the key's `NAME`: a host that is yours, and what you like behind it")
@@ -102,6 +103,7 @@ type keySigning struct {
 	expires      time.Duration
 }
 
+// newKeySign returns the command `larder key sign`, which signs a list of the log's keys with the root key, and prints it.
 func newKeySign(a *cli) *cobra.Command {
 	var s keySigning
 	cmd := &cobra.Command{
@@ -115,7 +117,7 @@ serves it from there, without a restart. Sign another one before it expires.
 checkpoint in the key folder, from before the key was stolen.`,
 		Example: `  larder key sign --root ./root --add log.pub
   larder key sign --root ./root --add new.pub --end old.pub --at checkpoint`,
-		Args: argumentCount(0, 0),
+		Args: checkArgumentCount(0, 0),
 	}
 	f := cmd.Flags()
 	f.StringVar(&s.dir, "root", "", "the root key's `FOLDER`")
@@ -137,7 +139,8 @@ checkpoint in the key folder, from before the key was stolen.`,
 	return cmd
 }
 
-// sign writes and returns the next list.
+// sign signs the next version of the list of keys: the previous one with the changes in the flags, valid for s.expires from now
+// on. It writes the signed list to the root key's folder, and returns it.
 func (s keySigning) sign(now time.Time) ([]byte, error) {
 	private, err := os.ReadFile(filepath.Join(s.dir, rootKeyFile))
 	if err != nil {
@@ -176,8 +179,8 @@ func (s keySigning) sign(now time.Time) ([]byte, error) {
 	return signed, err
 }
 
-// readPreviousList reads the list in the root key's folder, and verifies that rootKey signed it. If there is no file, it returns an empty
-// list.
+// readPreviousList reads the list of keys in the root key's folder, and verifies that rootKey, a verifier key, signed it. If
+// there is no file, it returns an empty list.
 func (s keySigning) readPreviousList(rootKey string) (*signing.KeyList, error) {
 	before, err := signing.ReadKeyList(s.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -189,6 +192,7 @@ func (s keySigning) readPreviousList(rootKey string) (*signing.KeyList, error) {
 	return signing.OpenKeyList(before, rootKey)
 }
 
+// endKey records in list that the key in --end may sign nothing after the checkpoint in the file --at.
 func (s keySigning) endKey(list *signing.KeyList) error {
 	key, err := verify.ReadKey(s.end)
 	if err != nil {

@@ -24,6 +24,7 @@ var upstreamFlags = []string{"downloads-url", "github-url", "allow-host", "log-f
 // lintFormats are the output formats of larder lint.
 var lintFormats = []string{"text", "table", "json", "sarif", "github"}
 
+// newLint returns the command `larder lint`, which checks package JSON files, and with --fix corrects them.
 func newLint(a *cli) *cobra.Command {
 	var options struct {
 		format       string
@@ -45,7 +46,7 @@ Duplicates are looked for in the catalogue that the file lies in, or the one giv
 		Example: `  larder lint packages/j/jquery.json
   larder lint --new --fix packages/m/my-library.json
   larder lint --offline .          # a whole catalogue, without a network`,
-		Args: argumentCount(1, -1),
+		Args: checkArgumentCount(1, -1),
 	}
 	a.addFlags(cmd, []string{"config"}, upstreamFlags, []string{"catalogue"})
 	cmd.Flags().BoolVar(&options.offline, "offline", false, "do not ask any upstream")
@@ -63,11 +64,11 @@ Duplicates are looked for in the catalogue that the file lies in, or the one giv
 		}
 		table := len(files) > 1 || files[0] != names[0]
 		if options.fix {
-			if files, err = a.fixFiles(files, format); err != nil {
+			if files, err = a.fixFiles(files); err != nil {
 				return err
 			}
 		}
-		results, err := lint.CheckFiles(files, a.catalogueGiven(), lint.Options{New: options.isNew})
+		results, err := lint.CheckFiles(files, a.catalogueForDuplicates(), lint.Options{New: options.isNew})
 		if err != nil {
 			return err
 		}
@@ -87,12 +88,13 @@ Duplicates are looked for in the catalogue that the file lies in, or the one giv
 	return cmd
 }
 
-// addFormatFlag adds the flag --format, which chooses the output format, to a command.
+// addFormatFlag adds the flag --format, which chooses the output format, to a command. target receives its value, which
+// [cli.chooseFormat] checks against formats.
 func addFormatFlag(cmd *cobra.Command, target *string, formats []string) {
 	cmd.Flags().StringVar(target, "format", "", "output `FORMAT`: "+strings.Join(formats, ", ")+"; default: text, or github in GitHub Actions")
 }
 
-// chooseFormat returns the requested format; if none is requested, github in GitHub Actions, else otherwise.
+// chooseFormat returns the output format: asked, if that is in formats; if it is "", github in GitHub Actions, else otherwise.
 func (a *cli) chooseFormat(asked, otherwise string, formats []string) (string, error) {
 	if asked == "" {
 		if slices.Contains(a.environ, "GITHUB_ACTIONS=true") {
@@ -106,9 +108,9 @@ func (a *cli) chooseFormat(asked, otherwise string, formats []string) (string, e
 	return asked, nil
 }
 
-// fixFiles corrects files and returns their names afterwards. It reports the changes on standard error, because standard output may be
-// read by a program.
-func (a *cli) fixFiles(files []string, format string) ([]string, error) {
+// fixFiles corrects package JSON files on the disk, and may move them. It returns their names afterwards. It reports the changes
+// on standard error, because a program may read standard output.
+func (a *cli) fixFiles(files []string) ([]string, error) {
 	var failures []error
 	fixed := make([]string, 0, len(files))
 	for _, file := range files {
@@ -127,8 +129,8 @@ func (a *cli) fixFiles(files []string, format string) ([]string, error) {
 	return fixed, errors.Join(failures...)
 }
 
-// lintUpstream adds the problems that the upstreams of the packages reveal. It reports upstreams that do not respond on standard
-// error.
+// lintUpstream requests the upstreams of the packages in results, and adds the problems that these reveal to results. It reports
+// upstreams that do not respond on standard error.
 func (a *cli) lintUpstream(ctx context.Context, results []*lint.Result) error {
 	u, err := app.OpenUpstreams(a.settings, a.quietLogger())
 	if err != nil {
@@ -142,7 +144,7 @@ func (a *cli) lintUpstream(ctx context.Context, results []*lint.Result) error {
 	return err
 }
 
-// writeResults writes the results in a format. With table, it adds a table to text, for more than one file.
+// writeResults writes the results of lint in a format. table adds a table of the files to the format text.
 func writeResults(w io.Writer, format string, results []*lint.Result, table bool) error {
 	switch format {
 	case "json":
@@ -167,15 +169,17 @@ func writeResults(w io.Writer, format string, results []*lint.Result, table bool
 	return lint.WriteTable(w, results)
 }
 
-// catalogueGiven is the catalogue that is searched for duplicates, "" for the one that has the file.
-func (a *cli) catalogueGiven() string {
+// catalogueForDuplicates returns the catalogue of the setting in which duplicates are searched; "" if it is not set, for the
+// catalogue that has the file.
+func (a *cli) catalogueForDuplicates() string {
 	if !a.settings.IsSet("catalogue") {
 		return ""
 	}
 	return a.settings.Catalogue
 }
 
-// readPackage reads the one package JSON that a command is about. The result has no package where that cannot be used.
+// readPackage reads and checks a package JSON file. The result has the problems, and no package if the file is invalid. The error
+// says that the file cannot be read.
 func readPackage(file string) (*lint.Result, error) {
 	data, err := lint.Read(file)
 	if err != nil {

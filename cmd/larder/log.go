@@ -18,6 +18,7 @@ import (
 	"github.com/larder-cdn/larder/logs/gitlog"
 )
 
+// newLog returns the group of commands `larder log`.
 func newLog(a *cli) *cobra.Command {
 	return newGroup("log", "Read the log of every change, and look after it",
 		"The log has an entry for every change of what is served, and proves it: docs/audit-log.md.",
@@ -25,6 +26,7 @@ func newLog(a *cli) *cobra.Command {
 		newLogList(a), newLogShow(a), newLogTail(a), newWatch(a), newLogExport(a), newRotateKey(a))
 }
 
+// newRotateKey returns the command `larder log rotate-key`, which has the log signed with a new key.
 func newRotateKey(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate-key",
@@ -37,7 +39,7 @@ wrong hands.
 It speaks to the larder process that runs on the data folder; where none runs, it works alone.`,
 		Example: `  larder log rotate-key
   larder log rotate-key --data /var/lib/larder/data`,
-		Args: argumentCount(0, 0),
+		Args: checkArgumentCount(0, 0),
 	}
 	used := []string{"keys", "log-origin"}
 	a.addFlags(cmd, dataFlags, used)
@@ -64,7 +66,8 @@ type logFilter struct {
 	kinds, since string
 }
 
-func (l *logFilter) addTo(cmd *cobra.Command) {
+// addFlags adds the flags that select entries to a command. They set the fields of l.
+func (l *logFilter) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&l.pkg, "package", "", "only entries about the package `NAME`")
 	f.StringVar(&l.version, "version", "", "only entries about this `VERSION` of it")
@@ -72,6 +75,7 @@ func (l *logFilter) addTo(cmd *cobra.Command) {
 	f.StringVar(&l.since, "since", "", "only entries from `TIME` on: a day, a time, or how long ago, such as 24h or 7d")
 }
 
+// query returns the query for at most limit entries that the flags describe. An error is a mistake in the flags.
 func (l *logFilter) query(limit int) (q app.LogQuery, err error) {
 	q = app.LogQuery{Package: l.pkg, Version: l.version, Limit: limit}
 	if l.version != "" && l.pkg == "" {
@@ -88,6 +92,7 @@ func (l *logFilter) query(limit int) (q app.LogQuery, err error) {
 	return q, nil
 }
 
+// newLogList returns the command `larder log list`, which lists entries, newest first.
 func newLogList(a *cli) *cobra.Command {
 	var filter logFilter
 	var before int64
@@ -99,10 +104,10 @@ func newLogList(a *cli) *cobra.Command {
 		Example: `  larder log list
   larder log list --package jquery --kind published,withdrawn
   larder log list --since 24h --kind refused --limit 1000 --json`,
-		Args: argumentCount(0, 0),
+		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
-	filter.addTo(cmd)
+	filter.addFlags(cmd)
 	cmd.Flags().Var(settings.CountValue(&limit, 1), "limit", "most entries to show, `N`")
 	cmd.Flags().Int64Var(&before, "before", 0, "only entries before the one with the number `INDEX`")
 	asJSON := addJSONFlag(cmd)
@@ -123,7 +128,7 @@ func newLogList(a *cli) *cobra.Command {
 	return cmd
 }
 
-// printLogPage writes entries for people, on lines of so many columns.
+// printLogPage writes a page of log entries for people, each on a line of at most width columns; 0 for no limit.
 func printLogPage(w io.Writer, p app.LogPage, width int) error {
 	if len(p.Entries) == 0 {
 		_, err := fmt.Fprintf(w, "No entry is like that; the log has %s.\n", formatCount(int(p.Size), "entry", "entries"))
@@ -138,7 +143,7 @@ func printLogPage(w io.Writer, p app.LogPage, width int) error {
 	return nil
 }
 
-// printEntry writes an entry on a line of so many columns.
+// printEntry writes a log entry on a line of at most width columns; 0 for no limit.
 func printEntry(w io.Writer, e app.LogEntry, width int) {
 	what := e.Package
 	if e.Version != "" {
@@ -155,6 +160,7 @@ func printEntry(w io.Writer, e app.LogEntry, width int) {
 	fmt.Fprintf(w, "%s%s\n", head, cutText(text.Plain(what), left))
 }
 
+// newLogShow returns the command `larder log show`, which prints an entry and the documents that it names.
 func newLogShow(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show INDEX",
@@ -163,7 +169,7 @@ func newLogShow(a *cli) *cobra.Command {
 package JSON changed, a long reason in full.` + askedWhom,
 		Example: `  larder log show 17
   larder log show 17 --json | jq .documents.manifest.files`,
-		Args: argumentCount(1, 1),
+		Args: checkArgumentCount(1, 1),
 	}
 	a.addFlags(cmd, dataFlags)
 	asJSON := addJSONFlag(cmd)
@@ -183,6 +189,7 @@ package JSON changed, a long reason in full.` + askedWhom,
 	return cmd
 }
 
+// newLogTail returns the command `larder log tail`, which prints the last entries and then new ones until it is stopped.
 func newLogTail(a *cli) *cobra.Command {
 	var filter logFilter
 	var asJSON bool
@@ -194,10 +201,10 @@ func newLogTail(a *cli) *cobra.Command {
 runs on the data folder. It needs that process: where none runs, nothing happens.`,
 		Example: `  larder log tail
   larder log tail --kind refused,withdrawn --limit 0 --json`,
-		Args: argumentCount(0, 0),
+		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
-	filter.addTo(cmd)
+	filter.addFlags(cmd)
 	cmd.Flags().Var(settings.CountValue(&limit, 0), "limit", "most entries to begin with, `N`")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, an entry on each line")
 	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
@@ -234,6 +241,7 @@ runs on the data folder. It needs that process: where none runs, nothing happens
 	return cmd
 }
 
+// newLogExport returns the command `larder log export`, which adds the log to a git repository.
 func newLogExport(a *cli) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
@@ -247,7 +255,7 @@ The repository is for reading: it proves nothing, but each commit names the hash
 		Example: `  larder log export --git ./logs.git
   git -C ./logs.git log --stat -- packages/j/jquery
   git -C ./logs.git push git@github.com:example/logs.git main`,
-		Args: argumentCount(0, 0),
+		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
 	cmd.Flags().StringVar(&dir, "git", "", "the repository, `DIR`")

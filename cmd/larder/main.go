@@ -24,6 +24,7 @@ const (
 	exitUsage  = 2
 )
 
+// main runs the command line. A process that the bot has started as a worker runs its jobs instead.
 func main() {
 	if app.RunIfWorker(os.Args) {
 		return
@@ -31,7 +32,8 @@ func main() {
 	os.Exit(mainWith(app.ClusterIntervals{}))
 }
 
-// mainWith runs the command line of the process until it is done or a signal ends it, and returns the exit code.
+// mainWith runs the command line of the process until it is done or a signal ends it, and returns the exit code. intervals are
+// those of a cluster node; the zero value has the defaults.
 func mainWith(intervals app.ClusterIntervals) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGABRT)
 	defer stop()
@@ -43,12 +45,13 @@ func mainWith(intervals app.ClusterIntervals) int {
 	return a.run(ctx, os.Args[1:])
 }
 
+// newVersion returns the command `larder version`.
 func newVersion(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print version, commit, date and Go",
 		Example: "  larder version\n  larder version --json",
-		Args:    argumentCount(0, 0),
+		Args:    checkArgumentCount(0, 0),
 	}
 	asJSON := addJSONFlag(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {

@@ -17,6 +17,7 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
+// newMirror returns the command `larder mirror`, which follows another Larder or reads a bundle.
 func newMirror(a *cli) *cobra.Command {
 	var m app.Mirror
 	var once bool
@@ -42,7 +43,7 @@ what replaces FILE.` + environmentNote,
   larder mirror https://cdn.example.com --key log.pub --data /var/lib/mirror --listen :8080
   larder mirror https://cdn.example.com --only 'jquery' --only 'd3@7.*' --once
   larder mirror /media/usb/larder.tar --key log.pub --once`,
-		Args: argumentCount(1, 1),
+		Args: checkArgumentCount(1, 1),
 	}
 	a.addFlags(cmd, dataFlags, serveFlags, []string{"keys"})
 	a.addShortHelp(cmd)
@@ -84,7 +85,8 @@ what replaces FILE.` + environmentNote,
 	return cmd
 }
 
-// runMirror follows the source, once or until it is stopped, and prints the trusted key and the progress.
+// runMirror runs a process that follows the source of m until it is stopped; once says to end when it has caught up, without
+// serving. It prints the trusted key and the progress.
 func (a *cli) runMirror(ctx context.Context, m app.Mirror, once bool) error {
 	bar := newCountBar(a.stderr, "taking over", "entries")
 	defer bar.Close()

@@ -9,6 +9,7 @@ import (
 	"github.com/larder-cdn/larder/internal/app"
 )
 
+// newNodes returns the command `larder nodes`, which lists the nodes of the cluster.
 func newNodes(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nodes",
@@ -18,7 +19,7 @@ has been silent for over 90 seconds does not run, or cannot reach the bucket. A 
 fell silent, or before another node took over.`,
 		Example: `  larder nodes --data /var/lib/larder
   larder nodes --json`,
-		Args: argumentCount(0, 0),
+		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
 	asJSON := addJSONFlag(cmd)

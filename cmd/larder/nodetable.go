@@ -9,8 +9,8 @@ import (
 	"github.com/larder-cdn/larder/logs/cluster"
 )
 
-// writeNodes writes a table of the nodes of a cluster. Below it, it writes a line for each node that is silent, has a problem or has
-// evidence that the log has forked.
+// writeNodes writes a table of the nodes of a cluster, with ages as of now. Below it, it writes a line for each node that is
+// silent, has a problem or has evidence that the log has forked.
 func writeNodes(to io.Writer, nodes []cluster.Member, now time.Time) error {
 	w := tabwriter.NewWriter(to, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tROLE\tSINCE\tENTRIES\tNEWEST\tBEHIND\tLAST REPORT")

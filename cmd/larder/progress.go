@@ -28,19 +28,20 @@ type botProgress struct {
 	squeezed meter
 }
 
-// newBotProgress returns the progress of one process.
+// newBotProgress returns the display of a bot's progress on t.
 func newBotProgress(t *terminal) *botProgress {
 	return &botProgress{terminal: t, waiting: map[string]int{}}
 }
 
-// AfterFirst calls fn after the next release is published.
+// AfterFirst has fn called once, after the next release is published. fn runs in [botProgress.Event], and must not call p.
 func (p *botProgress) AfterFirst(fn func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.first = fn
 }
 
-// Event counts and prints an event of the bot. It is safe for concurrent use.
+// Event counts an event of the bot and draws the bars, on a terminal only, and calls the function of [botProgress.AfterFirst]. It
+// is safe for concurrent use.
 func (p *botProgress) Event(e events.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -54,6 +55,7 @@ func (p *botProgress) Event(e events.Event) {
 	}
 }
 
+// count updates the counts of releases and recompressed contents by an event. The caller holds p.mu.
 func (p *botProgress) count(e events.Event) {
 	switch e.Kind {
 	case events.Checked:
@@ -78,7 +80,7 @@ func (p *botProgress) count(e events.Event) {
 	}
 }
 
-// draw updates the bars, and removes them when no work is left.
+// draw updates the bars, and removes them when no work is left. The caller holds p.mu.
 func (p *botProgress) draw() {
 	if p.releases.waiting+p.squeezed.waiting == 0 {
 		p.end()
@@ -92,7 +94,8 @@ func (p *botProgress) draw() {
 	p.squeezed.draw(p.bars, "squeezing", "served already; made smaller in the background")
 }
 
-// end removes the bars and resets their counts.
+// end removes the bars, prints what was published while they were there, and resets their counts. Without bars it does nothing.
+// The caller holds p.mu.
 func (p *botProgress) end() {
 	if p.bars == nil {
 		return
@@ -107,7 +110,7 @@ func (p *botProgress) end() {
 	p.bars, p.files, p.bytes = nil, 0, 0
 }
 
-// Close ends the display.
+// Close removes the bars. Later events draw none.
 func (p *botProgress) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,6 +125,8 @@ type meter struct {
 	bar     progressBar
 }
 
+// draw shows the counts of m as a bar in the container bars, with name in front and text behind it. It makes the bar if there is
+// none.
 func (m *meter) draw(bars *mpb.Progress, name, text string) {
 	if m.bar.group != bars {
 		m.bar.name, m.bar.counters, m.bar.group = name, decor.CountersNoUnit("%d of %d "), bars
@@ -164,7 +169,7 @@ func describeEvent(e events.Event) string {
 	return ""
 }
 
-// describeSummary returns for people what the bot did in one pass.
+// describeSummary returns a line for people about what the bot did in a single pass.
 func describeSummary(s events.Summary) string {
 	return fmt.Sprintf("Asked for %s: %s published with %s, %s; %d refused, %d failed.",
 		text.Count(s.Packages, "package", "packages"), text.Count(s.Published, "release", "releases"),

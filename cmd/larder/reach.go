@@ -22,12 +22,14 @@ func (a *cli) openForReading() (interface{ Client() *app.Client }, error) {
 	return app.OpenReader(a.settings, false, a.quietLogger())
 }
 
-// openForLongReading is openForReading for commands that take long.
+// openForLongReading opens the data folder read-only, for a command that takes long: meanwhile it serves other commands that only
+// read. It is an [opener].
 func (a *cli) openForLongReading() (interface{ Client() *app.Client }, error) {
 	return app.OpenReader(a.settings, true, a.quietLogger())
 }
 
-// openForWriting returns an opener for commands that change the data folder.
+// openForWriting returns an opener for commands that change the data folder. o says whether it must exist and whether the log is
+// signed.
 func (a *cli) openForWriting(o app.WriterOptions) opener {
 	return func() (interface{ Client() *app.Client }, error) {
 		return app.OpenWriter(a.settings, o, a.quietLogger())
@@ -37,8 +39,9 @@ func (a *cli) openForWriting(o app.WriterOptions) opener {
 // appendingToLog are the options of commands that append to the log.
 var appendingToLog = app.WriterOptions{Signing: app.SignedIfKey}
 
-// withClient calls use with a client of the process that has the data folder open. If there is none, it opens the folder with open, and
-// settingsUsed are the flags that apply only then.
+// withClient calls use with a client of the process that has the data folder open. If there is none, it opens the folder with
+// open. If there is one, it warns of given flags in settingsUsed, which are those that apply only without it. It closes the
+// client afterwards.
 func (a *cli) withClient(ctx context.Context, settingsUsed []string, open opener, use func(*app.Client) error) error {
 	client, own, err := app.Reach(ctx, a.settings.Data, open)
 	if err != nil {
@@ -50,7 +53,8 @@ func (a *cli) withClient(ctx context.Context, settingsUsed []string, open opener
 	return errors.Join(use(client), client.Close())
 }
 
-// runReadOperation runs an operation that changes nothing, in the process that has the data folder open or in this one.
+// runReadOperation runs the operation o with request in the process that has the data folder open, or in this one with the folder
+// opened read-only. settingsUsed are the names of the flags that apply only to the latter.
 func runReadOperation[Request, Answer any](ctx context.Context, a *cli, settingsUsed []string, o app.Operation[Request, any, Answer], request Request) (answer Answer, err error) {
 	err = a.withClient(ctx, settingsUsed, a.openForReading, func(client *app.Client) (err error) {
 		answer, err = o.Ask(ctx, client, request, nil)
@@ -59,7 +63,8 @@ func runReadOperation[Request, Answer any](ctx context.Context, a *cli, settings
 	return answer, err
 }
 
-// warnUnused warns of given flags that have no effect, because the running process has its own settings.
+// warnUnused prints a warning about those of the named flags that were given: they have no effect, because the running process
+// has its own settings.
 func (a *cli) warnUnused(names []string) {
 	var given []string
 	for _, name := range names {
@@ -73,8 +78,8 @@ func (a *cli) warnUnused(names []string) {
 	}
 }
 
-// warnUnsigned warns if the log to which the command has appended is not signed. The command appends all the same, because serving
-// must not depend on the keys.
+// warnUnsigned prints a warning if the log to which the command has appended is not signed. The command does not fail for that,
+// because serving must not depend on the keys.
 func (a *cli) warnUnsigned(ctx context.Context, client *app.Client) {
 	why, err := app.OpUnsigned.Ask(ctx, client, struct{}{}, nil)
 	if err == nil && why != "" {

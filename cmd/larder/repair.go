@@ -15,6 +15,7 @@ import (
 	"github.com/larder-cdn/larder/logs/check"
 )
 
+// newRepair returns the command `larder repair`, which repairs the data folder from its files and from other sources.
 func newRepair(a *cli) *cobra.Command {
 	var from []string
 	var acceptLoss bool
@@ -53,7 +54,7 @@ process for --accept-loss, or where the message says so. Use fsck to check witho
 		Example: `  larder repair
   larder repair --from /mnt/backup/larder --from upstream
   larder repair --from https://cdn.example.com`,
-		Args:       argumentCount(0, 0),
+		Args:       checkArgumentCount(0, 0),
 		SuggestFor: []string{"rebuild", "reindex", "fix", "heal"},
 	}
 	used := []string{"keys", "allow-host", "memory", "github-url", "bucket", "bucket-endpoint"}
@@ -104,7 +105,7 @@ process for --accept-loss, or where the message says so. Use fsck to check witho
 	return cmd
 }
 
-// describeRepair says what was done.
+// describeRepair returns lines for people about what a repair fetched, repaired and built.
 func describeRepair(r app.RepairResult) []string {
 	var lines []string
 	if r.Finished != "" {
@@ -133,7 +134,7 @@ func describeRepair(r app.RepairResult) []string {
 	return lines
 }
 
-// describeBuilt describes the new store.
+// describeBuilt returns lines for people about the new store that a repair built in place of a damaged one.
 func describeBuilt(r app.RepairResult) (lines []string) {
 	lines = append(lines, fmt.Sprintf("Built a new store with %s, %s and %s in %s, because %s.", formatCount(int(r.Entries), "log entry", "log entries"),
 		formatCount(int(r.Releases), "release", "releases"), formatCount(int(r.Files), "file", "files"), time.Duration(r.Seconds*float64(time.Second)).Round(time.Millisecond), text.Plain(r.Damage)))
@@ -146,6 +147,7 @@ func describeBuilt(r app.RepairResult) (lines []string) {
 	return lines
 }
 
+// describeViews returns a line for people about the rows of views that a repair derived again from the log and replaced.
 func describeViews(s check.Summary) string {
 	line := fmt.Sprintf("Made %s again from %s", formatCount(int(s.Rows), "row", "rows"), formatCount(int(s.Entries), "log entry", "log entries"))
 	differ := describeRows(s)

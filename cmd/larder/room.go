@@ -21,6 +21,7 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/page"
 )
 
+// newRoom returns the group of commands `larder room`, for waiting rooms.
 func newRoom(a *cli) *cobra.Command {
 	return newGroup("room", "Look at and change waiting rooms",
 		"Look at waiting rooms and change them. See docs/waiting-room.md.",
@@ -28,6 +29,7 @@ func newRoom(a *cli) *cobra.Command {
 		newRoomStatus(a), newRoomSet(a), newRoomApply(a), newRoomHistory(a), newRoomUndo(a), newRoomPreview(a))
 }
 
+// newRoomStatus returns the command `larder room status`, which prints a table of the waiting rooms.
 func newRoomStatus(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [ROOM]",
@@ -39,7 +41,7 @@ in, and "cut off" that it does not answer. Below is the version of the settings 
 by what it was made, and, where this node cannot find out whether it is the newest, since when.`,
 		Example: `  larder room status
   larder room status --json shop | jq '.[0].estimated_queued_users'`,
-		Args: argumentCount(0, 1),
+		Args: checkArgumentCount(0, 1),
 	}
 	a.addFlags(cmd, dataFlags)
 	asJSON := addJSONFlag(cmd)
@@ -71,7 +73,7 @@ by what it was made, and, where this node cannot find out whether it is the newe
 	return cmd
 }
 
-// describeRoom returns the status of a room, with its event and what is wrong.
+// describeRoom returns the status of a room in words, with the event that is on and what is wrong.
 func describeRoom(s waitingroom.Status) string {
 	status := strings.ReplaceAll(s.Status, "_", " ")
 	if s.EventID != "" {
@@ -91,7 +93,7 @@ func describeRoom(s waitingroom.Status) string {
 
 // printRevision prints which version of the rooms' settings is in force.
 func (a *cli) printRevision(v waitingroom.Revision) error {
-	_, err := fmt.Fprintf(a.stdout, "\nVersion %d of the settings, %s: %s\n", v.Version, versionTime(v.Time), text.Plain(v.Origin))
+	_, err := fmt.Fprintf(a.stdout, "\nVersion %d of the settings, %s: %s\n", v.Version, formatVersionTime(v.Time), text.Plain(v.Origin))
 	if v.Version == 0 {
 		_, err = fmt.Fprintf(a.stdout, "\nThe settings are no version yet: %s\n", text.Plain(v.Origin))
 	}
@@ -108,8 +110,10 @@ func (a *cli) printRevision(v waitingroom.Revision) error {
 	return err
 }
 
-func versionTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
+// formatVersionTime returns the time of a version of the rooms' settings in UTC.
+func formatVersionTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
+// newRoomSet returns the command `larder room set`, which changes fields of a waiting room.
 func newRoomSet(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set ROOM FIELD=VALUE…",
@@ -122,7 +126,7 @@ seconds.`,
 		Example: `  larder room set shop queue_all=true
   larder room set shop total_active_users=500 new_users_per_minute=100 queueing_method=random
   larder room set shop queue_all=`,
-		Args: argumentCount(2, 100),
+		Args: checkArgumentCount(2, 100),
 	}
 	a.addFlags(cmd, dataFlags)
 	base := addBaseFlag(cmd)
@@ -148,12 +152,14 @@ seconds.`,
 	return cmd
 }
 
-// addBaseFlag adds the flag that names the version of the settings which a command changes.
+// addBaseFlag adds the flag --if-version to a command, and returns its value: the version of the rooms' settings that the command
+// may change, 0 for any.
 func addBaseFlag(cmd *cobra.Command) *int64 {
 	return cmd.Flags().Int64("if-version", 0, "change nothing unless `VERSION` of the settings is in force; by default the one that is in force when the command starts")
 }
 
-// changeRooms changes the version in force, and fails if another operator has changed it at the same time.
+// changeRooms calls change with the number of the version of the rooms' settings that it may change: base, or the version in
+// force if base is 0. change fails if another version is in force by then. changeRooms returns the new version.
 func changeRooms(ctx context.Context, a *cli, base int64, change func(base int64) (app.RoomVersion, error)) (made app.RoomVersion, err error) {
 	if base == 0 {
 		history, err := runReadOperation(ctx, a, nil, app.OpRoomHistory, app.RoomHistoryRequest{})
@@ -169,6 +175,7 @@ func changeRooms(ctx context.Context, a *cli, base int64, change func(base int64
 	return change(base)
 }
 
+// newRoomApply returns the command `larder room apply`, which makes a file the settings of all waiting rooms.
 func newRoomApply(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply FILE",
@@ -178,7 +185,7 @@ larder room set has set. It counts at once, on all nodes of a cluster, and stays
 of the file counts, or, where something is wrong, nothing: the message says in which line. All places and sessions
 stay.`,
 		Example: `  larder room apply rooms.yaml`,
-		Args:    argumentCount(1, 1),
+		Args:    checkArgumentCount(1, 1),
 	}
 	a.addFlags(cmd, dataFlags)
 	base := addBaseFlag(cmd)
@@ -205,7 +212,7 @@ stay.`,
 	return cmd
 }
 
-// readRooms reads a file of rooms that is not larger than one may be.
+// readRooms reads a file with settings of waiting rooms. One with more than config.MaxFile bytes is an error.
 func readRooms(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -219,6 +226,7 @@ func readRooms(name string) ([]byte, error) {
 	return data, err
 }
 
+// newRoomHistory returns the command `larder room history`, which lists the versions of the rooms' settings or prints one.
 func newRoomHistory(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history [VERSION]",
@@ -228,7 +236,7 @@ its settings as a file of rooms, for example to bring the file that --rooms name
 are kept.`,
 		Example: `  larder room history
   larder room history 5 > rooms.yaml`,
-		Args: argumentCount(0, 1),
+		Args: checkArgumentCount(0, 1),
 	}
 	a.addFlags(cmd, dataFlags)
 	asJSON := addJSONFlag(cmd)
@@ -259,7 +267,7 @@ are kept.`,
 				if v.InForce {
 					origin += ", in force"
 				}
-				fmt.Fprintf(table, "%d\t%s\t%s\n", v.Number, versionTime(v.Time), origin)
+				fmt.Fprintf(table, "%d\t%s\t%s\n", v.Number, formatVersionTime(v.Time), origin)
 			}
 			return table.Flush()
 		})
@@ -267,6 +275,7 @@ are kept.`,
 	return cmd
 }
 
+// parseVersion parses the number of a version of the rooms' settings, which is over 0.
 func parseVersion(s string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 1 {
@@ -275,6 +284,7 @@ func parseVersion(s string) (int64, error) {
 	return n, nil
 }
 
+// newRoomUndo returns the command `larder room undo`, which restores an older version of the rooms' settings.
 func newRoomUndo(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "undo",
@@ -283,7 +293,7 @@ func newRoomUndo(a *cli) *cobra.Command {
 back further. With --to they are those of any version that larder room history lists.`,
 		Example: `  larder room undo
   larder room undo --to 3`,
-		Args: argumentCount(0, 0),
+		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
 	base := addBaseFlag(cmd)
@@ -301,6 +311,7 @@ back further. With --to they are those of any version that larder room history l
 	return cmd
 }
 
+// newRoomPreview returns the command `larder room preview`, which prints the waiting page with example values.
 func newRoomPreview(a *cli) *cobra.Command {
 	shown, tag := page.Preview{Method: "fifo"}, "en-US"
 	cmd := &cobra.Command{
@@ -311,7 +322,7 @@ where no template is given. The names that a template may use are in docs/waitin
 		Example: `  larder room preview > page.html
   larder room preview --language ar > page.html
   larder room preview --method random page.mustache > page.html`,
-		Args: argumentCount(0, 1),
+		Args: checkArgumentCount(0, 1),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false

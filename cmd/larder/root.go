@@ -27,6 +27,8 @@ type cli struct {
 	intervals app.ClusterIntervals
 }
 
+// newCLI returns the environment of the commands, with settings that are not loaded yet. environ is that of the process, as
+// NAME=VALUE.
 func newCLI(environ []string, stdout, stderr io.Writer) *cli {
 	return &cli{settings: settings.New(), environ: environ, stdout: stdout, stderr: stderr}
 }
@@ -34,6 +36,7 @@ func newCLI(environ []string, stdout, stderr io.Writer) *cli {
 // failure is an error of the work of a command. Every other error is a usage error.
 type failure struct{ error }
 
+// Unwrap returns the error of the work.
 func (f failure) Unwrap() error { return f.error }
 
 // A verdict is a failure with an exit code of its own.
@@ -42,9 +45,10 @@ type verdict struct {
 	code int
 }
 
+// Unwrap returns the failure, so that [errors.As] finds it.
 func (v verdict) Unwrap() error { return v.failure }
 
-// run executes one command line and returns the exit code. It prints each error once.
+// run executes one command line, args without the program's name, and returns the exit code. It prints each error once.
 func (a *cli) run(ctx context.Context, args []string) int {
 	stderr := a.stderr
 	root := newRoot(a)
@@ -69,10 +73,13 @@ func (a *cli) run(ctx context.Context, args []string) int {
 	return exitUsage
 }
 
+// init keeps the commands in the order in which they are added.
 func init() {
 	cobra.EnableCommandSorting = false // they are in the order in which people come to need them
 }
 
+// newRoot returns the command `larder`, with all commands in their groups. It adds suggestions to errors about unknown commands
+// and flags.
 func newRoot(a *cli) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "larder",
@@ -148,8 +155,8 @@ Exit codes: 0 done, 1 failed, 2 a mistake in the command line or the configurati
 	return root
 }
 
-// unknownCommand returns the error for a command that parent does not have. It suggests the command with the most similar name or
-// SuggestFor.
+// unknownCommand returns the error that parent has no command of that name. It suggests the command whose name or SuggestFor is
+// most similar, if any is.
 func unknownCommand(parent *cobra.Command, name string) error {
 	path := func(c *cobra.Command) string { return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ") }
 	command := name
@@ -172,7 +179,7 @@ func unknownCommand(parent *cobra.Command, name string) error {
 	return fmt.Errorf("unknown command %q", command)
 }
 
-// addFlags adds the flags of settings to a command, in the order of the names.
+// addFlags adds the flags of the settings named in groups to a command, in this order, and returns the command.
 func (a *cli) addFlags(cmd *cobra.Command, groups ...[]string) *cobra.Command {
 	cmd.Flags().SortFlags = false
 	for _, names := range groups {
@@ -183,8 +190,8 @@ func (a *cli) addFlags(cmd *cobra.Command, groups ...[]string) *cobra.Command {
 	return cmd
 }
 
-// withSettings returns a command's action that loads the settings and then calls work. It makes errors of work other than mistakes in the
-// settings a failure.
+// withSettings returns a command's action that loads the settings and then calls work. Errors of work become a [failure], except
+// mistakes in the settings; after a signal the error is "interrupted".
 func (a *cli) withSettings(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := a.settings.Load(a.environ); err != nil {
@@ -201,8 +208,9 @@ func (a *cli) withSettings(work func(ctx context.Context, args []string) error) 
 	}
 }
 
-// argumentCount returns a check of the number of arguments; a most of -1 is any number.
-func argumentCount(least, most int) cobra.PositionalArgs {
+// checkArgumentCount returns a function that returns an error unless a command has from least to most arguments; a most of -1 is
+// any number.
+func checkArgumentCount(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) >= least && (most < 0 || len(args) <= most) {
 			return nil
@@ -215,12 +223,12 @@ func argumentCount(least, most int) cobra.PositionalArgs {
 	}
 }
 
-// addJSONFlag adds the flag --json to a command.
+// addJSONFlag adds the flag --json to a command, and returns its value.
 func addJSONFlag(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("json", false, "print JSON")
 }
 
-// printResponse prints a response as JSON, or calls text, which prints it for people.
+// printResponse prints answer as JSON if asJSON is set. Otherwise it calls text, which prints the response for people.
 func (a *cli) printResponse(asJSON bool, answer any, text func() error) error {
 	if asJSON {
 		return printJSON(a.stdout, answer)
@@ -228,6 +236,7 @@ func (a *cli) printResponse(asJSON bool, answer any, text func() error) error {
 	return text()
 }
 
+// printJSON writes v as indented JSON, without escapes for HTML.
 func printJSON(w io.Writer, v any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
@@ -235,11 +244,11 @@ func printJSON(w io.Writer, v any) error {
 	return encoder.Encode(v)
 }
 
-// newGroup returns a command that consists of subcommands.
+// newGroup returns a command that only has subcommands. Run without one, it prints its help.
 func newGroup(use, short, long, example string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Example: example,
-		Args: argumentCount(0, 0),
+		Args: checkArgumentCount(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(commands...)

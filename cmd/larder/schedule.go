@@ -18,6 +18,7 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
+// newSchedule returns the group of commands `larder schedule`, for requests that Larder sends at their time.
 func newSchedule(a *cli) *cobra.Command {
 	return newGroup("schedule", "Send HTTP requests at their time, once or again and again",
 		`Send HTTP requests at their time, once or again and again, each at least once, whichever side restarts in between.
@@ -28,6 +29,7 @@ Programs have the same on the admin socket: see docs/webhooks.md.`,
 		newScheduleAdd(a), newScheduleList(a), newScheduleShow(a), newScheduleRemove(a))
 }
 
+// newScheduleAdd returns the command `larder schedule add`, which puts an HTTP request on the schedule.
 func newScheduleAdd(a *cli) *cobra.Command {
 	var r notify.Request
 	var at string
@@ -41,7 +43,7 @@ longer and longer pauses, for three days at most, or until its next time has com
 too.` + sentLater,
 		Example: `  larder schedule add https://ci.example.com/nightly --every 24h --method POST
   larder schedule add http://127.0.0.1:9000/report --at 2027-01-01T00:00:00Z --header 'Authorization: Bearer x'`,
-		Args: argumentCount(1, 1),
+		Args: checkArgumentCount(1, 1),
 	}
 	a.addFlags(cmd, dataFlags)
 	f := cmd.Flags()
@@ -99,6 +101,7 @@ const sentLater = `
 It speaks to the larder process that runs on the data folder; where none runs, it works alone, and requests are sent
 when one does.`
 
+// newScheduleList returns the command `larder schedule list`, which lists the scheduled requests.
 func newScheduleList(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
@@ -107,7 +110,7 @@ func newScheduleList(a *cli) *cobra.Command {
 What is over is listed for a day.` + askedWhom,
 		Example: `  larder schedule list
   larder schedule list --json | jq '.[] | select(.status == "given-up")'`,
-		Args: argumentCount(0, 0),
+		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
 	asJSON := addJSONFlag(cmd)
@@ -130,6 +133,7 @@ What is over is listed for a day.` + askedWhom,
 	return cmd
 }
 
+// printSchedule writes a table of scheduled requests for people.
 func printSchedule(w io.Writer, all []notify.State) error {
 	if len(all) == 0 {
 		_, err := fmt.Fprintln(w, "Nothing is on the schedule; `larder schedule add URL` puts a request there.")
@@ -150,7 +154,8 @@ func printSchedule(w io.Writer, all []notify.State) error {
 	return table.Flush()
 }
 
-// describeLastAttempt returns the result of the last attempt to send a request.
+// describeLastAttempt returns when a scheduled request was last sent, and the status of the response or what failed; "none"
+// before the first.
 func describeLastAttempt(s notify.State) string {
 	switch {
 	case s.Last.IsZero():
@@ -161,13 +166,14 @@ func describeLastAttempt(s notify.State) string {
 	return fmt.Sprintf("%s: %s (%s)", humanize.Time(s.Last), text.Plain(s.Problem), formatCount(s.Attempts, "failure", "failures"))
 }
 
+// newScheduleShow returns the command `larder schedule show`, which prints a scheduled request as JSON.
 func newScheduleShow(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show ID",
 		Short:   "Print a request on the schedule, and how it fares, as JSON",
 		Long:    "Print a request on the schedule as JSON, with its headers and body, and how it fares." + askedWhom,
 		Example: `  larder schedule show 3ZQ4KX7V2M5N6P7R8S9TABCDEF`,
-		Args:    argumentCount(1, 1),
+		Args:    checkArgumentCount(1, 1),
 	}
 	a.addFlags(cmd, dataFlags)
 	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
@@ -180,13 +186,14 @@ func newScheduleShow(a *cli) *cobra.Command {
 	return cmd
 }
 
+// newScheduleRemove returns the command `larder schedule remove`, which removes a request from the schedule.
 func newScheduleRemove(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "remove ID",
 		Short:   "Take a request off the schedule",
 		Long:    "Take a request off the schedule. What is being sent at that moment may still arrive." + sentLater,
 		Example: `  larder schedule remove 3ZQ4KX7V2M5N6P7R8S9TABCDEF`,
-		Args:    argumentCount(1, 1),
+		Args:    checkArgumentCount(1, 1),
 	}
 	a.addFlags(cmd, dataFlags)
 	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
@@ -201,6 +208,7 @@ func newScheduleRemove(a *cli) *cobra.Command {
 	return cmd
 }
 
+// newWebhook returns the group of commands `larder webhook`, for messages about releases and waiting rooms to other services.
 func newWebhook(a *cli) *cobra.Command {
 	return newGroup("webhook", "Notify other services of releases, and of events in waiting rooms",
 		`Notify other services over HTTP of releases, or of events in waiting rooms. docs/webhooks.md describes messages,
@@ -210,6 +218,7 @@ their verification and retries.`,
 		newWebhookAdd(a), newWebhookList(a), newWebhookRemove(a))
 }
 
+// newWebhookAdd returns the command `larder webhook add`, which adds a webhook and prints its secret.
 func newWebhookAdd(a *cli) *cobra.Command {
 	var request app.WebhookAddRequest
 	cmd := &cobra.Command{
@@ -223,7 +232,7 @@ one too.` + sentLater,
 		Example: `  larder webhook add https://ci.example.com/hooks/larder
   larder webhook add http://127.0.0.1:9000/rebuild --package jquery
   larder webhook add https://chat.example.com/hooks/shop --room shop`,
-		Args: argumentCount(1, 1),
+		Args: checkArgumentCount(1, 1),
 	}
 	a.addFlags(cmd, dataFlags)
 	cmd.Flags().StringVar(&request.Package, "package", "", "only releases of the package `NAME`")
@@ -249,6 +258,7 @@ one too.` + sentLater,
 	return cmd
 }
 
+// newWebhookList returns the command `larder webhook list`, which lists the webhooks.
 func newWebhookList(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
@@ -256,7 +266,7 @@ func newWebhookList(a *cli) *cobra.Command {
 		Long:  "List the webhooks, oldest first: what is pending, how the last attempt went, what failed." + askedWhom,
 		Example: `  larder webhook list
   larder webhook list --json`,
-		Args: argumentCount(0, 0),
+		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
 	asJSON := addJSONFlag(cmd)
@@ -290,13 +300,14 @@ func newWebhookList(a *cli) *cobra.Command {
 	return cmd
 }
 
+// newWebhookRemove returns the command `larder webhook remove`, which ends a webhook.
 func newWebhookRemove(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "remove ID",
 		Short:   "End a webhook",
 		Long:    "End a webhook. What is on its way may still arrive; what is pending is dropped." + sentLater,
 		Example: `  larder webhook remove 3f9c2a7be01d4c58`,
-		Args:    argumentCount(1, 1),
+		Args:    checkArgumentCount(1, 1),
 	}
 	a.addFlags(cmd, dataFlags)
 	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {

@@ -17,6 +17,7 @@ import (
 	"github.com/larder-cdn/larder/packages/lint"
 )
 
+// newStatus returns the command `larder status`, which prints the status of all packages or the versions of one.
 func newStatus(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [NAME]",
@@ -31,7 +32,7 @@ looks itself and changes nothing.`,
 		Example: `  larder status
   larder status jquery
   larder status --json | jq '.versions[] | select(.state == "failed")'`,
-		Args: argumentCount(0, 1),
+		Args: checkArgumentCount(0, 1),
 	}
 	a.addFlags(cmd, dataFlags)
 	asJSON := addJSONFlag(cmd)
@@ -54,7 +55,8 @@ looks itself and changes nothing.`,
 // statusText prints the status for people.
 type statusText struct{ *app.Status }
 
-// print writes the status for people: of one package with all its versions, or of all packages by problem.
+// print writes the status for people: if one is true, of one package with all its versions, else of all packages by problem. now
+// is for relative times.
 func (s statusText) print(w io.Writer, one bool, now time.Time) error {
 	if p := s.Process; p != nil {
 		fmt.Fprintf(w, "larder %s runs as process %d since %s", p.Version, p.PID, p.Started.Local().Format(time.DateTime))
@@ -111,12 +113,12 @@ func (s statusText) print(w io.Writer, one bool, now time.Time) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	s.printUpstream(w, now)
+	s.printUpstream(w)
 	s.printPurges(w, now)
 	return nil
 }
 
-// printCounts prints the table that counts everything.
+// printCounts writes the rows of a table that counts releases by their state and its cause, and names what helps.
 func (s statusText) printCounts(table io.Writer, now time.Time) {
 	fmt.Fprintln(table, "\nCOUNT\tWHAT\tPACKAGES\tWHY, AND WHAT HELPS")
 	for _, l := range s.Lines() {
@@ -124,7 +126,8 @@ func (s statusText) printCounts(table io.Writer, now time.Time) {
 	}
 }
 
-// printVersions prints what became of the versions of a package.
+// printVersions writes the rows of a table with the state of each version of a package, and the command that gets it. Without
+// versions it writes nothing.
 func (s statusText) printVersions(table io.Writer, now time.Time) {
 	if len(s.Versions) == 0 {
 		return
@@ -145,9 +148,9 @@ func (s statusText) printVersions(table io.Writer, now time.Time) {
 	}
 }
 
-// printUpstream prints the packages whose upstream did not respond, and the releases that upstream has changed or removed since
-// they were published.
-func (s statusText) printUpstream(w io.Writer, now time.Time) {
+// printUpstream prints notes about packages' upstreams, the packages that the catalogue no longer has, and the releases that
+// upstream has changed or removed since they were published.
+func (s statusText) printUpstream(w io.Writer) {
 	for _, p := range s.Packages {
 		for _, note := range p.Notes {
 			fmt.Fprintf(w, "\n%s: %s\n", p.Name, note)
@@ -161,7 +164,8 @@ func (s statusText) printUpstream(w io.Writer, now time.Time) {
 	}
 }
 
-// printPurges lists withdrawals that the cache in front may not know of.
+// printPurges prints the withdrawn releases that the cache in front may still have, because the purge hook has not been called
+// successfully.
 func (s statusText) printPurges(w io.Writer, now time.Time) {
 	for _, j := range s.Purges {
 		problem := "the purge hook has not been called yet"
@@ -212,12 +216,13 @@ func (s statusText) printCatalogue(w io.Writer, now time.Time) {
 	}
 }
 
+// firstLine returns s up to the first line break.
 func firstLine(s string) string {
 	first, _, _ := strings.Cut(s, "\n")
 	return first
 }
 
-// formatNextAttempt returns the time of the next attempt, for the end of a sentence.
+// formatNextAttempt returns when the next attempt is, in brackets for the end of a sentence; "" if next is zero.
 func formatNextAttempt(next, now time.Time) string {
 	switch {
 	case next.IsZero():
@@ -228,5 +233,5 @@ func formatNextAttempt(next, now time.Time) string {
 	return " (to be tried again)"
 }
 
-// formatCount returns a number with its noun.
+// formatCount returns n with a noun, one or many by the number, such as "1,234 files".
 func formatCount(n int, one, many string) string { return text.Count(n, one, many) }

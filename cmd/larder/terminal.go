@@ -10,7 +10,7 @@ import (
 	"golang.org/x/term"
 )
 
-// terminalWidth is how many columns w has where it is a terminal, else 0: what is written to a file or a pipe is not cut.
+// terminalWidth returns how many columns w has if it is a terminal, else 0: text in a file or a pipe is not cut.
 func terminalWidth(w io.Writer) int {
 	file, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
@@ -26,7 +26,7 @@ func terminalWidth(w io.Writer) int {
 // leastCut is the least that is left of a text, however narrow the terminal.
 const leastCut = 20
 
-// cutText shortens a text to a number of columns; 0 leaves it complete.
+// cutText shortens s to width columns, at least leastCut, and marks the cut with "…"; 0 leaves it complete.
 func cutText(s string, width int) string {
 	if width == 0 {
 		return s
@@ -34,7 +34,7 @@ func cutText(s string, width int) string {
 	return runewidth.Truncate(s, max(width, leastCut), "…")
 }
 
-// wrapWords puts words into lines of so many columns, separated by commas; 0 is one line.
+// wrapWords joins words with commas into lines of at most width columns, at least leastCut; 0 is one line.
 func wrapWords(words []string, width int) []string {
 	if width == 0 {
 		return []string{strings.Join(words, ", ")}
@@ -67,13 +67,14 @@ type terminal struct {
 	to io.Writer
 }
 
-// newTerminal returns a terminal that writes to stderr.
+// newTerminal returns a terminal that writes to stderr, and finds out whether that is interactive.
 func newTerminal(stderr io.Writer) *terminal {
 	file, ok := stderr.(*os.File)
 	return &terminal{stderr: stderr, to: stderr, Interactive: ok && term.IsTerminal(int(file.Fd()))}
 }
 
-// Write implements [io.Writer].
+// Write implements [io.Writer]. If the progress bars to which it is redirected have just been removed, it writes to standard
+// error.
 func (t *terminal) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -83,7 +84,7 @@ func (t *terminal) Write(p []byte) (int, error) {
 	return t.stderr.Write(p) // the bars have just been taken away
 }
 
-// redirect makes later writes go to w.
+// redirect has later writes go to w: to progress bars, which show them above the bars, or to standard error.
 func (t *terminal) redirect(w io.Writer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

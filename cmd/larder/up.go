@@ -32,7 +32,8 @@ var (
 var commonFlags = []string{"config", "data", "profile", "listen", "tls-cert", "tls-key", "acme-domain", "trusted-proxies", "cache", "private-listen", "asset-base", "access-log", "catalogue", "releases",
 	"memory", "allow-host", "keys", "backup", "help", "help-all"}
 
-// addShortHelp has the help of cmd list only the common flags and those of its own, and gives it the flag --help-all for all flags.
+// addShortHelp has the help of cmd list only the common flags and those that no setting has, and adds the flag --help-all, with
+// which the help lists all flags.
 func (a *cli) addShortHelp(cmd *cobra.Command) {
 	cmd.Flags().Var(helpAll{cmd}, "help-all", "help with all flags")
 	cmd.Flags().Lookup("help-all").NoOptDefVal = "true"
@@ -52,9 +53,14 @@ func (a *cli) addShortHelp(cmd *cobra.Command) {
 // helpAll is the value of --help-all. Setting it ends the command with its help.
 type helpAll struct{ cmd *cobra.Command }
 
+// String implements [pflag.Value]. The flag has no default.
 func (helpAll) String() string { return "" }
-func (helpAll) Type() string   { return "bool" }
 
+// Type implements [pflag.Value]: the flag is a bool, so the help shows no value.
+func (helpAll) Type() string { return "bool" }
+
+// Set implements [pflag.Value]. It marks the flag as given and returns [pflag.ErrHelp], with which cobra prints the help and ends
+// the command.
 func (h helpAll) Set(string) error {
 	h.cmd.Flags().Lookup("help-all").Changed = true
 	return pflag.ErrHelp
@@ -65,6 +71,7 @@ const environmentNote = `
 Total memory is about --cache, --memory and 768 MiB, garbage included; GOMEMLIMIT replaces that limit.
 docs/configuration.md has measurements.`
 
+// newUp returns the command `larder up`, which serves the data folder and fills it.
 func newUp(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -79,7 +86,7 @@ completed or absent. A second Ctrl-C ends it at once, which does no harm.` + env
   larder up --catalogue ./catalogue --releases 3
   LARDER_LISTEN=:8000 larder up --config larder.yaml
   larder up --bucket s3://larder --bucket-endpoint https://s3.eu-central-1.amazonaws.com --node-url https://10.0.0.5:8443`,
-		Args: argumentCount(0, 0),
+		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "feed", "fallback", "fallback-key"}, signingFlags, clusterFlags)
 	a.addShortHelp(cmd)
@@ -87,6 +94,7 @@ completed or absent. A second Ctrl-C ends it at once, which does no harm.` + env
 	return cmd
 }
 
+// newServe returns the command `larder serve`, which serves the data folder without filling it.
 func newServe(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -95,7 +103,7 @@ func newServe(a *cli) *cobra.Command {
 process, and the flags about catalogue, releases, memory and allowed hosts are for them.` + environmentNote,
 		Example: `  larder serve --data /var/lib/larder --listen :8080
   larder serve --private-listen off`,
-		Args: argumentCount(0, 0),
+		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags, serveFlags, botFlags, signingFlags, clusterFlags)
 	a.addShortHelp(cmd)
@@ -103,6 +111,7 @@ process, and the flags about catalogue, releases, memory and allowed hosts are f
 	return cmd
 }
 
+// newBot returns the command `larder bot`, which fills the data folder without serving it.
 func newBot(a *cli) *cobra.Command {
 	var once bool
 	cmd := &cobra.Command{
@@ -112,7 +121,7 @@ func newBot(a *cli) *cobra.Command {
 publish what is new and come back; the exit code is 1 where a release failed for a reason that may pass.`,
 		Example: `  larder bot --once && larder squeeze
   larder bot --interval 15m`,
-		Args: argumentCount(0, 0),
+		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags, botFlags, []string{"profile", "interval", "feed", "private-listen"}, signingFlags)
 	a.addShortHelp(cmd)
@@ -123,7 +132,8 @@ publish what is new and come back; the exit code is 1 where a release failed for
 	return cmd
 }
 
-// runServer returns the action of a command that runs a server until it is stopped, and prints its events.
+// runServer returns the action of a command that runs the server s until it is stopped or its single pass is done. It completes s
+// with the settings and a logger, and prints the address, hints and the progress of the bot.
 func (a *cli) runServer(s app.Server) func(context.Context, []string) error {
 	return func(ctx context.Context, _ []string) error {
 		if err := a.settings.CheckEndpoint(); err != nil {

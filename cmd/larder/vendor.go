@@ -25,6 +25,7 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
+// newVendor returns the command `larder vendor`, which has pages load files from here instead of public CDNs.
 func newVendor(a *cli) *cobra.Command {
 	var write bool
 	cmd := &cobra.Command{
@@ -42,7 +43,7 @@ Other mentions of these CDNs are listed: in scripts, style sheets, import maps, 
 The larder process that runs on the data folder fetches the releases; if none runs, the command does.` + whichAddress,
 		Example: `  larder vendor index.html
   larder vendor --write site/*.html`,
-		Args:       argumentCount(1, -1),
+		Args:       checkArgumentCount(1, -1),
 		SuggestFor: []string{"rewrite", "localize", "migrate"},
 	}
 	used := append([]string{"keys"}, botFlags...)
@@ -120,7 +121,8 @@ func readVendoredPage(path string) (*vendoredPage, error) {
 	return p, nil
 }
 
-// locateTags has the missing releases fetched, and then locates the files of the pages' tags here.
+// locateTags finds out where the files of the pages' tags are published here, and sets that in the tags. Before that it has the
+// process of client fetch the releases that are missing. A release that cannot be fetched is a problem of its tags, not an error.
 func (a *cli) locateTags(ctx context.Context, client *app.Client, pages []*vendoredPage) error {
 	var tags []*vendoredTag
 	for _, p := range pages {
@@ -163,8 +165,9 @@ func (a *cli) locateTags(ctx context.Context, client *app.Client, pages []*vendo
 	return nil
 }
 
-// locateFiles queries where the files of the tags are published here. It queries each file once, because pages of a site load the same
-// files, and sends several requests, because the number of files of a request is limited.
+// locateFiles queries the process of client where the files of the tags are published here, and sets that in the tags. It queries
+// each file once, because pages of a site load the same files, and sends several requests, because the number of files of a
+// request is limited.
 func locateFiles(ctx context.Context, client *app.Client, tags []*vendoredTag) error {
 	const most = 500 // a request has a time limit too
 	var files []library.CDNFile
@@ -193,8 +196,8 @@ func locateFiles(ctx context.Context, client *app.Client, tags []*vendoredTag) e
 	return nil
 }
 
-// finishPage prints or writes the change of a page, and lists on stderr where else the page names public CDNs. The error names each
-// tag that stays as it is.
+// finishPage changes the tags of a page: with write in the file, else it prints the difference. It lists on standard error where
+// else the page names public CDNs. The error names each tag that stays as it is.
 func (a *cli) finishPage(p *vendoredPage, write bool) error {
 	var changes []verify.TagChange
 	var failures []error
@@ -237,7 +240,7 @@ func (a *cli) finishPage(p *vendoredPage, write bool) error {
 	return errors.Join(append(failures, err)...)
 }
 
-// printDiff prints a difference, on a terminal without the characters of a page that control it.
+// printDiff prints a difference in the unified format, on a terminal without the control characters that a page may have.
 func (a *cli) printDiff(difference []byte) error {
 	if terminalWidth(a.stdout) > 0 {
 		lines := strings.Split(string(difference), "\n")
@@ -250,7 +253,8 @@ func (a *cli) printDiff(difference []byte) error {
 	return err
 }
 
-// replaceFile replaces the content of a file that still has the content before, with the same permissions. A symbolic link stays one.
+// replaceFile replaces the content of a file by after, with the same permissions, and returns an error if its content is no
+// longer before. A symbolic link stays one.
 func replaceFile(path string, before, after []byte) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -275,7 +279,7 @@ type mention struct {
 	url  string
 }
 
-// findMentions returns the places in which the page names public CDNs, besides the tags that change.
+// findMentions returns the places in which the page names public CDNs, except those in p.tags.
 func (p *vendoredPage) findMentions() (found []mention) {
 	line, counted := 1, 0
 	tags := p.tags // in the order of the page, as the URLs are; those that end before the URL are removed

@@ -16,7 +16,8 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// writeSessionLog describes a server's log for people.
+// writeSessionLog writes for people what is known of a server's log: its key at the first use, size, age, cosignatures and
+// problems.
 func writeSessionLog(w io.Writer, l *verify.SessionLog) {
 	if l.FirstUse && l.Key != "" {
 		fmt.Fprintf(w, "The log of %s was never seen from here, so its key is the server's own word:\n  %s\n", l.Server, text.Plain(l.Key))
@@ -49,7 +50,7 @@ func writeSessionLog(w io.Writer, l *verify.SessionLog) {
 	}
 }
 
-// writeEvidence describes for people what a file of evidence proves.
+// writeEvidence writes for people what a file of evidence proves: a fork of a log, or nothing.
 func writeEvidence(w io.Writer, e verify.Evidence) {
 	if e.Outcome != verify.Forked {
 		fmt.Fprintf(w, "%s: %s: %s\n", e.Outcome, e.File, text.Plain(e.Problem))
@@ -65,7 +66,7 @@ func writeEvidence(w io.Writer, e verify.Evidence) {
 	}
 }
 
-// quoteText returns an untrusted text of several lines in a form that is safe for terminals.
+// quoteText returns an untrusted text of several lines with each line indented, and without characters that control a terminal.
 func quoteText(said string) string {
 	lines := strings.Split(strings.TrimRight(said, "\n"), "\n")
 	for i, line := range lines {
@@ -82,7 +83,7 @@ type fileVerdict struct {
 	Printed bool `json:"-"` // Problem has been printed, because it is the log's
 }
 
-// Print describes the verdict about a file for people.
+// Print writes the verdict about a file for people, with what was published, compared and withdrawn.
 func (f fileVerdict) Print(w io.Writer) {
 	fmt.Fprintf(w, "%s: %s", f.Outcome, f.Subject)
 	if f.Problem != "" && !f.Printed {
@@ -103,7 +104,7 @@ func (f fileVerdict) Print(w io.Writer) {
 		printComparison(w, f)
 	}
 	for _, audited := range f.Audits {
-		writeAuditVerdict(w, audited)
+		writeAuditorVerdict(w, audited)
 	}
 	if c := f.Changed; c != nil {
 		fmt.Fprintf(w, "  note: entry %d on %s says: %s\n", c.Entry, c.Time.Local().Format(time.DateTime), text.Plain(c.Reason))
@@ -118,8 +119,8 @@ func (f fileVerdict) Print(w io.Writer) {
 	}
 }
 
-// writeAuditVerdict describes for people what an auditor found about a file.
-func writeAuditVerdict(w io.Writer, v verify.AuditVerdict) {
+// writeAuditorVerdict writes for people what an auditor says about a file.
+func writeAuditorVerdict(w io.Writer, v verify.AuditVerdict) {
 	switch v.Outcome {
 	case verify.Proven:
 		fmt.Fprintf(w, "  the auditor %s found it to be upstream's, in an audit of %s\n", text.Plain(v.Auditor), text.Count(int(v.Size), "entry", "entries"))
@@ -130,8 +131,8 @@ func writeAuditVerdict(w io.Writer, v verify.AuditVerdict) {
 	}
 }
 
-// writeAudit describes the result of an audit for people.
-func writeAudit(w io.Writer, r audit.AuditResult) {
+// writeAuditResult writes for people what `larder audit` found in a log.
+func writeAuditResult(w io.Writer, r audit.AuditResult) {
 	fmt.Fprintf(w, "Audited %s of %s: %s upstream's, %s, %s compared completely.\n", humanize.Comma(r.Audited), text.Count(int(r.Size), "entry", "entries"),
 		text.Count(int(r.Compared), "release is", "releases are"), text.Count(len(r.Differences), "differs", "differ"), text.Count(len(r.Uncompared), "was not", "were not"))
 	if r.Size > 0 {
@@ -145,7 +146,7 @@ func writeAudit(w io.Writer, r audit.AuditResult) {
 	}
 }
 
-// printComparison describes for people how the file's release compares with its upstream.
+// printComparison writes for people how the release of the file compares with its upstream. f.Upstream is not nil.
 func printComparison(w io.Writer, f fileVerdict) {
 	u := f.Upstream
 	if u.Outcome == verify.Proven {
@@ -172,7 +173,8 @@ func printComparison(w io.Writer, f fileVerdict) {
 	}
 }
 
-// describeUpstream says which upstream the bytes of a file come from.
+// describeUpstream returns, for the end of a sentence, which upstream or other origin the bytes of a file come from, and who says
+// so; "" if that is not known.
 func (f fileVerdict) describeUpstream() string {
 	if f.SRI == (logs.SRI{}) {
 		return ""
@@ -199,7 +201,8 @@ func (f fileVerdict) describeUpstream() string {
 	return from
 }
 
-// describeMirror says which other origin the bytes of a file were copied from, and who vouches for them.
+// describeMirror returns, for the end of a sentence, from which other origin the bytes of a file were copied, as m says, and who
+// vouches for them.
 func (f fileVerdict) describeMirror(m *logs.Mirror) string {
 	source := text.Plain(m.Source)
 	switch {
@@ -213,7 +216,8 @@ func (f fileVerdict) describeMirror(m *logs.Mirror) string {
 	return ", self-asserted by " + source
 }
 
-// writePageReport describes the result of verifying a page for people.
+// writePageReport writes for people the result of verifying a page: its references, findings, and the headers with which it could
+// be served.
 func writePageReport(w io.Writer, r *verify.PageReport) {
 	if r.Outcome == verify.Nothing {
 		fmt.Fprintf(w, "%s: the page loads no script, style sheet or frame and runs no code\n", r.Outcome)
@@ -244,7 +248,7 @@ func writePageReport(w io.Writer, r *verify.PageReport) {
 	}
 }
 
-// describeWatched describes an event of a watched log in a line.
+// describeWatched returns an event in a watched log as a line for people.
 func describeWatched(e verify.WatchEvent) string {
 	line := fmt.Sprintf("%s  %-16s  %s", e.Time.Local().Format(time.DateTime), e.Kind, text.Plain(e.Text))
 	if e.Entry != nil {
@@ -256,5 +260,5 @@ func describeWatched(e verify.WatchEvent) string {
 	return line
 }
 
-// describeNote returns a notice as a line for standard error.
+// describeNote returns a note as a line for standard error, which begins with the program's name.
 func describeNote(note string) string { return "larder: " + text.Plain(note) }

@@ -48,7 +48,7 @@ var exitOf = map[verify.Outcome]int{
 // maxMemory is the memory limit of the garbage collector, for servers that make larder verify use more than usual.
 const maxMemory = 160 << 20
 
-// newVerify returns the command larder verify.
+// newVerify returns the command `larder verify`, which verifies URLs, files, pages, proofs and evidence.
 func newVerify(a *cli) *cobra.Command {
 	v := verification{maxAge: verify.DefaultMaxAge}
 	cmd := &cobra.Command{
@@ -112,9 +112,9 @@ larder fsck. See docs/audit-log.md.`,
 			case v.proof != "" && v.evidence != "":
 				return errors.New("--proof and --evidence cannot be given together")
 			case v.proof != "":
-				return argumentCount(1, 1)(cmd, args)
+				return checkArgumentCount(1, 1)(cmd, args)
 			case v.evidence == "":
-				return argumentCount(1, -1)(cmd, args)
+				return checkArgumentCount(1, -1)(cmd, args)
 			case len(args) > 0:
 				return fmt.Errorf("verify takes no URL or FILE besides --evidence, but got %q", args)
 			}
@@ -191,7 +191,8 @@ type subject struct {
 	verify.Subject
 }
 
-// prepare parses the arguments of larder verify and reads the keys. The error is a mistake in the command line.
+// prepare parses the arguments of larder verify into subjects, in their order, and completes v: it reads the keys that the flags
+// name and sets the default of --known-logs. With --proof there are no subjects. The error is a mistake in the command line.
 func (v *verification) prepare(args []string) ([]subject, error) {
 	as := v.as
 	if v.proof != "" {
@@ -247,7 +248,7 @@ func (v *verification) prepare(args []string) ([]subject, error) {
 	return subjects, nil
 }
 
-// prepareTrust reads the keys in the flags and checks that enough witnesses are given.
+// prepareTrust replaces files of keys in the flags by the keys, and checks that as many witnesses are given as are required.
 func (v *verification) prepareTrust() error {
 	var err error
 	if v.key, err = verify.ReadKey(v.key); err != nil {
@@ -271,8 +272,8 @@ func (v *verification) prepareTrust() error {
 // rootFlag describes --root.
 const rootFlag = "verifier `KEY` of the log's offline root key, or a file with it, whose list of keys counts in place of --key"
 
-// readRootKey returns the root key that an argument is, or that is in the file whose path it is. Giving the log's key too is
-// an error.
+// readRootKey returns the root key from the argument of --root, which is the key or the path of a file with it; "" for "". key is
+// that of --key: if both are given, that is an error.
 func readRootKey(argument, key string) (string, error) {
 	root, err := verify.ReadKey(argument)
 	switch {
@@ -284,7 +285,8 @@ func readRootKey(argument, key string) (string, error) {
 	return root, nil
 }
 
-// prepareAuditors parses the auditors in the flags. All of them are required unless --auditors is given.
+// prepareAuditors parses the auditors in the flags. given says that --auditors is given, how many of them are enough; otherwise
+// all are required.
 func (v *verification) prepareAuditors(given bool) error {
 	for _, argument := range v.auditors {
 		auditor, err := verify.ParseAuditor(argument)
@@ -303,7 +305,8 @@ func (v *verification) prepareAuditors(given bool) error {
 	return nil
 }
 
-// verifySubjects verifies URLs and files, and prints the verdicts.
+// verifySubjects verifies URLs and files, and prints the verdicts. If not all are proven, it returns a [verdict] with the exit
+// code of the worst.
 func (a *cli) verifySubjects(ctx context.Context, v verification, subjects []subject) error {
 	session, done, err := a.newSession(v)
 	if err != nil {
@@ -347,7 +350,8 @@ func (v verification) newTrust() verify.Trust {
 	return verify.Trust{Key: v.key, Root: v.root, Witnesses: v.witnesses, Need: v.need, MaxAge: v.maxAge}
 }
 
-// newSession returns a session that verifies by the flags, and a function that closes what it uses.
+// newSession returns a session that verifies by the flags, and a function that closes what it uses. It also limits the memory of
+// the process.
 func (a *cli) newSession(v verification) (*verify.Session, func(), error) {
 	debug.SetMemoryLimit(maxMemory)
 	known, err := verify.ReadKnown(v.known)

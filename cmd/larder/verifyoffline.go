@@ -12,7 +12,8 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// verifyProof verifies a file offline by its proof, and prints the verdict.
+// verifyProof verifies a file without a network by the proof that the flags name, and prints the result. If the file was not
+// proven to be published, it returns a [verdict] with the exit code.
 func (a *cli) verifyProof(v verification, file string) error {
 	var name verify.Name
 	var err error
@@ -43,7 +44,7 @@ type checkedProof struct {
 	verify.Result
 }
 
-// print describes the verdict for people.
+// print writes for people what the proof proves about the file.
 func (p checkedProof) print(w io.Writer) {
 	if p.Outcome != verify.Published {
 		fmt.Fprintf(w, "%s: %s: %s\n", p.Outcome, p.Subject, text.Plain(p.Problem))
@@ -56,7 +57,8 @@ func (p checkedProof) print(w io.Writer) {
 	fmt.Fprintln(w, "  whether it was withdrawn since, only the log's server tells: larder verify URL")
 }
 
-// verifyEvidence verifies a file of evidence offline, and prints what it proves.
+// verifyEvidence verifies a file of evidence without a network, and prints what it proves. It always returns an error: a
+// [verdict] with the exit code, which says whether the log has forked.
 func (a *cli) verifyEvidence(v verification) error {
 	found, err := verify.VerifyEvidence(v.evidence, v.key)
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 // exitAdvice is the exit code if everything is proven but the page has another problem.
 const exitAdvice = 8
 
-// verifyPage verifies what a web page loads, and prints the report.
+// verifyPage verifies what the web page at the URL or path at loads, and prints the report. If something is not proven or wrong,
+// it returns a [verdict] with the exit code.
 func (a *cli) verifyPage(ctx context.Context, v verification, at string) error {
 	session, done, err := a.newSession(v)
 	if err != nil {

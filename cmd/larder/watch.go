@@ -15,7 +15,7 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// newWatch returns the command larder log watch.
+// newWatch returns the command `larder log watch`, which reports events in a log.
 func newWatch(a *cli) *cobra.Command {
 	var w app.Watch
 	var once, asJSON bool
@@ -39,7 +39,7 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 		Example: `  larder log watch --log https://cdn.example.com --package jquery
   larder log watch --log https://cdn.example.com --package sigstore --repository https://github.com/sigstore/sigstore-js
   larder log watch --log https://cdn.example.com --once --json`,
-		Args: argumentCount(0, 0),
+		Args: checkArgumentCount(0, 0),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false

@@ -26,6 +26,7 @@ key is there.`
 // releaseFlags apply only if no process runs.
 var releaseFlags = append([]string{"keys"}, assetFlags...)
 
+// newWithdraw returns the command `larder withdraw`, which withdraws a release or, with --undo, restores it.
 func newWithdraw(a *cli) *cobra.Command {
 	var request app.WithdrawRequest
 	var yes, undo bool
@@ -47,7 +48,7 @@ without the attestation that its package JSON requires by now also needs --witho
 		Example: `  larder withdraw left-pad 1.3.1 --reason "published with a stolen token, see https://example.com/advisory"
   larder withdraw left-pad 1.3.1 --reason "court order 12/34" --erase
   larder withdraw left-pad 1.3.1 --undo --reason "the owner confirms that it is theirs"`,
-		Args:       argumentCount(2, 2),
+		Args:       checkArgumentCount(2, 2),
 		SuggestFor: []string{"restore", "remove"},
 	}
 	a.addFlags(cmd, dataFlags, releaseFlags)
@@ -60,7 +61,7 @@ without the attestation that its package JSON requires by now also needs --witho
 	asJSON := addJSONFlag(cmd)
 	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
 		request.Package, request.Version = args[0], args[1]
-		if err := needReason(request.Reason); err != nil {
+		if err := checkReason(request.Reason); err != nil {
 			return err
 		}
 		if override != "" && !undo {
@@ -79,14 +80,16 @@ without the attestation that its package JSON requires by now also needs --witho
 	return cmd
 }
 
-func needReason(reason string) error {
+// checkReason returns a mistake if the reason for a withdrawal is blank.
+func checkReason(reason string) error {
 	if strings.TrimSpace(reason) == "" {
 		return settings.Mistakef("say why with --reason TEXT: the log has it, and clients that request the release get it")
 	}
 	return nil
 }
 
-// runReleaseOperation runs an operation on a release and prints its result.
+// runReleaseOperation runs the operation o, a withdrawal or restoration, in the process that has the data folder open or in this
+// one. It prints the result with print, or as JSON. It returns an error if files could not be erased.
 func runReleaseOperation[Request any](ctx context.Context, a *cli, o app.Operation[Request, any, *app.Withdrawn], request Request, asJSON bool, print func(*app.Withdrawn, io.Writer) error) error {
 	open := a.openForWriting(app.WriterOptions{Existing: true, Signing: app.SignedIfKey})
 	return a.withClient(ctx, releaseFlags, open, func(client *app.Client) error {
@@ -112,7 +115,8 @@ func pronounFor(n int) string {
 	return "them"
 }
 
-// confirmErasing asks the operator at the terminal to type the version, and returns an error without that.
+// confirmErasing asks the operator at the terminal in, with a question on out, to type the version of the release. It returns an
+// error if the line differs, in is no terminal, or ctx ends.
 func confirmErasing(ctx context.Context, in *os.File, out io.Writer, name, version string) error {
 	if !term.IsTerminal(int(in.Fd())) {
 		return settings.Mistakef("--erase cannot be undone; where no person can be asked, add --yes")
@@ -134,7 +138,7 @@ func confirmErasing(ctx context.Context, in *os.File, out io.Writer, name, versi
 	}
 }
 
-// printWithdrawn prints the result of a withdrawal.
+// printWithdrawn prints for people the result of a withdrawal and of an erasure.
 func printWithdrawn(a *app.Withdrawn, w io.Writer) error {
 	if r := a.Release; r != nil {
 		fmt.Fprintf(w, "%s %s is withdrawn (log entry %d): %s\n", r.Package, r.Version, r.Entry, text.Plain(r.Reason))
@@ -165,7 +169,7 @@ func printWithdrawn(a *app.Withdrawn, w io.Writer) error {
 	return err
 }
 
-// printRestored prints the result of a restoration.
+// printRestored prints for people the result of the restoration of a withdrawn release.
 func printRestored(a *app.Withdrawn, w io.Writer) error {
 	r := a.Release
 	_, err := fmt.Fprintf(w, "%s %s is served again as it was (log entry %d): %s under %s\n", r.Package, r.Version, r.Entry, formatCount(len(r.Files), "URL", "URLs"), a.Prefix)

@@ -214,9 +214,9 @@ func (r *Reader) backUp(ctx context.Context, q BackupRequest, report func(Backup
 	return result, err
 }
 
-// backUpNow makes a backup in the target of q, and returns how many log entries it has. If no backup in that target was restored
-// as a test within a month, it also does that. It stores the outcomes for `larder doctor`. Only one backup of a data folder is
-// made at a time.
+// backUpNow makes a backup in the target of q, and returns how many log entries it has. If no backup in that target was
+// successfully restored as a test within a month, or the last test failed, it also does that. It stores the outcomes for `larder
+// doctor`. Only one backup of a data folder is made at a time.
 func (r *Reader) backUpNow(ctx context.Context, q BackupRequest, report func(BackupProgress)) (size int64, err error) {
 	target := q.Target
 	if q.Endpoint == "" {

@@ -55,8 +55,8 @@ func (b takeoverBackoff) afterFailure(err error, first time.Duration) takeoverBa
 	return b
 }
 
-// takeoverAfter returns the backoff for the run after one of the role ended, which ended without an error. A follower's is kept; a
-// leader's keeps its time, and counts failures from zero again. Other roles have none.
+// takeoverAfter returns the takeover backoff for the run that follows one of the role ended, which ended without an error. A
+// follower's is kept; a leader's keeps its time, and counts failures from zero again. Other roles have none.
 func takeoverAfter(ended role) takeoverBackoff {
 	switch ended := ended.(type) {
 	case followerRole:

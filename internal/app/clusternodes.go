@@ -214,7 +214,7 @@ func (n *clusterNode) ownStatus() Node {
 }
 
 // reportStatus writes the status of this node to the bucket, for the other nodes and `larder nodes`, after changes and every 30
-// seconds until ctx ends. Then it removes it. After an error it tries again.
+// seconds until ctx ends. Then it removes the status from the bucket. After an error it tries again.
 func (n *clusterNode) reportStatus(ctx context.Context) {
 	var reported Node
 	for wait := time.Duration(0); retry.Sleep(ctx, wait) == nil; wait = reportCheckInterval {

@@ -116,7 +116,8 @@ func (l *clusterLeader) saveOutbox(ctx context.Context) error {
 	return nil
 }
 
-// saveOutboxRegularly saves the outbox at intervals until ctx ends. It logs errors, and tries again.
+// saveOutboxRegularly saves the outbox (schedules, webhooks and unsent messages) in the bucket at intervals until ctx ends. It
+// logs errors, and tries again.
 func (l *clusterLeader) saveOutboxRegularly(ctx context.Context) {
 	for retry.Sleep(ctx, outboxInterval) == nil {
 		if err := l.saveOutbox(ctx); err != nil && ctx.Err() == nil {
@@ -125,7 +126,8 @@ func (l *clusterLeader) saveOutboxRegularly(ctx context.Context) {
 	}
 }
 
-// explainNotShared adds to an error of saving the outbox that only this node has the change. It returns nil for nil.
+// explainNotShared adds to err, an error of saving the outbox (schedules and webhooks) in the bucket, that only this node has the
+// change. It returns nil for nil.
 func explainNotShared(err error) error {
 	if err == nil {
 		return nil

@@ -67,6 +67,7 @@ type lockedError struct {
 	by   *Process // that process, nil if it is not known
 }
 
+// Error says which process has the folder open, if it is known, and what the operator can do.
 func (e *lockedError) Error() string {
 	if e.by != nil && e.by.Address != "" {
 		return fmt.Sprintf("another larder, process %d, serves %s from %s; use that, stop it, or choose another folder with --data", e.by.PID, e.by.Address, e.data)

@@ -128,8 +128,8 @@ func (r *roleRun) openDamagedFolder() (folder *Reader, readable bool, err error)
 	return folder, readable, nil
 }
 
-// addSigner opens the signer of the log, which creates the key if it is missing. So it is called after all checks of the settings.
-// A [*readOnlyError] says that the process may still serve read-only.
+// addSigner opens the signer of the log, which creates the key if it is missing, and adds the part that runs the signer. The role
+// calls it after all checks of the settings. A [*readOnlyError] says that the process may still serve read-only.
 func (r *roleRun) addSigner(w *Writer) error {
 	if err := w.openSigner(r.logger, r.metrics); err != nil {
 		return r.asReadOnly(err)

@@ -55,8 +55,9 @@ func (d *documents) close() error {
 	return nil
 }
 
-// render renders one document in a worker process. Only requests for the imports of modules with the same owner, a release, share
-// a process, so that it finds the modules that others import. A [*document.RefusedError] says that the document would fail again.
+// render renders one document in a worker process. Requests to find the imports of modules share a process if they have the same
+// owner, a release; every other document gets a process of its own. A [*document.RefusedError] says that the document would fail
+// again.
 func (d *documents) render(ctx context.Context, owner string, r document.Request) (document.Result, error) {
 	if r.Kind != document.Imports {
 		owner = "" // so that no other document is rendered in the process

@@ -56,8 +56,9 @@ func (standalone) localCommands(all operations, schedule http.Handler) (operatio
 	return all, schedule
 }
 
-// writerConfig returns how the run opens the data folder for writing: whether the catalogue is followed, who receives the bot's
-// events, which are also counted in the metrics, and how many processors recompression may use beside a site.
+// writerConfig returns how the run opens the data folder for writing: the outbox sends what is due; the catalogue is followed if
+// the process fills the folder; the bot's events are counted in the metrics and passed to s.Events; and recompression leaves a
+// processor to a site.
 func (s Server) writerConfig(r *roleRun) writerConfig {
 	c := writerConfig{
 		open:   openOptions{working: true, address: r.self.Address},

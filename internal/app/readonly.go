@@ -37,6 +37,8 @@ type readOnlyError struct {
 }
 
 func (e *readOnlyError) Error() string { return e.err.Error() }
+
+// Unwrap returns the reason.
 func (e *readOnlyError) Unwrap() error { return e.err }
 
 // asReadOnly wraps err, an error of opening the data folder or the key folder, in a [*readOnlyError], so that the process serves

@@ -192,8 +192,8 @@ func (r *roleRun) withTLS(o server.HTTPOptions) (server.HTTPOptions, error) {
 	return o, nil
 }
 
-// removeReadyFile removes the ready file that a process left which was killed. It returns nil if there is no such file, or the
-// settings name none.
+// removeReadyFile removes the ready file, which tells other programs that the process serves, if a process that was killed has
+// left it. It returns nil if there is no such file, or the settings name none.
 func (r *roleRun) removeReadyFile() error {
 	if r.settings.ReadyFile == "" {
 		return nil

@@ -43,7 +43,7 @@ func upkeepFile(data string, job upkeepJob) string {
 	return filepath.Join(data, "upkeep", string(job)+".json")
 }
 
-// readUpkeep returns the record of a job; the zero record if the job has never run.
+// readUpkeep reads the record of a job's last runs from the data folder data; the zero record if the job has never run.
 func readUpkeep(data string, job upkeepJob) (record upkeepRecord, err error) {
 	text, err := os.ReadFile(upkeepFile(data, job))
 	if errors.Is(err, fs.ErrNotExist) {

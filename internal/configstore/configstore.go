@@ -76,6 +76,7 @@ type ConflictError struct {
 	Current Version // that is in force; without its content
 }
 
+// Error says which version was replaced during the change, and which one is in force.
 func (e *ConflictError) Error() string {
 	return fmt.Sprintf("nothing was changed: version %d was replaced during the change, and version %d (%s) is in force; compare it, then repeat the change if necessary", e.Base, e.Current.Number, e.Current.Origin)
 }

@@ -333,8 +333,8 @@ func (s *Store) problemOf(p problem) error {
 }
 
 // upload uploads the versions that all, a listing of the authority, lacks, if this store owns the record. It records whether the
-// authority is behind, else that it has confirmed the version in force. It returns false if an upload failed, and true if nothing
-// was to upload. The caller holds changing.
+// authority is still behind, else that the authority has confirmed the version in force. It returns false if an upload failed.
+// The caller holds changing.
 func (s *Store) upload(ctx context.Context, all []stored) bool {
 	var err error
 	if s.owns {

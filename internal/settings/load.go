@@ -32,8 +32,9 @@ func EnvName(flag string) string {
 // or larder-something. They are not meant for us, and refusing them would stop Larder from starting there.
 var serviceLink = lazyregexp.New(`^LARDER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// Load sets what no flag has set: from the variables in environ, NAME=VALUE each, then from the configuration file. It returns all
-// mistakes in them, each with its place, or else one in settings that depend on one another.
+// Load sets what no flag has set: from the variables in environ, NAME=VALUE each, then from the configuration file, then from the
+// profile. It also reads the GitHub token and the bucket's region from environ. It returns all mistakes in variables and file,
+// each with its place, or else one in settings that depend on one another.
 func (s *Settings) Load(environ []string) error {
 	s.environ = environ
 	s.Token, s.TokenFrom = findGitHubToken(environ)

@@ -428,6 +428,7 @@ type Mistake struct{ Err error }
 // Mistakef returns a Mistake with the error of [fmt.Errorf].
 func Mistakef(format string, args ...any) Mistake { return Mistake{fmt.Errorf(format, args...)} }
 
+// Error returns the text of the mistake.
 func (m Mistake) Error() string { return m.Err.Error() }
 
 // Unwrap returns the error that describes the mistake.
