@@ -102,8 +102,8 @@ func (p *place) isReady() bool { return p.cluster == nil || p.cluster.Member.Clo
 // readyTimeout is how long a request that is not repeated by itself waits for a room that is not ready.
 const readyTimeout = 2 * time.Second
 
-// waitUntilReady waits until isReady, for a room that the nodes of a cluster share. It returns false if ctx or readyTimeout ends
-// before.
+// waitUntilReady waits until the process knows what time it is in a room that the nodes of a cluster share, and then returns
+// true. It returns false if ctx or readyTimeout ends before.
 func (p *place) waitUntilReady(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

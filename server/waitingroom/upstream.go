@@ -28,7 +28,7 @@ type upstream struct {
 }
 
 // newUpstream returns the reverse proxy to a room's upstream servers. It counts response times in limit. It removes tickets from
-// requests, tells the upstream about the client, and carries out the upstream's commands to the room.
+// requests, adds who the client is, and carries out the commands to the room in responses.
 func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time, limit *autoLimit) *upstream {
 	u := &upstream{balancer: newBalancer(room, logger, now, limit)}
 	u.proxy = httputil.ReverseProxy{

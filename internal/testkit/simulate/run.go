@@ -326,8 +326,8 @@ func (r *run) takeMessage(slot int32) message {
 	return m
 }
 
-// endDraw decides about the users who have waited for slots from the global object, with those that have come. It starts another
-// draw for the users who came since.
+// endDraw decides about the users who have waited for slots from the global object, with those that have come by now: after the
+// response, or after the timeout. It starts another draw for the users who came since.
 func (r *run) endDraw(i int32) {
 	s := &r.sites[i]
 	pending := s.pending
@@ -396,7 +396,7 @@ func (r *run) visit(i int32) {
 }
 
 // findSite returns the data centre with the number site or, if that is down, the next one that is not. If all are down, it
-// returns the first.
+// returns the data centre with that number.
 func (r *run) findSite(site int) *site {
 	for k := range r.sites {
 		if s := &r.sites[(site+k)%len(r.sites)]; !s.down {

@@ -55,13 +55,14 @@ func (c *Clock) Known() bool {
 // WhenKnown returns a channel that is closed once the leader's time is known.
 func (c *Clock) WhenKnown() <-chan struct{} { return c.known }
 
-// setKnown makes Known return true from now on. On the leader's node it is called without setBy, because all others follow its
+// setKnown makes Known return true from now on. On the leader's node it is called without setByLeader, because all others follow its
 // clock.
 func (c *Clock) setKnown() { c.learned.Do(func() { close(c.known) }) }
 
-// setBy sets the clock by the leader's, which showed at some time between the request, sent at the monotonic time asked, and now.
-// It returns false if this clock is too far ahead of the leader's: it then stands still until the leader's has caught up.
-func (c *Clock) setBy(at time.Time, asked time.Duration) bool {
+// setByLeader sets the clock by the leader's, which showed at some time between the request, sent at the monotonic time asked,
+// and now. It returns false if this clock is too far ahead of the leader's: it then stands still until the leader's has caught
+// up.
+func (c *Clock) setByLeader(at time.Time, asked time.Duration) bool {
 	c.setting.Lock()
 	defer c.setting.Unlock()
 	now := c.elapsed()

@@ -83,7 +83,7 @@ func (m *Member) AcceptResponse(q *SentRequest, a Response) (*queue.State, error
 	case a.Refused != "":
 		return nil, &RefusedError{a.Refused}
 	}
-	if m.follows = m.Clock.setBy(a.Now, q.at); !m.follows {
+	if m.follows = m.Clock.setByLeader(a.Now, q.at); !m.follows {
 		return nil, errAhead
 	}
 	return a.State, nil

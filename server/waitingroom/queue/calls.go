@@ -41,7 +41,7 @@ type Call struct {
 
 // reserveFreeSlots reserves all free slots for the visitors who are next in line, and calls those of them who hold an event
 // stream. It does nothing without a lease, if all visitors have to queue, or so shortly before the end of a minute that a
-// reservation would lapse at once.
+// reservation would lapse at once. It works under the allocator Counter and the methods FIFO and Random only.
 func (d *DataCentre) reserveFreeSlots() {
 	s := &d.settings
 	if d.ready+len(d.calls.returned) == 0 || s.QueueAll || s.Suspended || s.Allocator != Counter || s.Method != FIFO && s.Method != Random || !d.now.Before(d.leaseUntil) {

@@ -408,8 +408,9 @@ func (d *DataCentre) Revoke(now time.Time, id TicketID, everywhere bool) {
 	d.endSession(id, r, d.now, &d.settings)
 }
 
-// Report returns the next report for the global object, and starts to count Want anew. Reports are cumulative, so the caller may
-// send each one or lose it, but not keep one back to send it in place of a later one.
+// Report returns the next report for the global object: how many visitors are active and wait, the counts of the last minutes,
+// and how many visitors want slots, which it then counts from zero again. The next report has the same counts and newer ones, so
+// a report may be lost.
 func (d *DataCentre) Report(now time.Time) Report {
 	d.advance(now)
 	d.seq++

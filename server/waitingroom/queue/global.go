@@ -146,8 +146,8 @@ func (g *Global) isComplete(r *reporter) bool {
 
 // Receive stores a data centre's report, renews the data centre's lease (until when it may admit visitors and renew sessions)
 // and, within the limits, grants it more slots. The returned State is the response for the data centre. An old or repeated report
-// renews the lease but gets no new grants. A report with numbers out of bounds, or from an incarnation that a newer one has
-// replaced, changes nothing and gets a response without lease and grants.
+// renews the lease but gets no new grants. A report with numbers out of bounds, or the first one of an incarnation when a newer
+// incarnation is known, changes nothing and gets a response without lease and grants.
 func (g *Global) Receive(now time.Time, report Report) State {
 	g.advance(now)
 	s := &g.settings

@@ -51,7 +51,7 @@ func (d *DataCentre) TakeChanges() (rows []Change, head []byte) {
 	return rows, head
 }
 
-// pack writes a row of the journal to p, or reads it from p into r.
+// pack appends a row of the journal to p or, if p reads, sets r from it.
 func (r *row) pack(p *pack) {
 	kind := r.kind
 	if r.elsewhere {
@@ -68,8 +68,8 @@ func (r *row) pack(p *pack) {
 	packInt(p, &r.at)
 }
 
-// packHead writes the head of the journal to p, or reads it into d: the identity, times, counts of each minute, and how many
-// visitors wait in each bucket. The visitors that it reads go to d.absent.
+// packHead appends the head of the journal to p or, if p reads, sets d from it: the name, times, counts of each minute, and how
+// many visitors wait in each bucket. The waiting visitors that it reads go to d.absent.
 func (d *DataCentre) packHead(p *pack) {
 	p.string(&d.name)
 	packInt(p, &d.incarnation)

@@ -49,7 +49,8 @@ func (p *pack) fail(wrong bool) {
 	}
 }
 
-// packInt writes the integer at n as a variable-length number, or reads it into n. On failure n stays.
+// packInt appends the integer at n to the snapshot as a variable-length number or, in a pack that reads, sets it to the next one.
+// If reading fails, n stays as it is.
 func packInt[T ~int | ~int64 | ~uint64 | ~uint8](p *pack, n *T) {
 	if !p.reading {
 		p.bytes = binary.AppendVarint(p.bytes, int64(*n))
@@ -62,7 +63,7 @@ func packInt[T ~int | ~int64 | ~uint64 | ~uint8](p *pack, n *T) {
 	}
 }
 
-// bool writes the value at b, or reads it into b.
+// bool appends the value at b to the snapshot or, in a pack that reads, sets it to the next one.
 func (p *pack) bool(b *bool) {
 	n := 0
 	if *b {
@@ -72,7 +73,8 @@ func (p *pack) bool(b *bool) {
 	*b = n != 0
 }
 
-// time writes a time to the nanosecond, or reads it. The zero time is stored as 0.
+// time appends a time to the snapshot, to the nanosecond, or, in a pack that reads, sets it to the next one. The zero time is
+// stored as 0.
 func (p *pack) time(t *time.Time) {
 	n := int64(0)
 	if !t.IsZero() {
@@ -84,7 +86,7 @@ func (p *pack) time(t *time.Time) {
 	}
 }
 
-// raw writes the bytes of b, or fills b with the next len(b) bytes.
+// raw appends the bytes of b to the snapshot or, in a pack that reads, fills b with the next len(b) bytes.
 func (p *pack) raw(b []byte) {
 	if !p.reading {
 		p.bytes = append(p.bytes, b...)
@@ -94,7 +96,7 @@ func (p *pack) raw(b []byte) {
 	p.bytes = p.bytes[copy(b, p.bytes):]
 }
 
-// string writes a string with its length, or reads it into s.
+// string appends a string and its length to the snapshot or, in a pack that reads, sets it to the next one.
 func (p *pack) string(s *string) {
 	b := make([]byte, p.length(len(*s)))
 	copy(b, *s)
@@ -102,8 +104,8 @@ func (p *pack) string(s *string) {
 	*s = string(b)
 }
 
-// length writes n, the length of a list, and returns it; or reads a length and returns that. Each member takes at least one byte,
-// so a length beyond the remaining bytes fails, and 0 is returned.
+// length appends n, the length of a list, to the snapshot and returns it. In a pack that reads it ignores n and returns the next
+// length. Each member takes at least one byte, so a length beyond the remaining bytes makes reading fail, and 0 is returned.
 func (p *pack) length(n int) int {
 	packInt(p, &n)
 	p.fail(n < 0 || n > len(p.bytes))
@@ -113,8 +115,8 @@ func (p *pack) length(n int) int {
 	return n
 }
 
-// packList writes a list with its length, or replaces it by the list that it reads. It calls member for each member, to write or
-// read it.
+// packList appends a list and its length to the snapshot or, in a pack that reads, replaces it by the next one. It calls member
+// for each member, to append or read that.
 func packList[T any](p *pack, list *[]T, member func(*T)) {
 	if n := p.length(len(*list)); p.reading {
 		*list = nil
@@ -127,8 +129,8 @@ func packList[T any](p *pack, list *[]T, member func(*T)) {
 	}
 }
 
-// packMap writes a map by minutes in ascending order, or replaces it by the map that it reads. It calls value for each value, to
-// write or read it.
+// packMap appends a map to the snapshot, by minutes in ascending order, or, in a pack that reads, replaces it by the next one. It
+// calls value for each value, to append or read that.
 func packMap[T any](p *pack, m *map[Minute]T, value func(*T)) {
 	minutes := slices.Sorted(maps.Keys(*m))
 	if p.reading {
@@ -165,7 +167,7 @@ func RestoreGlobal(data []byte, s Settings, now time.Time) (*Global, error) {
 	return g, nil
 }
 
-// pack writes the state of the global object to p, or reads it from p into g.
+// pack appends the state of the global object to the snapshot p or, if p reads, sets the state from it.
 func (g *Global) pack(p *pack) {
 	p.time(&g.now)
 	p.bool(&g.holding)
@@ -190,7 +192,7 @@ func (g *Global) pack(p *pack) {
 	})
 }
 
-// pack writes what the global object knows about a data centre to p, or reads it from p into r.
+// pack appends what the global object knows about a data centre to the snapshot p or, if p reads, sets r from it.
 func (r *reporter) pack(p *pack) {
 	p.string(&r.DataCentre)
 	packInt(p, &r.Incarnation)
@@ -211,12 +213,13 @@ func (r *reporter) pack(p *pack) {
 	p.bool(&r.Ended)
 }
 
-// buckets writes a list of buckets, or reads it. Ticks within a bucket are not stored.
+// buckets appends a list of buckets to the snapshot or, in a pack that reads, replaces it by the next one. Ticks within a bucket
+// are not stored.
 func (p *pack) buckets(list *[]Bucket) {
 	packList(p, list, func(b *Bucket) { packInt(p, &b.Minute); packInt(p, &b.Waiting) })
 }
 
-// counts writes the counts of a minute, or reads them into c.
+// counts appends the counts of a minute to the snapshot or, in a pack that reads, sets them to the next ones.
 func (p *pack) counts(c *MinuteCounts) {
 	packInt(p, &c.Minute)
 	packInt(p, &c.Charged)

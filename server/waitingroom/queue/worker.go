@@ -203,7 +203,8 @@ func (d *DataCentre) MergeReport(now time.Time, report WorkerReport) WorkerState
 	}
 }
 
-// mergeTicket counts a ticket that a worker has admitted, renewed or had wait. It ignores a ticket if its row is as new.
+// mergeTicket counts a ticket that a worker has admitted, renewed or had wait, and counts its visitor as active or waiting here.
+// It ignores a ticket that is older than what is known of it, or that waits although it was admitted.
 func (d *DataCentre) mergeTicket(t *Ticket) {
 	r, known := d.rows[t.ID]
 	if t.Waiting() {

@@ -72,8 +72,10 @@ func (r *Record) offer(ctx context.Context, file config.File, when string) error
 	return err
 }
 
-// needsOffer reports whether the rooms file has changed since this node last read it and is not in force, so that the node offers
-// it as the next version. It returns a [*SupersededError] if the file is that of an older version.
+// needsOffer reports whether this node should offer its rooms file as the next version: the file has changed since the node last
+// read it, and is not in force. A default file that no setting names, and a file that the node reads for the first time, are not
+// offered if a version exists. An isolated node offers any file that is not in force. It returns a [*SupersededError] if the file
+// is that of an older version.
 func (r *Record) needsOffer(file config.File) (offer bool, err error) {
 	hash, last := file.Hash(), r.lastReadFile()
 	current, ok := r.store.Get()
