@@ -185,8 +185,8 @@ func (g *guard) haltIfEnded() {
 	}
 }
 
-// guardFile returns the created file f wrapped so that the guard handles its errors and records how much of it is written and synced. f and err are
-// the results of creating it.
+// guardFile returns the created file f wrapped so that its errors go through guard.checkWrite, which makes the store read-only rather than let Pebble
+// end the process, and so that it is recorded how much of it is written and synced. f and err are the results of creating it.
 func (fs guardFS) guardFile(name string, f vfs.File, err error) (vfs.File, error) {
 	if err := fs.guard.checkWrite(name, err); err != nil {
 		return nil, err
@@ -199,14 +199,16 @@ func (fs guardFS) guardFile(name string, f vfs.File, err error) (vfs.File, error
 	return guarded, nil
 }
 
-// Create implements [vfs.FS]: the guard handles errors of creating the file and of writing to it.
+// Create implements [vfs.FS]. Errors of creating the file, and later of writing to it, go through guard.checkWrite, which may make the store
+// read-only and never return.
 func (fs guardFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	fs.guard.haltIfEnded()
 	f, err := fs.FS.Create(name, c)
 	return fs.guardFile(name, f, err)
 }
 
-// ReuseForWrite implements [vfs.FS]: the guard handles errors of reusing the file under a new name and of writing to it.
+// ReuseForWrite implements [vfs.FS]: it reuses a file under a new name. Errors of that, and later of writing to it, go through guard.checkWrite,
+// which may make the store read-only and never return.
 func (fs guardFS) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	fs.guard.haltIfEnded()
 	fs.guard.disk.recordRemoved(fs.PathBase(oldname))
@@ -253,7 +255,8 @@ func (fs guardFS) Remove(name string) error {
 	return fs.FS.Remove(name)
 }
 
-// OpenDir implements [vfs.FS]. The guard handles errors of syncing the folder, which makes new files durable.
+// OpenDir implements [vfs.FS]. Errors of syncing the folder, which makes new files durable, go through guard.checkWrite, which may make the store
+// read-only.
 func (fs guardFS) OpenDir(name string) (vfs.File, error) {
 	f, err := fs.FS.OpenDir(name)
 	if err != nil {
@@ -271,7 +274,8 @@ type guardedFile struct {
 	immutable string // the name of a table or blob file, without the folder
 }
 
-// Write implements [vfs.File]. It counts the written bytes; the guard handles errors.
+// Write implements [vfs.File], and counts the written bytes. An error goes through guard.checkWrite, which may make the store read-only and never
+// return.
 func (f guardedFile) Write(p []byte) (int, error) {
 	f.guard.haltIfEnded()
 	n, err := f.File.Write(p)
@@ -281,7 +285,7 @@ func (f guardedFile) Write(p []byte) (int, error) {
 	return n, f.guard.checkWrite(f.name, err)
 }
 
-// WriteAt implements [vfs.File]. The guard handles errors.
+// WriteAt implements [vfs.File]. An error goes through guard.checkWrite, which may make the store read-only and never return.
 func (f guardedFile) WriteAt(p []byte, offset int64) (int, error) {
 	n, err := f.File.WriteAt(p, offset)
 	return n, f.guard.checkWrite(f.name, err)
@@ -293,7 +297,8 @@ func (f guardedFile) Sync() error { return f.syncWith(f.File.Sync) }
 // SyncData implements [vfs.File], see syncWith.
 func (f guardedFile) SyncData() error { return f.syncWith(f.File.SyncData) }
 
-// syncWith syncs the file by calling sync, and records that all bytes that were written before are on the disk. The guard handles errors.
+// syncWith syncs the file by calling sync, and records that all bytes that were written before are on the disk. An error goes through
+// guard.checkWrite, which may make the store read-only and never return.
 func (f guardedFile) syncWith(sync func() error) error {
 	var written int64
 	if f.extent != nil {
@@ -306,13 +311,15 @@ func (f guardedFile) syncWith(sync func() error) error {
 	return f.guard.checkWrite(f.name, err)
 }
 
-// SyncTo implements [vfs.File]: it syncs the first length bytes, and reports whether it has synced the whole file. The guard handles errors.
+// SyncTo implements [vfs.File]: it syncs the first length bytes, and reports whether it has synced the whole file. An error goes through
+// guard.checkWrite, which may make the store read-only and never return.
 func (f guardedFile) SyncTo(length int64) (bool, error) {
 	full, err := f.File.SyncTo(length)
 	return full, f.guard.checkWrite(f.name, err)
 }
 
-// Close implements [vfs.File]. It records the size of a table or blob file, which is complete now; the guard handles errors.
+// Close implements [vfs.File], and records the size of a table or blob file, which is complete now. An error goes through guard.checkWrite, which may
+// make the store read-only and never return.
 func (f guardedFile) Close() error {
 	err := f.guard.checkWrite(f.name, f.File.Close())
 	if err == nil && f.immutable != "" {
