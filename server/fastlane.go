@@ -54,7 +54,7 @@ func (a *Assets) logRequest(x *lane.Exchange, out outcome) {
 	}
 	if d, ok := x.Held().(*delivery); ok {
 		d.log, d.entry = a.log, e
-		d.text = d.entry.Keep(d.text)
+		d.text = d.entry.CopyTexts(d.text)
 		return
 	}
 	e.Took = time.Since(e.Time)

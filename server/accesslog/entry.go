@@ -23,8 +23,9 @@ type Entry struct {
 	Took     time.Duration
 }
 
-// Keep has the entry's texts outlive the request: it copies them to buf, which it returns.
-func (e *Entry) Keep(buf []byte) []byte {
+// CopyTexts copies Host, Target, Referer and Agent, each cut to 2 KiB, to buf, so that the entry is valid longer than the
+// request. It returns buf, or a larger buffer in its place. The entry is valid until the caller uses the buffer again.
+func (e *Entry) CopyTexts(buf []byte) []byte {
 	texts := [...]*string{&e.Host, &e.Target, &e.Referer, &e.Agent}
 	total := 0
 	for _, s := range texts {
@@ -49,7 +50,8 @@ type stamp struct {
 	text   []byte
 }
 
-// format returns the time in a layout, to the second. It caches the text of the last second: a log always passes the same layout.
+// format returns t in UTC, in the layout of package time, to the second. It caches the text of the last second, whatever the
+// layout: a log always passes the same one. The result is valid until the next call.
 func (s *stamp) format(t time.Time, layout string) []byte {
 	if second := t.Unix(); second != s.second || s.text == nil {
 		s.second, s.text = second, t.UTC().AppendFormat(s.text[:0], layout)
@@ -57,6 +59,7 @@ func (s *stamp) format(t time.Time, layout string) []byte {
 	return s.text
 }
 
+// appendJSON appends the line of an entry as a JSON object to b. The caller holds mu.
 func (l *Log) appendJSON(b []byte, e *Entry) []byte {
 	b = append(b, `{"time":"`...)
 	b = append(b, l.stamp.format(e.Time, "2006-01-02T15:04:05")...)
@@ -87,7 +90,7 @@ func (l *Log) appendJSON(b []byte, e *Entry) []byte {
 
 const hexDigits = "0123456789abcdef"
 
-// appendString appends a text as one of JSON.
+// appendString appends s, cut to 2 KiB, as a JSON string to b. Bytes that are not UTF-8 become U+FFFD.
 func appendString(b []byte, s string) []byte {
 	s = s[:min(len(s), mostText)]
 	b = append(b, '"')
@@ -120,6 +123,7 @@ func appendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
+// appendCombined appends the line of an entry to b in the combined format of Apache and nginx. The caller holds mu.
 func (l *Log) appendCombined(b []byte, e *Entry) []byte {
 	b = l.appendClient(b, e.Time, e.Client)
 	b = append(b, " - - ["...)
@@ -141,7 +145,8 @@ func (l *Log) appendCombined(b []byte, e *Entry) []byte {
 	return append(b, "\"\n"...)
 }
 
-// appendQuoted appends a text in quotes, escaped as nginx does; none instead of an empty text.
+// appendQuoted appends s, cut to 2 KiB, to b, escaped as nginx does inside the quotes, which the caller appends. It appends none
+// in place of an empty s.
 func appendQuoted(b []byte, s, none string) []byte {
 	if s == "" {
 		return append(b, none...)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Handler returns a handler that logs the responses of next; a nil Log returns next. The handler that determines the client's address
-// must be in front of it.
+// Handler returns a handler that calls next and logs each response, also after a panic of next. A nil Log returns next. The
+// handler that determines the client's address must come before it.
 func (l *Log) Handler(next http.Handler) http.Handler {
 	if l == nil {
 		return next
@@ -42,6 +42,7 @@ type watched struct {
 // Unwrap is for http.ResponseController.
 func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// WriteHeader implements http.ResponseWriter. It records the status, unless a final one was recorded before.
 func (w *watched) WriteHeader(status int) {
 	if w.status < http.StatusOK { // what only informs may come before
 		w.status = status
@@ -49,6 +50,7 @@ func (w *watched) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
+// Write implements io.Writer. It counts the bytes that were written.
 func (w *watched) Write(p []byte) (int, error) {
 	if w.status < http.StatusOK {
 		w.status = http.StatusOK

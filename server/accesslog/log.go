@@ -88,21 +88,22 @@ type Log struct {
 	lost    uint64 // lost lines that were not reported yet
 }
 
-// Open opens the log. Close it.
+// Open opens the file of the access log for appending, creates it if necessary, and starts the goroutine that writes to it. The
+// caller closes the log.
 func Open(o Options) (*Log, error) {
 	o.Format, o.Addresses = cmp.Or(o.Format, JSON), cmp.Or(o.Addresses, Hashed)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	l := &Log{o: o, full: make(chan struct{}, 1), ending: make(chan struct{}), ended: make(chan struct{})}
 	var err error
-	if l.to, err = l.open(); err != nil {
+	if l.to, err = l.openFile(); err != nil {
 		return nil, err
 	}
 	go l.run()
 	return l, nil
 }
 
-// open opens the file of the log for appending, or returns standard output.
-func (l *Log) open() (io.WriteCloser, error) {
+// openFile opens the file of the log for appending, or returns standard output.
+func (l *Log) openFile() (io.WriteCloser, error) {
 	if l.o.File == Stdout {
 		return os.Stdout, nil
 	}
@@ -119,11 +120,11 @@ func (l *Log) Reopen() error {
 	if l.o.File == Stdout {
 		return nil
 	}
-	to, err := l.open()
+	to, err := l.openFile()
 	if err != nil {
 		return err
 	}
-	l.write()
+	l.flush()
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	old := l.to
@@ -131,7 +132,7 @@ func (l *Log) Reopen() error {
 	return old.Close()
 }
 
-// run writes what is logged.
+// run writes the buffered lines every second, and when there are many, until Close.
 func (l *Log) run() {
 	defer close(l.ended)
 	tick := time.NewTicker(writeEvery)
@@ -143,15 +144,15 @@ func (l *Log) run() {
 		case <-l.ending:
 			return
 		}
-		l.write()
+		l.flush()
 	}
 }
 
-// Close writes the buffered lines and closes the file. The caller logs nothing afterwards.
+// Close writes the buffered lines and closes the file. The caller must not call Add afterwards.
 func (l *Log) Close() error {
 	close(l.ending)
 	<-l.ended
-	l.write()
+	l.flush()
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	if l.o.File == Stdout {
@@ -160,8 +161,9 @@ func (l *Log) Close() error {
 	return l.to.Close()
 }
 
-// write writes what has been gathered.
-func (l *Log) write() {
+// flush writes the buffered lines to the file. After a failure it drops them, and logs how many lines are lost, at most once a
+// second.
+func (l *Log) flush() {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	l.mu.Lock()
@@ -196,7 +198,7 @@ func (l *Log) write() {
 
 var errBehind = errors.New("the file takes them too slowly")
 
-// Add logs a request.
+// Add buffers a line for a request. It drops the line if the file is so slow that 4 MiB are buffered.
 func (l *Log) Add(e *Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -218,7 +220,8 @@ func (l *Log) Add(e *Entry) {
 	}
 }
 
-// appendClient appends the client, or "-" if it is unknown or not logged. The caller holds mu.
+// appendClient appends the client to b by Options.Addresses: a pseudonym, the address, or "-" if it is unknown or not logged. at
+// is the time of the request, whose day decides on the pseudonym. The caller holds mu.
 func (l *Log) appendClient(b []byte, at time.Time, addr netip.Addr) []byte {
 	if !addr.IsValid() || l.o.Addresses == None {
 		return append(b, '-')

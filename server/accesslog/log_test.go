@@ -181,13 +181,13 @@ func TestLostLinesAreTold(t *testing.T) {
 	l.to = disk
 	l.Add(&entry)
 	l.Add(&entry)
-	l.write()
+	l.flush()
 	if !strings.Contains(log.String(), "lines=2") || !strings.Contains(log.String(), "no space left") {
 		t.Errorf("the log says %q", log.String())
 	}
 	disk.room = 1 << 20
 	l.Add(&entry)
-	l.write()
+	l.flush()
 	lines := strings.Split(disk.String(), "\n")
 	if len(lines) != 3 || len(lines[0]) != 40 || !json.Valid([]byte(lines[1])) {
 		t.Errorf("after space there is %q", lines)
@@ -205,7 +205,7 @@ func TestSlowFile(t *testing.T) {
 		t.Errorf("%d bytes wait, and %d lines were dropped", len(l.lines), l.dropped)
 	}
 	dropped := l.dropped
-	l.write()
+	l.flush()
 	if !strings.Contains(log.String(), fmt.Sprintf("lines=%d", dropped)) {
 		t.Errorf("the log says %q, want %d lines", log.String(), dropped)
 	}
@@ -262,7 +262,7 @@ func TestKeptTexts(t *testing.T) {
 	line := []byte("host/target" + strings.Repeat("x", 3*mostText))
 	text := string(line)
 	e := Entry{Host: text[:4], Target: text[4:], Agent: ""}
-	buf := e.Keep(nil)
+	buf := e.CopyTexts(nil)
 	if e.Host != "host" || e.Target != text[4:4+mostText] || e.Agent != "" {
 		t.Errorf("the texts are %q, %.20q (%d)", e.Host, e.Target, len(e.Target))
 	}

@@ -123,9 +123,10 @@ type storage struct{ *certmagic.FileStorage }
 // section 4.3.2).
 const longestPoll = 24 * time.Hour
 
-// Load returns the value of a key. From what the ACME server said of a renewal it leaves out the time of the next request if that is later than
-// the longest interval allows, because a clock that was ahead has stored it: certmagic requests at once then. An earlier time in its
-// place would not do, as certmagic takes a later one on disk for a newer response, and sends no request.
+// Load implements certmagic.Storage: it returns the value of a key. From what the ACME server said about a certificate's renewal
+// it removes the time of the next request if that is later than longestPoll from now, because a clock that was ahead has stored
+// it: then certmagic requests at once. An earlier time in its place would not do, as certmagic takes a later one on disk for a
+// newer response, and sends no request.
 func (s storage) Load(ctx context.Context, key string) ([]byte, error) {
 	value, err := s.FileStorage.Load(ctx, key)
 	if err != nil || path.Ext(key) != ".json" {
@@ -147,7 +148,8 @@ func (s storage) Load(ctx context.Context, key string) ([]byte, error) {
 	return json.Marshal(resource)
 }
 
-// listenHost returns the host on which certmagic tries to listen; if it cannot, it relies on the listener that exists. It is "" for all addresses.
+// listenHost returns the host of the address at which certificates are used, "" for all addresses. certmagic tries to listen
+// there for challenges; if it cannot, it relies on the listener that exists.
 func listenHost(a *net.TCPAddr) string {
 	if a.IP == nil || a.IP.IsUnspecified() {
 		return ""
@@ -158,8 +160,8 @@ func listenHost(a *net.TCPAddr) string {
 // retryInterval is the time until the next attempt for a domain for which certmagic has given up.
 const retryInterval = time.Hour
 
-// Run gets the missing certificates, and renews each certificate when a third of its lifetime remains, until ctx ends. After a
-// failure it tries again, at first after a minute, later after hours. It can be called once.
+// Run gets the certificates of domains that have none, and renews each certificate when a third of its lifetime remains, until
+// ctx ends. After a failure it logs why and tries again, at first after a minute, later after hours. It can be called once.
 func (m *Manager) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, domain := range m.domains {
@@ -174,13 +176,14 @@ func (m *Manager) Run(ctx context.Context) {
 	<-ctx.Done()
 }
 
-// Close ends a Manager that does not run any more.
+// Close releases the cache of certificates. Run must have returned. It always returns nil.
 func (m *Manager) Close() error {
 	m.cache.Stop()
 	return nil
 }
 
-// obtain gets the certificate of a domain unless the domain has one. It tries until that succeeds or ctx ends.
+// obtain gets the certificate of a domain from the ACME server unless the domain has one. It tries until that succeeds or ctx
+// ends, and records each failure.
 func (m *Manager) obtain(ctx context.Context, domain string) {
 	for ctx.Err() == nil {
 		err := m.config.ObtainCertAsync(ctx, domain) // it comes back when there is one, or after weeks
@@ -198,7 +201,8 @@ func (m *Manager) obtain(ctx context.Context, domain string) {
 	}
 }
 
-// TLS returns a configuration with the certificates, which responds to TLS-ALPN-01 challenges.
+// TLS returns a configuration that serves the certificates, the present one at each handshake, and responds to TLS-ALPN-01
+// challenges of the ACME server.
 func (m *Manager) TLS() *tls.Config {
 	challenge := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{acmez.ACMETLS1Protocol}, GetCertificate: m.config.GetCertificate}
 	return &tls.Config{
@@ -213,7 +217,7 @@ func (m *Manager) TLS() *tls.Config {
 	}
 }
 
-// getCertificate returns the certificate for a TLS handshake.
+// getCertificate returns the certificate for the server name of a TLS handshake, and an error if there is none yet.
 func (m *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	certificate, err := m.config.GetCertificate(hello)
 	if err != nil {
@@ -222,7 +226,7 @@ func (m *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, 
 	return certificate, nil
 }
 
-// Challenges returns a handler that responds to HTTP-01 challenges and passes other requests to next.
+// Challenges returns a handler that responds to HTTP-01 challenges of the ACME server and passes other requests to next.
 func (m *Manager) Challenges(next http.Handler) http.Handler {
 	return m.issuer.HTTPChallengeHandler(next)
 }
@@ -236,7 +240,7 @@ type State struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// States returns the states of the certificates, in the order of the options.
+// States returns the state of each domain's certificate, in the order of Options.Domains.
 func (m *Manager) States() []State {
 	var all []State
 	for _, domain := range m.domains {
@@ -259,7 +263,8 @@ func (m *Manager) expiry(domain string) (until time.Time) {
 	return until
 }
 
-// handleEvent records the success or failure that an event of certmagic reports.
+// handleEvent is called by certmagic for each event. It records and logs that a domain got a certificate, or why it did not, and
+// ignores other events. It always returns nil.
 func (m *Manager) handleEvent(_ context.Context, event string, data map[string]any) error {
 	domain, _ := data["identifier"].(string)
 	switch event {
@@ -276,7 +281,7 @@ func (m *Manager) handleEvent(_ context.Context, event string, data map[string]a
 	return nil
 }
 
-// recordFailure records and logs why a domain got no certificate.
+// recordFailure records for States, and logs, why a domain got no certificate, and what is served meanwhile.
 func (m *Manager) recordFailure(domain string, err error) {
 	problem := explainFailure(m.issuer.CA, domain, err)
 	m.mu.Lock()
@@ -294,7 +299,8 @@ func (m *Manager) recordFailure(domain string, err error) {
 	m.logger.Error("couldn't get a certificate; it is tried again", attributes...)
 }
 
-// explainFailure returns why the domain got no certificate, and what the operator can do.
+// explainFailure returns a text for the operator: why the domain got no certificate from the ACME server, whose URL is directory,
+// and what helps. err is certmagic's error.
 func explainFailure(directory, domain string, err error) string {
 	var problem acme.Problem
 	var network net.Error
@@ -322,7 +328,8 @@ var (
 	refused = []string{acme.ProblemTypeRejectedIdentifier, acme.ProblemTypeUnsupportedIdentifier, acme.ProblemTypeMalformed}
 )
 
-// describeProblem returns the text of the server's problem, quoted and cut, because it is untrusted.
+// describeProblem returns the text of a problem that the ACME server reports, quoted and cut to 600 bytes, because it is
+// untrusted.
 func describeProblem(p acme.Problem) string {
 	said := cmp.Or(p.Detail, p.Title, p.Type)
 	for _, s := range p.Subproblems {
@@ -337,5 +344,5 @@ func describeProblem(p acme.Problem) string {
 	return fmt.Sprintf("%q", said)
 }
 
-// Folder is where a data folder keeps what a Manager has.
+// Folder returns the folder in the data folder data in which a Manager stores account, keys and certificates.
 func Folder(data string) string { return filepath.Join(data, "acme") }

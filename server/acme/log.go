@@ -11,6 +11,7 @@ import (
 // The Manager logs what an operator has to know.
 type core struct{ logger *slog.Logger }
 
+// Enabled implements zapcore.LevelEnabler: all levels are enabled if the logger has level DEBUG.
 func (c *core) Enabled(zapcore.Level) bool {
 	return c.logger.Enabled(context.Background(), slog.LevelDebug)
 }
@@ -26,6 +27,7 @@ func (c *core) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.Ch
 	return checked.AddCore(e, c)
 }
 
+// Write implements zapcore.Core. It logs the entry at level DEBUG.
 func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	c.logger.Debug("certmagic: "+e.Message, toAttributes(fields)...)
 	return nil

@@ -8,15 +8,17 @@ import (
 	"github.com/larder-cdn/larder/internal/parts"
 )
 
-// Part closes the manager.
+// Part returns the part of a role that closes the manager when the role stops. It does not run anything.
 func (m *Manager) Part() parts.Part { return parts.Part{Name: "certificates", Stop: m.Close} }
 
-// RenewalPart gets and renews certificates. The public address must answer before.
+// RenewalPart returns the part of a role that gets and renews certificates while the role runs. The public address must accept
+// connections before, because the ACME server sends its challenges there.
 func (m *Manager) RenewalPart() parts.Part {
 	return parts.Part{Name: "renewal of certificates", Run: parts.RunUntilDone(m.Run)}
 }
 
-// Collector returns a collector of the metrics of certificates, from an ACME server or from files.
+// Collector returns a collector of the metrics of certificates. states returns the present states, of certificates from an ACME
+// server or from files.
 func Collector(states func() []State) prometheus.Collector { return certificateMetrics{states} }
 
 // certificateMetrics collects the metrics of certificates, whose states the function returns.

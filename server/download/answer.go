@@ -31,6 +31,8 @@ type answer struct {
 	caching     answers.Caching
 }
 
+// newAnswer returns the header fields of the response with the archive t of the version v. tags names the fields by which a CDN
+// purges it.
 func newAnswer(t target, v views.Version, tags cachetags.Headers) answer {
 	// 16 bytes of the manifest's hash, which covers every byte of every file,
 	// the format, and the form that the archive has in it.
@@ -49,7 +51,7 @@ func newAnswer(t target, v views.Version, tags cachetags.Headers) answer {
 	}
 }
 
-// setFields sets the header fields of a response with the archive.
+// setFields sets the header fields of a 200 response with the archive.
 func (a answer) setFields(w http.ResponseWriter) {
 	h := w.Header()
 	a.setCommon(h)
@@ -61,7 +63,7 @@ func (a answer) setFields(w http.ResponseWriter) {
 	h.Set("Accept-Ranges", "none")
 }
 
-// setCommon sets the header fields that 200 and 304 share.
+// setCommon sets the header fields that the responses 200 and 304 share.
 func (a answer) setCommon(h http.Header) {
 	answers.SetFields(h, answers.AnyOrigin...)
 	answers.SetFields(h, a.tags...)
@@ -69,7 +71,8 @@ func (a answer) setCommon(h http.Header) {
 	h.Set("Etag", a.tag)
 }
 
-// sendNotModified sends 304 with the fields that a cache updates, and without those that describe a body (RFC 9110 §15.4.5).
+// sendNotModified sends 304 with the fields that a cache updates, and without those that describe a body (RFC 9110 §15.4.5). It
+// returns the outcome for the metrics.
 func (a answer) sendNotModified(w http.ResponseWriter) outcome {
 	a.setCommon(w.Header())
 	w.WriteHeader(http.StatusNotModified)
@@ -108,7 +111,7 @@ func formatDisposition(filename string) string {
 	return d
 }
 
-// isAttrChar reports whether RFC 8187 §3.2.1 lets a byte stand for itself.
+// isAttrChar reports whether a byte needs no percent-encoding in a parameter value of RFC 8187 (§3.2.1, attr-char).
 func isAttrChar(b byte) bool {
 	return '0' <= b && b <= '9' || 'A' <= b && b <= 'Z' || 'a' <= b && b <= 'z' || strings.IndexByte("!#$&+-.^_`|~", b) >= 0
 }
@@ -129,14 +132,15 @@ type target struct {
 	format       format
 }
 
-// rootFolder returns the name of the one folder at the top of the archive.
+// rootFolder returns the name of the one folder at the top of the archive, such as jquery-4.0.0.
 func (t target) rootFolder() string { return t.pkg + "-" + t.version }
 
-// filename returns the name under which a client saves the archive.
+// filename returns the name under which a client saves the archive, such as jquery-4.0.0.zip.
 func (t target) filename() string { return t.rootFolder() + t.format.suffix() }
 
-// parseTarget parses the raw, percent-encoded path of an archive. It removes the suffix once; the rest is the version, which may
-// end in such a suffix too. The error is [urlpath.ErrMalformed] for an ambiguous path, and errNoEndpoint for one of another form.
+// parseTarget parses the percent-encoded path of a request, which names the package, version and format of an archive. It removes
+// the format's suffix once; the rest is the version, which may end in such a suffix too. The error is [urlpath.ErrMalformed] for
+// an ambiguous path, and errNoEndpoint for one that does not name an archive.
 func parseTarget(escaped string) (target, error) {
 	rest, ok := strings.CutPrefix(escaped, Prefix)
 	if !ok {
@@ -198,8 +202,8 @@ var (
 	unavailable        = failure{&answers.Failure{Status: http.StatusServiceUnavailable, Message: "The release cannot be read at the moment. Try again later.", Retry: 5}, outFailed}
 )
 
-// failureOf maps what can go wrong below to a response, in this one place, and logs
-// what an operator should know.
+// failureOf returns the failure response for an error of a request for the archive t. This is the only place that maps errors to
+// responses. It counts and logs errors of the store.
 func (h *Handler) failureOf(t target, err error) failure {
 	var withdrawn *withdrawnError
 	switch {
@@ -228,7 +232,7 @@ func (h *Handler) failureOf(t target, err error) failure {
 	return unavailable
 }
 
-// send sends the failure as JSON, and returns its outcome.
+// send sends the failure as a JSON response, and returns its outcome for the metrics.
 func (f failure) send(w http.ResponseWriter, r *http.Request) outcome {
 	answers.SetFields(w.Header(), answers.AnyOrigin...)
 	f.SendJSON(w, r)
@@ -249,19 +253,20 @@ type sender struct {
 	begun  bool   // whether anything was sent, headers included
 }
 
-// newSender returns the writer of an archive. It buffers a chunk, calls begin before it sends the first one, and cuts off a client that is too
-// slow while others wait. place ends when the request loses its slot.
+// newSender returns the writer of the archive that the request gets. It buffers 64 KiB, and calls begin, which sets the header
+// fields, before it sends the first bytes. It cuts off a client that is too slow while others wait. place is the context that
+// ends when the request loses its slot.
 func (h *Handler) newSender(place context.Context, w http.ResponseWriter, r *http.Request, begin func()) *sender {
 	s := &sender{place: place, w: w, begin: begin, Writer: answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: h.stall, Least: leastRate}, func() bool { return h.isFull() || client.IsScarce(r.Context()) })}
 	s.buffer = bufio.NewWriterSize(chunks{s}, answers.Chunk)
 	return s
 }
 
-// Write implements io.Writer. It sends nothing before a chunk is complete, so an early error still becomes a response with an
-// error status.
+// Write implements io.Writer. It sends nothing before the first 64 KiB are complete, so that the response to an early error still
+// has an error status.
 func (s *sender) Write(data []byte) (int, error) { return s.buffer.Write(data) }
 
-// finish sends the rest of the archive. If nothing was sent yet, the length is known.
+// finish sends the buffered rest of the archive. If nothing was sent yet, it sets Content-Length.
 func (s *sender) finish() error {
 	if !s.begun {
 		s.w.Header().Set("Content-Length", strconv.Itoa(s.buffer.Buffered()))
@@ -272,6 +277,8 @@ func (s *sender) finish() error {
 // chunks is the destination of a sender's buffer.
 type chunks struct{ *sender }
 
+// Write implements io.Writer for a sender's buffer. It sends data to the client, after the header before the first bytes. It
+// returns an error once the request has lost its slot.
 func (s chunks) Write(data []byte) (int, error) {
 	if s.place.Err() != nil {
 		return 0, context.Cause(s.place)
@@ -315,6 +322,7 @@ type metrics struct {
 	corrupt, unreadable prometheus.Counter
 }
 
+// newMetrics returns the metrics of downloads, each at 0 and not registered.
 func newMetrics() *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "larder", Subsystem: "downloads", Name: name, Help: help}, labels)
@@ -339,6 +347,7 @@ func newMetrics() *metrics {
 // countOutcome counts a response by its format and outcome.
 func (m *metrics) countOutcome(f format, o outcome) { m.byOutcome[f][o].Inc() }
 
+// register registers the metrics with to.
 func (m *metrics) register(to prometheus.Registerer) error {
 	for _, c := range []prometheus.Collector{m.requests, m.sentBytes, m.errors, m.making} {
 		if err := to.Register(c); err != nil {

@@ -119,8 +119,8 @@ func New(o Options) (*Handler, error) {
 	return h, nil
 }
 
-// ServeHTTP implements http.Handler. It looks at the path as it came, so a router
-// in front must neither clean it nor redirect.
+// ServeHTTP implements http.Handler. It uses the path as the client sent it, so a router in front must neither clean it nor
+// redirect. If an archive breaks off, it panics with http.ErrAbortHandler, so that the client notices.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t, out := h.serve(w, r)
 	h.metrics.countOutcome(t.format, out)
@@ -131,7 +131,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve handles a request, and returns its target and its outcome for the metrics.
+// serve responds to a request. It returns the archive that the request names, zero if it names none, and the outcome of the
+// response, both for the metrics.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (target, outcome) {
 	if requests.LineTooLong(r) {
 		return target{}, targetTooBig.send(w, r)
@@ -167,7 +168,8 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (target, outcome
 	return t, h.sendArchive(w, r, t, v, a)
 }
 
-// lookup returns the version that t names, or says why it is not served.
+// lookup returns the version whose archive t names. The error says why it is not served: errNoPackage, errNoVersion, a
+// *withdrawnError, or an error of the store.
 func (h *Handler) lookup(t target) (views.Version, error) {
 	v, err := views.LookupVersion(h.store, t.pkg, t.version)
 	switch {
@@ -181,8 +183,9 @@ func (h *Handler) lookup(t target) (views.Version, error) {
 	return v, nil
 }
 
-// explainAbsence returns errNoPackage or errNoVersion for a version that does not exist. A package without a package JSON may have
-// versions, because an operator can import releases of it.
+// explainAbsence returns why the version of t does not exist: errNoVersion if its package exists, else errNoPackage. A package
+// without a package JSON may have versions, because an operator can import releases of it. It may also return an error of the
+// store.
 func (h *Handler) explainAbsence(t target) error {
 	_, err := views.LookupPackage(h.store, t.pkg)
 	switch {
@@ -200,7 +203,9 @@ func (h *Handler) explainAbsence(t target) error {
 	return errNoPackage
 }
 
-// sendArchive waits for a free slot, and then sends the archive while it makes it.
+// sendArchive waits for a slot, and then makes the archive of the version v and sends it to the client, with the header fields a.
+// It sends a failure instead if no slot becomes free in time, or if the archive fails before anything was sent. It returns the
+// outcome for the metrics.
 func (h *Handler) sendArchive(w http.ResponseWriter, r *http.Request, t target, v views.Version, a answer) outcome {
 	ctx, leave, err := h.slots.Enter(r.Context(), r.RemoteAddr, h.wait)
 	switch {
@@ -242,5 +247,5 @@ func (h *Handler) sendArchive(w http.ResponseWriter, r *http.Request, t target, 
 	return f.send(w, r)
 }
 
-// isFull reports whether the next client has to wait for a slot.
+// isFull reports whether all slots are in use, so that the next client has to wait.
 func (h *Handler) isFull() bool { return h.slots.Full() }

@@ -34,9 +34,8 @@ type release struct {
 	files    []logs.File // in the byte order of their paths
 }
 
-// readRelease reads what a version's archive is made of. It sees that every content
-// is there, so that what can be known beforehand does not end an archive in the
-// middle.
+// readRelease returns the list of files from which the archive t is made, by the manifest of the version v. It checks that the
+// store has the content of each file, so that a missing one does not end the archive in the middle.
 func (h *Handler) readRelease(t target, v views.Version) (release, error) {
 	m, err := logs.ReadManifest(h.store, v.Manifest)
 	if err != nil {
@@ -61,8 +60,8 @@ func (h *Handler) readRelease(t target, v views.Version) (release, error) {
 	return release{top: t.rootFolder(), modified: fileTime(m.Released), files: m.Files}, nil
 }
 
-// isExtractable reports whether a path stays in the archive's folder on every system that extracts it. The bot publishes no other
-// paths; this is a second check, because it protects users' disks.
+// isExtractable reports whether path is relative and stays below the archive's folder on every system that extracts it. The bot
+// publishes no other paths; this second check protects users' disks.
 func isExtractable(path string) bool {
 	return path != "." && fs.ValidPath(path) && !strings.ContainsAny(path, "\\\x00")
 }
@@ -73,7 +72,8 @@ var (
 	latest   = time.Unix(1<<32-1, 0).UTC()
 )
 
-// fileTime returns the modification time of an archive's files, to the second; the earliest one if the release has no time.
+// fileTime returns the modification time of an archive's files for a release of the given time: in whole seconds, and within what
+// both formats can store. It is 1980-01-01 if the release has no time.
 func fileTime(released time.Time) time.Time {
 	switch at := released.UTC().Truncate(time.Second); {
 	case at.Before(earliest):
@@ -92,9 +92,9 @@ type content struct {
 	coded  []byte
 }
 
-// open reads a content, in one of the codings that it is stored in: another one where that
-// is damaged. The bytes are those that were stored, or the error is kvstore.ErrCorrupt.
-func (h *Handler) open(f logs.File) (content, error) {
+// openContent reads the stored bytes of a file, in the encoding that is cheapest to decode; in another one if that is damaged or
+// missing. The error is kvstore.ErrCorrupt if all are damaged.
+func (h *Handler) openContent(f logs.File) (content, error) {
 	kept, err := h.store.Content(f.SHA256)
 	if err != nil {
 		return content{}, fmt.Errorf("download: %s: %w", f.Path, err)
@@ -115,9 +115,9 @@ func (h *Handler) open(f logs.File) (content, error) {
 	return content{}, fmt.Errorf("download: %s: %w", f.Path, err)
 }
 
-// writeTo writes the identity, and then says whether it was the file that the
-// manifest names. The buffer is for copying.
-func (c content) writeTo(w io.Writer, buffer []byte) error {
+// writeVerified decodes the content to w, and returns kvstore.ErrCorrupt at the end unless the bytes were those of the file in
+// the manifest. Damaged bytes may have been written to w by then. buffer is used for copying.
+func (c content) writeVerified(w io.Writer, buffer []byte) error {
 	r, err := coding.NewReader(c.coding, bytes.NewReader(c.coded))
 	if err != nil {
 		return c.newCorruptError(err)
@@ -144,7 +144,8 @@ func (c content) writeTo(w io.Writer, buffer []byte) error {
 	}
 }
 
-// newCorruptError returns the error for a content that does not decode to the bytes in the manifest.
+// newCorruptError returns the error, a kvstore.ErrCorrupt, for a content that does not decode to the file in the manifest,
+// because of err.
 func (c content) newCorruptError(err error) error {
 	return fmt.Errorf("download: %s: %w: content %s in %v: %w", c.file.Path, kvstore.ErrCorrupt, c.file.SHA256, c.coding, err)
 }
@@ -177,8 +178,10 @@ const (
 
 var formats = [...]format{tarGzip, zipped}
 
+// suffix returns the end of an archive's file name, such as ".zip"; "" for no format.
 func (f format) suffix() string { return [...]string{"", ".tar.gz", ".zip"}[f] }
 
+// contentType returns the media type of an archive; "" for no format.
 func (f format) contentType() string {
 	return [...]string{"", "application/gzip", "application/zip"}[f]
 }
@@ -193,6 +196,7 @@ type archiver interface {
 	Close() error
 }
 
+// newArchiver returns an archiver that writes an archive of the format f to w.
 func newArchiver(f format, w io.Writer) (archiver, error) {
 	if f == zipped {
 		return newZipArchiver(w)
@@ -200,7 +204,8 @@ func newArchiver(f format, w io.Writer) (archiver, error) {
 	return newTarArchiver(w)
 }
 
-// makeArchive writes a release's archive to w. It holds one content at a time.
+// makeArchive writes the archive of the release r in the format f to w. It reads one content at a time from the store, and ends
+// early with ctx.
 func (h *Handler) makeArchive(ctx context.Context, w io.Writer, f format, r release) error {
 	a, err := newArchiver(f, w)
 	if err != nil {
@@ -212,7 +217,7 @@ func (h *Handler) makeArchive(ctx context.Context, w io.Writer, f format, r rele
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		c, err := h.open(file)
+		c, err := h.openContent(file)
 		if err != nil {
 			return err
 		}
@@ -236,6 +241,7 @@ type tarArchiver struct {
 	gzip *gzip.Writer
 }
 
+// newTarArchiver returns an archiver that writes a gzip-compressed tar archive to w.
 func newTarArchiver(w io.Writer) (*tarArchiver, error) {
 	compressed, err := gzip.NewWriterLevel(w, level)
 	if err != nil {
@@ -245,12 +251,13 @@ func newTarArchiver(w io.Writer) (*tarArchiver, error) {
 	return &tarArchiver{tar.NewWriter(compressed), compressed}, nil
 }
 
+// add implements archiver.
 func (a *tarArchiver) add(name string, modified time.Time, c content, buffer []byte) error {
 	err := a.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: c.file.Size, Mode: mode, ModTime: modified})
 	if err != nil {
 		return err
 	}
-	return c.writeTo(a.tar, buffer)
+	return c.writeVerified(a.tar, buffer)
 }
 
 func (a *tarArchiver) Close() error {
@@ -264,6 +271,7 @@ func (a *tarArchiver) Close() error {
 // already are stored as they are.
 type zipArchiver struct{ zip *zip.Writer }
 
+// newZipArchiver returns an archiver that writes a zip archive to w.
 func newZipArchiver(w io.Writer) (*zipArchiver, error) {
 	compressor, err := flate.NewWriter(nil, level)
 	if err != nil {
@@ -283,6 +291,7 @@ const (
 	zipVersion = 20      // that a reader must have: 2.0
 )
 
+// add implements archiver. It compresses the file unless its name says that it is compressed already.
 func (a *zipArchiver) add(name string, modified time.Time, c content, buffer []byte) error {
 	header := &zip.FileHeader{Name: name, Flags: zipUTF8, Method: zip.Deflate, ReaderVersion: zipVersion, CreatorVersion: zipVersion}
 	header.SetMode(mode) // which makes the creator Unix
@@ -294,12 +303,12 @@ func (a *zipArchiver) add(name string, modified time.Time, c content, buffer []b
 		if err != nil {
 			return err
 		}
-		return c.writeTo(w, buffer)
+		return c.writeVerified(w, buffer)
 	}
 	// A reader that cannot seek does not find the end of a stored file whose length and checksum follow it. So the content is read
 	// twice: first for the checksum.
 	sum := crc32.NewIEEE()
-	if err := c.writeTo(sum, buffer); err != nil {
+	if err := c.writeVerified(sum, buffer); err != nil {
 		return err
 	}
 	header.Method, header.CRC32 = zip.Store, sum.Sum32()
@@ -308,7 +317,7 @@ func (a *zipArchiver) add(name string, modified time.Time, c content, buffer []b
 	if err != nil {
 		return err
 	}
-	return c.writeTo(w, buffer)
+	return c.writeVerified(w, buffer)
 }
 
 func (a *zipArchiver) Close() error { return a.zip.Close() }
@@ -318,7 +327,8 @@ func dosTime(t time.Time) (date, clock uint16) {
 	return uint16(t.Day() + int(t.Month())<<5 + (t.Year()-1980)<<9), uint16(t.Second()/2 + t.Minute()<<5 + t.Hour()<<11)
 }
 
-// extendedTime returns Info-ZIP's extra field "UT" with a time to the second in UTC. Every common reader supports it.
+// extendedTime returns the extra field "UT" of Info-ZIP for a file in a zip archive, with its modification time in UTC to the
+// second. Every common reader supports it.
 func extendedTime(t time.Time) []byte {
 	const modification = 1 // a flag: that time follows, and no other
 	field := append(make([]byte, 0, 9), 'U', 'T', 5, 0, modification)
@@ -337,6 +347,7 @@ var compressedExtensions = map[string]bool{
 	".zip": true, ".gz": true, ".tgz": true, ".br": true, ".zst": true, ".bz2": true, ".xz": true, ".7z": true,
 }
 
+// isCompressed reports whether a file's extension is that of a compressed format, such as .png.
 func isCompressed(f logs.File) bool {
 	return compressedExtensions[strings.ToLower(path.Ext(f.Path))]
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/larder-cdn/larder/internal/parts"
 )
 
-// Part returns the part that stores the counts of requests for files. It must stop after all requests have been answered, because
-// it then stores the last counts.
+// Part returns the part of a role that stores the counts of requests for files periodically, and for the last time when it stops.
+// It must stop after all requests have been answered. It logs a failure of the last write.
 func (u *Usage) Part(logger *slog.Logger) parts.Part {
 	return parts.Part{Name: "usage", Run: parts.RunUntilDone(u.Run), Stop: func() error {
 		if err := u.Save(); err != nil {

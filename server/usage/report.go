@@ -28,6 +28,7 @@ type Report struct {
 // An Amount is requests, and the bytes of their responses' bodies.
 type Amount struct{ Requests, Bytes uint64 }
 
+// add adds requests and bytes of a count to the amount.
 func (a *Amount) add(n count) {
 	a.Requests += n.requests
 	a.Bytes += n.bytes
@@ -46,8 +47,9 @@ type File struct {
 	Requests, AtLeast float64
 }
 
-// ReportOn returns the report on a package for the last days with today, from 1 to [MostDays]. With a version it covers only that
-// version.
+// ReportOn returns the report of the requests for a package in the last days, today included; days is bounded to 1 to [MostDays].
+// With version, which may be "", it covers only that version. It includes counts that are not written yet, and those of other
+// nodes.
 func (u *Usage) ReportOn(pkg, version string, days int) (*Report, error) {
 	s := u.takeSnapshot(pkg)
 	defer s.close()
@@ -75,7 +77,7 @@ func (u *Usage) ReportOn(pkg, version string, days int) (*Report, error) {
 		if version != "" {
 			of, kind = kvstore.Key(pkg, version), kindOthersVersion
 		}
-		if err := s.eachReported(othersKey(kind, month, of, ""), func(_ []byte, day int, n count) { put(firstOf(month)+day, n) }); err != nil {
+		if err := s.eachStoredReport(othersKey(kind, month, of, ""), func(_ []byte, day int, n count) { put(firstOf(month)+day, n) }); err != nil {
 			return nil, fmt.Errorf("usage: %s: %w", pkg, err)
 		}
 	}
@@ -87,8 +89,8 @@ func (u *Usage) ReportOn(pkg, version string, days int) (*Report, error) {
 	return r, nil
 }
 
-// Versions returns how much each version of a package was requested in the last days with today, the most requested first. It omits
-// versions without requests.
+// Versions returns how much each version of a package was requested in the last days, today included, the most requested version
+// first. days is bounded to 1 to [MostDays]. It omits versions without requests.
 func (u *Usage) Versions(pkg string, days int) ([]Version, error) {
 	s := u.takeSnapshot(pkg)
 	defer s.close()
@@ -118,7 +120,7 @@ func (u *Usage) Versions(pkg string, days int) ([]Version, error) {
 				put(version, firstOf(month)+i, n)
 			}
 		}
-		err := s.eachReported(append(monthPrefix(kindOthersVersion, month), kvstore.Prefix(pkg)...), func(key []byte, day int, n count) {
+		err := s.eachStoredReport(append(monthPrefix(kindOthersVersion, month), kvstore.Prefix(pkg)...), func(key []byte, day int, n count) {
 			put(versionOf(key), firstOf(month)+day, n)
 		})
 		if err != nil {
@@ -137,7 +139,8 @@ func (u *Usage) Versions(pkg string, days int) ([]Version, error) {
 	return versions, nil
 }
 
-// Files returns the files of a package that are among the ten thousand most requested files of all, the most requested first.
+// Files returns the files of a package that are among the ten thousand most requested files of all packages, the most requested
+// first.
 func (u *Usage) Files(pkg string) []File {
 	const most = 10_000
 	u.mu.Lock()
@@ -156,16 +159,16 @@ func (u *Usage) Files(pkg string) []File {
 	return files
 }
 
-// A sight is all counts of a package at one moment.
+// A snapshot is all counts of a package at one moment.
 type snapshot struct {
 	day   int
 	rows  *kvstore.Snapshot
 	fresh map[slot]count // what is not in the rows
 }
 
-// eachReported calls put with the counts that other stores have reported in the rows with a prefix. day is that of the month, from
-// 0. It skips damaged rows.
-func (s *snapshot) eachReported(prefix []byte, put func(key []byte, day int, n count)) error {
+// eachStoredReport calls put with the counts that other nodes have reported, from the rows of one month whose keys begin with
+// prefix: once for each key and day with requests. day is the day of the month, from 0. It skips damaged rows.
+func (s *snapshot) eachStoredReport(prefix []byte, put func(key []byte, day int, n count)) error {
 	for item, err := range s.rows.Scan(kvstore.Usage, kvstore.Range{Prefix: prefix}) {
 		if err != nil {
 			return err
@@ -183,10 +186,12 @@ func (s *snapshot) eachReported(prefix []byte, put func(key []byte, day int, n c
 	return nil
 }
 
+// close releases the snapshot of the store.
 func (s *snapshot) close() { s.rows.Close() }
 
-// takeSnapshot returns all rows, and the counts of a package that are not in them, at one moment. Counts that are being written are
-// either in the rows or added from memory: the number of the last save says which. The caller must close the snapshot.
+// takeSnapshot returns the rows of the store, and the counts of a package that are not in them, at one moment. Counts that are
+// being written are either in the rows or added from memory: the number of the last save says which. The caller must close the
+// snapshot.
 func (u *Usage) takeSnapshot(pkg string) *snapshot {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -43,17 +43,17 @@ const rowFormat = 1
 // mostMonths is how many months with counts are kept: two years, and the one that has begun.
 const mostMonths = 25
 
-// packageKey returns the key of the row with a package's counts in a month.
+// packageKey returns the key of the row with the counts of a package, all its versions together, in a month.
 func packageKey(month int, pkg string) []byte {
 	return append(monthPrefix(kindPackage, month), pkg...)
 }
 
-// versionKey returns the key of the row with a version's counts in a month.
+// versionKey returns the key of the row with the counts of one version of a package in a month.
 func versionKey(month int, r release) []byte {
 	return append(monthPrefix(kindVersion, month), kvstore.Key(r.pkg, r.version)...)
 }
 
-// monthPrefix returns what the keys of rows of a kind and a month begin with.
+// monthPrefix returns the beginning of the keys of all rows of a kind and a month.
 func monthPrefix(kind byte, month int) []byte {
 	return binary.BigEndian.AppendUint16([]byte{kind}, uint16(month))
 }
@@ -61,7 +61,7 @@ func monthPrefix(kind byte, month int) []byte {
 // A daily is the counts of the days of a month, the first at 0.
 type daily [31]count
 
-// encode returns the counts as a row of the store.
+// encode returns the counts of a month in the format of a row. Days without requests take no bytes.
 func (d *daily) encode() []byte {
 	b := []byte{rowFormat}
 	last := -1
@@ -76,7 +76,7 @@ func (d *daily) encode() []byte {
 	return b
 }
 
-// decodeDaily returns the counts in a row of the store.
+// decodeDaily returns the counts of a month from a row of the store, or errDamaged.
 func decodeDaily(b []byte) (d daily, err error) {
 	if len(b) == 0 || b[0] != rowFormat {
 		return daily{}, errDamaged
@@ -100,6 +100,7 @@ type reader struct {
 	bad bool
 }
 
+// uvarint reads the next uvarint. If there is none, it returns 0 and sets bad.
 func (r *reader) uvarint() uint64 {
 	v, n := binary.Uvarint(r.b)
 	if n <= 0 {
@@ -110,7 +111,7 @@ func (r *reader) uvarint() uint64 {
 	return v
 }
 
-// readText reads a text after its length.
+// readText reads the next text, which follows its length. If there is none, it returns "" and sets bad.
 func (r *reader) readText() string {
 	n := r.uvarint()
 	if n > uint64(len(r.b)) {
@@ -122,7 +123,8 @@ func (r *reader) readText() string {
 	return s
 }
 
-// load reads what is kept in memory: the scores of packages, the most requested files, and the number of the last save.
+// load reads from the store what is used from memory: the scores of packages, the most requested files, and the number of the
+// last save. It goes on after an error, and returns all errors.
 func (u *Usage) load() error {
 	var errs []error
 	if value, err := u.store.Get(kvstore.Usage, []byte{kindSaves}); err == nil {
@@ -140,7 +142,8 @@ func (u *Usage) load() error {
 	return errors.Join(append(errs, u.loadScores(kindPackage), u.loadScores(kindOthersPackage))...)
 }
 
-// loadScores adds the counts in the rows of a kind to the scores of packages.
+// loadScores adds the requests in the rows of a kind, of this store's packages or of those that others reported, to the scores of
+// packages. Older requests count less. It skips damaged rows and returns their errors.
 func (u *Usage) loadScores(kind byte) error {
 	const remembered = 9 // months, after which a request counts less than a five-hundredth
 	within := kvstore.Range{From: monthPrefix(kind, monthOf(u.day)-remembered), To: monthPrefix(kind, monthOf(u.day)+1)}
@@ -158,15 +161,15 @@ func (u *Usage) loadScores(kind byte) error {
 		pkg, _, _ := strings.Cut(string(item.Key[3:]), "\x00")
 		for i, n := range days {
 			if n.requests > 0 && first+i <= u.day {
-				u.scores[pkg] += float64(n.requests) * fade(u.day-first-i)
+				u.scores[pkg] += float64(n.requests) * decay(u.day-first-i)
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// writeRows adds counts to the rows, and replaces the row of the most requested files unless files is nil. saves is the number of
-// this save.
+// writeRows adds counts to their rows in the store in one batch, and replaces the row of the most requested files unless files,
+// the encoded row, is nil. saves is the number of this save, which it stores.
 func (u *Usage) writeRows(counts map[slot]count, saves uint64, files []byte) error {
 	rows := map[string]*daily{}
 	add := func(key []byte, at slot, n count) error {
@@ -206,7 +209,7 @@ func (u *Usage) writeRows(counts map[slot]count, saves uint64, files []byte) err
 	return batch.Commit()
 }
 
-// readDaily returns the row with a key, an empty one if it is missing.
+// readDaily returns the counts of a month from the row with a key, zero counts if the row is missing.
 func readDaily(from kvstore.Reader, key []byte) (*daily, error) {
 	value, err := from.Get(kvstore.Usage, key)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -219,8 +222,8 @@ func readDaily(from kvstore.Reader, key []byte) (*daily, error) {
 	return &d, err
 }
 
-// expire deletes the oldest months beyond mostMonths. It counts the months that have rows instead of reading the clock, so that a
-// wrong clock costs at most one month.
+// expire deletes the counts of the oldest months, so that mostMonths with counts remain. It counts the months that have rows
+// instead of reading the clock, so that a wrong clock costs at most one month.
 func (u *Usage) expire() error {
 	var months []int
 	for _, kind := range []byte{kindPackage, kindOthersPackage} {
@@ -244,7 +247,7 @@ func (u *Usage) expire() error {
 	return nil
 }
 
-// months returns the months that have rows of a kind.
+// months returns the numbers of the months that have rows of a kind, the oldest first.
 func (u *Usage) months(kind byte) (months []int, err error) {
 	for next := 0; ; {
 		found := -1
@@ -263,7 +266,7 @@ func (u *Usage) months(kind byte) (months []int, err error) {
 	}
 }
 
-// deletePrefix deletes the rows with a prefix.
+// deletePrefix deletes all rows whose keys begin with prefix, in batches.
 func (u *Usage) deletePrefix(prefix []byte) error {
 	for {
 		batch := u.store.NewBatch()
@@ -286,7 +289,7 @@ func (u *Usage) deletePrefix(prefix []byte) error {
 	}
 }
 
-// versionOf returns the version in the key of a version's row.
+// versionOf returns the version in the key of a row of a version, of this store or as another node has reported it.
 func versionOf(key []byte) string {
 	_, rest, _ := strings.Cut(string(key[3:]), "\x00")
 	version, _, _ := strings.Cut(rest, "\x00") // in rows of other stores, the name of the store follows

@@ -30,7 +30,8 @@ const (
 // errMalformed says that the report of another process is not what this package writes.
 var errMalformed = errors.New("usage: the counts of another node are malformed")
 
-// Name returns the name of this store in reports to other stores. The first call creates it.
+// Name returns the random name, 16 hexadecimal digits, under which this store reports its counts to other nodes. The first call
+// creates and stores it.
 func (u *Usage) Name() (string, error) {
 	name, err := u.store.Get(kvstore.Usage, []byte{kindName})
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -41,7 +42,7 @@ func (u *Usage) Name() (string, error) {
 	return hex.EncodeToString(name), err
 }
 
-// putRow stores a row.
+// putRow stores one row.
 func (u *Usage) putRow(key, value []byte) error {
 	b := u.store.NewBatch()
 	defer b.Close()
@@ -49,8 +50,9 @@ func (u *Usage) putRow(key, value []byte) error {
 	return b.Commit()
 }
 
-// Report calls put with the stored counts of each day whose counts have changed since the last call. The first call reports each
-// day that has counts.
+// Report calls put with the day's encoded counts of this store, for [Usage.Receive] on other nodes, for each day whose counts
+// have changed since the last call. The first call ever reports each day that has counts, and the first one of a process also
+// yesterday and today. An error of put ends the report, and the next call continues at that day.
 func (u *Usage) Report(put func(day time.Time, counts []byte) error) error {
 	u.mu.Lock()
 	u.changeDay()
@@ -81,8 +83,8 @@ func (u *Usage) Report(put func(day time.Time, counts []byte) error) error {
 // daysAtOnce is how many days are read in one scan of their month, whose counts are in memory then.
 const daysAtOnce = 8
 
-// reportDays reports the days from one to today that have counts; yesterday and today only if their counts have changed. It returns
-// the day before which all days are reported.
+// reportDays calls put with the encoded counts of the days from from to today that have counts. For yesterday and today it does
+// so only if their counts have changed since the last call. It returns the first day that is not reported yet.
 func (u *Usage) reportDays(from, today int, put func(day time.Time, counts []byte) error) (reached int, err error) {
 	for reached = from; reached <= today; {
 		all, err := u.encodeCounts(reached, min(daysAtOnce, today-reached+1))
@@ -106,7 +108,7 @@ func (u *Usage) reportDays(from, today int, put func(day time.Time, counts []byt
 	return reached, nil
 }
 
-// readDay returns the day in the row of a kind, -1 if the row is missing.
+// readDay returns the number of the day that the row of a kind stores, -1 if the row is missing.
 func (u *Usage) readDay(kind byte) (int, error) {
 	row, err := u.store.Get(kvstore.Usage, []byte{kind})
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -119,13 +121,14 @@ func (u *Usage) readDay(kind byte) (int, error) {
 	return int(day), err
 }
 
-// writeDay stores a day in the row of a kind.
+// writeDay stores the number of a day in the row of a kind.
 func (u *Usage) writeDay(kind byte, day int) error {
 	return u.putRow([]byte{kind}, binary.AppendUvarint(nil, uint64(day)))
 }
 
-// encodeCounts returns the encoded counts of some days from day on in the same month, nil for a day without counts. The encoding
-// has a format, and for each release, in the order of the rows, its package, version, requests and bytes.
+// encodeCounts returns the encoded counts of this store for days days from day on, one element for each day, nil for a day
+// without counts. It returns fewer days at the end of a month. An element has a format and, for each release in the order of the
+// rows, package, version, requests and bytes.
 func (u *Usage) encodeCounts(day, days int) ([][]byte, error) {
 	month := monthOf(day)
 	first := day - firstOf(month)
@@ -155,8 +158,8 @@ func (u *Usage) encodeCounts(day, days int) ([][]byte, error) {
 	return all, nil
 }
 
-// Since returns the first day whose counts have to be read from other stores: their earlier reports are stored. Before the first
-// [Usage.SetReceived] it is the first day of which counts are kept.
+// Since returns the first day whose counts the caller has to read from other nodes; their earlier reports are stored. Before the
+// first [Usage.SetReceived] it is the first day of which counts are kept.
 func (u *Usage) Since() (time.Time, error) {
 	day, err := u.readDay(kindReceived)
 	if day < 0 {
@@ -168,12 +171,13 @@ func (u *Usage) Since() (time.Time, error) {
 // lateDays is how many days late the report of a day may be, from a node that did not run.
 const lateDays = 8
 
-// SetReceived records that the counts of all other stores have been received. Then [Usage.Since] returns the day lateDays before
-// today, because the counts of the days after it may still change.
+// SetReceived records that all reports of other nodes until now have been received. Then [Usage.Since] returns the day lateDays
+// before today, because counts of later days may still change.
 func (u *Usage) SetReceived() error { return u.writeDay(kindReceived, dayOf(u.now())-lateDays) }
 
-// Receive stores the counts that another store has reported for a day. It ignores malformed counts, because receiving them again
-// would not help.
+// Receive stores the counts that another node has reported for a day, in place of its earlier ones. reporter is the Name of that
+// node's store; a report of this store is ignored. It logs malformed counts and returns nil for them, because receiving them
+// again would not help.
 func (u *Usage) Receive(reporter string, at time.Time, counts []byte) error {
 	err := u.receive(reporter, at, counts)
 	if errors.Is(err, errMalformed) {
@@ -183,7 +187,7 @@ func (u *Usage) Receive(reporter string, at time.Time, counts []byte) error {
 	return err
 }
 
-// receive stores the counts that another store has reported for a day.
+// receive is Receive, except that it returns errMalformed for malformed counts, before it stores any of them.
 func (u *Usage) receive(reporter string, at time.Time, counts []byte) error {
 	name, err := hex.DecodeString(reporter)
 	if err != nil || len(name) != nameSize {
@@ -193,7 +197,7 @@ func (u *Usage) receive(reporter string, at time.Time, counts []byte) error {
 	if own, err := u.Name(); err != nil || own == reporter {
 		return err
 	}
-	if err := eachCount(counts, func(release, count) error { return nil }); err != nil { // before anything is taken
+	if err := parseReport(counts, func(release, count) error { return nil }); err != nil { // before anything is taken
 		return err
 	}
 	day := dayOf(at)
@@ -212,7 +216,7 @@ func (u *Usage) receive(reporter string, at time.Time, counts []byte) error {
 		t.more[pkg] = float64(sum.requests) - float64(before.requests)
 		return err
 	}
-	err = eachCount(counts, func(of release, n count) error {
+	err = parseReport(counts, func(of release, n count) error {
 		if of.pkg != pkg {
 			if err := whole(); err != nil {
 				return err
@@ -232,7 +236,7 @@ func (u *Usage) receive(reporter string, at time.Time, counts []byte) error {
 	return err
 }
 
-// A taking stores the report of another store on a day, a batch at a time.
+// A reportWriter stores the report of another store on a day, a batch at a time.
 type reportWriter struct {
 	*Usage
 	reporter string
@@ -242,7 +246,9 @@ type reportWriter struct {
 	more     map[string]float64 // requests of packages, more than before
 }
 
-// replaceCount replaces the count that the other store reported before, and returns that.
+// replaceCount replaces the count of the day in the row of the other node, and returns the count that it had reported before.
+// kind and of, the beginning of the key behind kind and month, say of which package or version. It commits a batch that has
+// become large.
 func (t *reportWriter) replaceCount(kind byte, of []byte, now count) (before count, err error) {
 	month := monthOf(t.day)
 	key := othersKey(kind, month, of, t.reporter)
@@ -265,7 +271,7 @@ func (t *reportWriter) replaceCount(kind byte, of []byte, now count) (before cou
 	return before, nil
 }
 
-// commit writes the batch, and adds the new requests to the scores of their packages.
+// commit writes and closes the batch, and adds the requests that are new to the scores of their packages.
 func (t *reportWriter) commit() error {
 	if err := errors.Join(t.batch.Commit(), t.batch.Close()); err != nil {
 		return err
@@ -274,15 +280,16 @@ func (t *reportWriter) commit() error {
 	defer t.mu.Unlock()
 	for pkg, n := range t.more {
 		if n > 0 && t.day <= t.Usage.day {
-			t.addScore(pkg, n*fade(t.Usage.day-t.day))
+			t.addScore(pkg, n*decay(t.Usage.day-t.day))
 		}
 	}
 	clear(t.more)
 	return nil
 }
 
-// acceptReporter reports whether the counts of another store are accepted. At most mostReporters are. A store that has reported
-// nothing for long is replaced by a new one; its counts stay.
+// acceptReporter reports whether this store accepts counts from the store named reporter, and records day as the last day of its
+// reports. It accepts at most mostReporters stores, but replaces one that has reported nothing for lateDays days; the counts of
+// that one stay.
 func (u *Usage) acceptReporter(reporter string, day int) (bool, error) {
 	row := append([]byte{kindReporter}, reporter...)
 	value, err := u.store.Get(kvstore.Usage, row)
@@ -317,9 +324,9 @@ func (u *Usage) acceptReporter(reporter string, day int) (bool, error) {
 	return true, b.Commit()
 }
 
-// eachCount calls do with the counts of each release in a report. It returns an error unless they are in the order of the rows,
-// each once.
-func eachCount(counts []byte, do func(release, count) error) error {
+// parseReport calls do with the release and the count of each entry of a report of another node. It returns errMalformed unless
+// the report is well-formed, and its releases are in the order of the rows, each once. An error of do ends it.
+func parseReport(counts []byte, do func(release, count) error) error {
 	if len(counts) == 0 || counts[0] != rowFormat {
 		return errMalformed
 	}
@@ -339,13 +346,15 @@ func eachCount(counts []byte, do func(release, count) error) error {
 	return nil
 }
 
-// othersKey returns the key of the counts that another store has reported for a month, of a package or a version.
+// othersKey returns the key of the row with the counts that the store named reporter has reported for a month. kind and of, the
+// package or package and version in the form of a key, say of what.
 func othersKey(kind byte, month int, of []byte, reporter string) []byte {
 	key := append(monthPrefix(kind, month), of...)
 	return append(append(key, 0), reporter...)
 }
 
-// readReport returns the counts with a key of another store, empty if they are damaged, because they are reported again.
+// readReport returns the counts of another node in the row with a key, zero if the row is missing or damaged, because they are
+// reported again.
 func (u *Usage) readReport(key []byte) (*daily, error) {
 	row, err := readDaily(u.store, key)
 	if errors.Is(err, errDamaged) {

@@ -97,6 +97,7 @@ type slot struct {
 // A count is of requests and bytes.
 type count struct{ requests, bytes uint64 }
 
+// plus returns the sum of two counts.
 func (c count) plus(o count) count { return count{c.requests + o.requests, c.bytes + o.bytes} }
 
 // A Counter counts the requests for one file.
@@ -109,7 +110,8 @@ type Counter struct {
 	listed   atomic.Bool // in Usage.pending
 }
 
-// Open returns the usage with the counts that were written before.
+// Open returns a Usage with the counts that the store has. It logs what it cannot read, and goes on without that. The caller runs
+// [Usage.Run] to have counts written.
 func Open(o Options) *Usage {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -125,18 +127,19 @@ func Open(o Options) *Usage {
 	return u
 }
 
-// File returns a counter for a file, which must be published. A file may have several counters.
+// File returns a new counter of requests for a file, which must be published. file is package, version and path, joined by
+// slashes. Several counters of one file add to the same counts.
 func (u *Usage) File(pkg, version, file string) *Counter {
 	return &Counter{of: u, release: release{pkg, version}, file: file}
 }
 
-// CountRequest counts one request.
+// CountRequest counts one request for the file, for today.
 func (c *Counter) CountRequest() {
 	c.requests.Add(1)
 	c.schedule()
 }
 
-// CountSent counts bytes of a response's body.
+// CountSent counts n bytes of a response's body that were sent.
 func (c *Counter) CountSent(n int64) {
 	if n > 0 {
 		c.bytes.Add(uint64(n))
@@ -144,14 +147,15 @@ func (c *Counter) CountSent(n int64) {
 	}
 }
 
-// schedule adds the counter to the list of those that are gathered next time, if it is not there.
+// schedule adds the counter to the counters whose counts are gathered next time, if it is not among them.
 func (c *Counter) schedule() {
 	if !c.listed.Load() {
 		c.addToPending()
 	}
 }
 
-// addToPending adds the counter to the list, and gathers the counts of a full list.
+// addToPending adds the counter to the list of pending counters, unless another goroutine has just done so. It gathers the counts
+// if the list is full.
 func (c *Counter) addToPending() {
 	if c.listed.Swap(true) {
 		return
@@ -164,8 +168,9 @@ func (c *Counter) addToPending() {
 	}
 }
 
-// gather adds the counts of the pending counters to fresh. It takes each counter off the list before it reads the counts, so that
-// later requests add it again. The caller holds mu.
+// gather moves the counts of the pending counters to fresh, the counts in memory that are to be written, to the scores of
+// packages, and to the most requested files. It wakes Run if fresh is large, and drops counts if fresh is full. It takes each
+// counter off the list before it reads the counts, so that later requests add it again. The caller holds mu.
 func (u *Usage) gather() {
 	for _, c := range u.pending {
 		c.listed.Store(false)
@@ -193,7 +198,7 @@ func (u *Usage) gather() {
 	}
 }
 
-// addScore adds requests to the score of a package. The caller holds mu.
+// addScore adds n requests to the popularity score of a package. The caller holds mu.
 func (u *Usage) addScore(pkg string, n float64) {
 	if _, there := u.scores[pkg]; !there {
 		pkg = strings.Clone(pkg) // it is a part of the file's name
@@ -201,8 +206,8 @@ func (u *Usage) addScore(pkg string, n float64) {
 	u.scores[pkg] += n
 }
 
-// changeDay starts the next day if that has begun: it gathers the counts of the day before, and reduces the weight of old requests.
-// The caller holds mu.
+// changeDay sets the day that is counted to today. If a new day has begun, it gathers the counts of the day before first, and
+// reduces the weight of old requests. The caller holds mu.
 func (u *Usage) changeDay() {
 	today := dayOf(u.now())
 	if today == u.day {
@@ -210,7 +215,7 @@ func (u *Usage) changeDay() {
 	}
 	u.gather()
 	if passed := today - u.day; passed > 0 {
-		faded := fade(min(passed, mostFade))
+		faded := decay(min(passed, mostFade))
 		for name := range u.scores {
 			u.scores[name] *= faded
 		}
@@ -219,7 +224,8 @@ func (u *Usage) changeDay() {
 	u.day = today
 }
 
-// Popularity returns the number of recent requests for a package, in which older requests count less, half after 30 days.
+// Popularity returns the number of recent requests for a package, on this node and others. Older requests count less, those of 30
+// days ago half.
 func (u *Usage) Popularity(pkg string) float64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -227,8 +233,9 @@ func (u *Usage) Popularity(pkg string) float64 {
 	return u.scores[pkg]
 }
 
-// Run writes the counts at intervals until ctx ends. The caller calls [Usage.Save] once no request is counted any more. Neither may
-// be called if the store is read-only.
+// Run writes the counts to the store every minute, at midnight UTC, and when there are many, until ctx ends. It logs failures and
+// tries again. The caller calls [Usage.Save] once no request is counted any more. Neither may be called if the store is
+// read-only.
 func (u *Usage) Run(ctx context.Context) {
 	for {
 		now := u.now()
@@ -249,10 +256,11 @@ func (u *Usage) Run(ctx context.Context) {
 	}
 }
 
-// Save writes all counts.
+// Save writes all counts in memory and the most requested files to the store.
 func (u *Usage) Save() error { return u.save(true) }
 
-// save writes the fresh counts, and with files the most requested files.
+// save writes the counts in memory to the store, and with files also the most requested files. After a failure the counts stay in
+// memory. In a new month it deletes the counts of the oldest one.
 func (u *Usage) save(files bool) error {
 	u.saving.Lock()
 	defer u.saving.Unlock()
@@ -298,25 +306,25 @@ func (u *Usage) save(files bool) error {
 	return err
 }
 
-// dayOf returns the number of the day of a time, counted from 1970 in UTC.
+// dayOf returns the number of a time's day, counted from 1970-01-01 in UTC.
 func dayOf(t time.Time) int { return int(math.Floor(float64(t.Unix()) / (24 * 60 * 60))) }
 
-// startOf returns when a day begins.
+// startOf returns the time at which the day with a number begins, in UTC.
 func startOf(day int) time.Time { return time.Unix(int64(day)*24*60*60, 0).UTC() }
 
-// monthOf returns the number of the month of a day, counted from the year 0.
+// monthOf returns the number of the month that the day with a number is in. Months are counted from January of the year 0.
 func monthOf(day int) int {
 	t := startOf(day)
 	return t.Year()*12 + int(t.Month()) - 1
 }
 
-// firstOf returns the first day of a month.
+// firstOf returns the number of the first day of the month with a number.
 func firstOf(month int) int {
 	return dayOf(time.Date(month/12, time.Month(month%12+1), 1, 0, 0, 0, 0, time.UTC))
 }
 
-// fade returns the weight of a request after a number of days.
-func fade(days int) float64 { return math.Exp2(-float64(max(0, days)) / halfLife) }
+// decay returns the weight of a request that was made a number of days ago: 1 today, and half for each halfLife.
+func decay(days int) float64 { return math.Exp2(-float64(max(0, days)) / halfLife) }
 
 // errDamaged says that a row is not what was written.
 var errDamaged = errors.New("a row of usage is damaged")

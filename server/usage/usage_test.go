@@ -108,7 +108,7 @@ func TestCounts(t *testing.T) {
 		if files := u.Files("vue"); len(files) != 3 || files[0].Path != "vue.js" || files[0].Version != "3.0.0" || files[0].Requests < 12.9 {
 			t.Errorf("the files are %+v", files)
 		}
-		if got, want := u.Popularity("vue"), 6*fade(1)+10; !near(got, want) {
+		if got, want := u.Popularity("vue"), 6*decay(1)+10; !near(got, want) {
 			t.Errorf("the popularity is %v, want %v", got, want)
 		}
 		// And all that survives a restart.
@@ -195,8 +195,8 @@ func TestPopularityFades(t *testing.T) {
 	if got := u.Popularity("vue"); !near(got, 4) {
 		t.Errorf("with the clock set back it is %v, want 4", got)
 	}
-	if got := Open(Options{Store: store, Now: c.now}).Popularity("vue"); !near(got, 8*fade(29)) {
-		t.Errorf("after a restart it is %v, want %v", got, 8*fade(29))
+	if got := Open(Options{Store: store, Now: c.now}).Popularity("vue"); !near(got, 8*decay(29)) {
+		t.Errorf("after a restart it is %v, want %v", got, 8*decay(29))
 	}
 }
 

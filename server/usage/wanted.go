@@ -29,11 +29,11 @@ type file struct {
 	index       int // in the heap
 }
 
-// newWanted returns an empty list of up to most files.
+// newWanted returns an empty list of the most requested files, which counts up to most files.
 func newWanted(most int) *wanted { return &wanted{most: most, byName: map[string]*file{}} }
 
-// add counts n requests for a file. In a full list a new file replaces the least requested one, and takes over its count, which is
-// the error of the new count.
+// add counts n requests for a file. If the list is full, a new file replaces the least requested one, and takes over its count,
+// which is by how much the new count may be too high.
 func (w *wanted) add(name string, n float64) {
 	if n <= 0 {
 		return
@@ -56,13 +56,13 @@ func (w *wanted) add(name string, n float64) {
 	}
 }
 
-// insert adds a file that is not counted yet.
+// insert adds a file that is not in the list yet. The caller checks that there is room.
 func (w *wanted) insert(f *file) {
 	w.byName[f.name] = f
 	heap.Push(w, f)
 }
 
-// scale multiplies all counts by a factor.
+// scale multiplies the counts of all files by a factor.
 func (w *wanted) scale(by float64) {
 	for _, f := range w.heap {
 		f.count *= by
@@ -70,7 +70,7 @@ func (w *wanted) scale(by float64) {
 	}
 }
 
-// all returns the files, the most requested first.
+// all returns copies of all files in the list, the most requested first.
 func (w *wanted) all() []file {
 	files := make([]file, len(w.heap))
 	for i, f := range w.heap {
@@ -82,7 +82,8 @@ func (w *wanted) all() []file {
 	return files
 }
 
-// encode returns the files as a row: format, day, and for each file its name, its count and the error of the count, in thousandths.
+// encode returns the list as a row of the store: format, the number of the day, and for each file its name, its count and the
+// error of the count, in thousandths.
 func (w *wanted) encode(day int) []byte {
 	b := binary.AppendUvarint([]byte{rowFormat}, uint64(day))
 	for _, f := range w.heap {
@@ -94,7 +95,8 @@ func (w *wanted) encode(day int) []byte {
 	return b
 }
 
-// decode reads a row on a day, and reduces its counts by the days that have passed.
+// decode replaces the list by that in a row of the store. day is the number of today: the counts are reduced by the days that
+// have passed since the row was written. After an error the list is unchanged.
 func (w *wanted) decode(b []byte, day int) error {
 	if len(b) == 0 || b[0] != rowFormat {
 		return errDamaged
@@ -113,7 +115,7 @@ func (w *wanted) decode(b []byte, day int) error {
 	if r.bad || from > math.MaxInt32 {
 		return errDamaged
 	}
-	read.scale(fade(min(day-int(from), mostFade)))
+	read.scale(decay(min(day-int(from), mostFade)))
 	*w = *read
 	return nil
 }
