@@ -55,8 +55,9 @@ func ReadAccounts(r kvstore.Reader, name string) ([]views.Account, error) {
 	return accounts, nil
 }
 
-// accountVersions returns what became of each version of a package by its upstream and states, newest first. It is a pure function. p is nil if the
-// package is not registered; removed says that the catalogue no longer has it.
+// accountVersions returns what became of each version of a package, newest first: the states of those that were tried, and why
+// the others that upstream has or had were not. It is a pure function. p is nil if the package is not registered; removed says
+// that the catalogue no longer has it.
 func accountVersions(p *packages.Package, removed bool, upstream sources.Upstream, states []views.State) []views.Account {
 	followed := p != nil && !removed && p.Autoupdate != nil
 	// The list of upstream is sorted already, so its thousands of versions need no sorting.
@@ -108,7 +109,7 @@ func accountVersions(p *packages.Package, removed bool, upstream sources.Upstrea
 	return mergeSorted(listed, all, newer)
 }
 
-// mergeSorted merges two sorted lists into one.
+// mergeSorted merges two lists that are sorted by compare into one sorted list.
 func mergeSorted[T any](a, b []T, compare func(T, T) int) []T {
 	merged := make([]T, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
@@ -121,7 +122,7 @@ func mergeSorted[T any](a, b []T, compare func(T, T) int) []T {
 	return append(append(merged, a...), b...)
 }
 
-// ignoredReason returns a sentence that says which pattern of ignoreVersions matches a version.
+// ignoredReason returns a clause for people that says which pattern of ignoreVersions in the package JSON p matches a version.
 func ignoredReason(p *packages.Package, version string) string {
 	if pattern := p.IgnoredBy(version); pattern != "" {
 		return fmt.Sprintf("the package JSON's ignoreVersions has the pattern %.100q for it", pattern)
@@ -129,8 +130,8 @@ func ignoredReason(p *packages.Package, version string) string {
 	return "the package JSON's ignoreVersions had a pattern for it at the last poll"
 }
 
-// operatorCommand returns the command with which an operator gets a version in a state, "" if none helps. followed reports whether the bot polls the
-// package.
+// operatorCommand returns the command line with which an operator gets a version that is in the state s published, "" if none
+// helps. p is the version's package, and followed says whether the bot polls it.
 func operatorCommand(s views.State, p *packages.Package, followed bool) string {
 	switch {
 	case !packages.ValidVersion(s.Version) || s.Kind.Served():

@@ -44,7 +44,8 @@ type auditPlan struct {
 // auditsKey is that of no package, as those have names.
 var auditsKey = []byte("\x00audits")
 
-// readAuditPlan returns the stored plan, a zero one if there is none or it is damaged.
+// readAuditPlan returns the stored plan of the remaining audits, a zero plan if there is none. If it cannot be read, it logs that
+// and returns a plan that may be incomplete. The error is always nil.
 func (sc *Scheduler) readAuditPlan() (a auditPlan, err error) {
 	data, err := sc.store.Get(kvstore.Upstreams, auditsKey)
 	if err == nil {
@@ -56,7 +57,7 @@ func (sc *Scheduler) readAuditPlan() (a auditPlan, err error) {
 	return a, nil
 }
 
-// runAudits does each day's audits until ctx ends.
+// runAudits calls Audit whenever audits are due, until ctx ends, then it returns nil. An error stops the bot.
 func (sc *Scheduler) runAudits(ctx context.Context) error {
 	for {
 		next, err := sc.Audit(ctx)
@@ -69,8 +70,9 @@ func (sc *Scheduler) runAudits(ctx context.Context) error {
 	}
 }
 
-// Audit compares published releases with their upstreams, as far as that is due, and returns when more is. The first audits are due a day after the first
-// call. A restart continues a day's audits. The error is for what stops the bot.
+// Audit compares published releases with their upstreams, as far as that is due, and returns when more is due. The first audits
+// are due a day after the first call. A restart continues a day's audits. Failures of a package are logged; the error is for what
+// stops the bot.
 func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
 	todo, err := sc.readAuditPlan()
 	if err != nil {
@@ -126,8 +128,8 @@ func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
 	return todo.Next, nil
 }
 
-// planAudits chooses the packages and releases that are audited in a day: random releases, some that differed before, and the packages whose last
-// comparison is longest ago.
+// planAudits chooses what is audited in a day: random published releases, some releases that differed before, and the packages
+// whose last comparison is longest ago or has seen an unconfirmed change.
 func (sc *Scheduler) planAudits(now time.Time) (auditPlan, error) {
 	todo := auditPlan{Next: now.Add(auditEvery)}
 	states, err := views.States(sc.store, "")
@@ -183,8 +185,9 @@ func (sc *Scheduler) planAudits(now time.Time) (auditPlan, error) {
 	return todo, nil
 }
 
-// compareIntegrities compares the integrities of all published releases of a package with the complete lists of their upstreams, also if the catalogue no
-// longer has the package or names another upstream.
+// compareIntegrities compares the integrities of all published releases of a package with the complete lists of the upstreams
+// that they came from, also if the catalogue no longer has the package or names another upstream. It logs changes and stores the
+// time of the comparison.
 func (sc *Scheduler) compareIntegrities(ctx context.Context, name string) error {
 	if err := sc.polling.Acquire(ctx, 1); err != nil {
 		return err
@@ -228,7 +231,8 @@ func (sc *Scheduler) compareIntegrities(ctx context.Context, name string) error 
 	return sc.options.Records.Write(sources.OriginsKey(name), origins)
 }
 
-// recordAuditFailure records the time at which a package could not be compared with its upstream.
+// recordAuditFailure stores the present time as that at which a package could not be compared with its upstream, so that its next
+// turn comes later.
 func (sc *Scheduler) recordAuditFailure(name string) error {
 	sc.watching.Lock()
 	defer sc.watching.Unlock()
@@ -238,7 +242,8 @@ func (sc *Scheduler) recordAuditFailure(name string) error {
 	return sc.options.Records.Write(sources.OriginsKey(name), origins)
 }
 
-// presentUpstream returns the upstream that the last JSON of a package names, the zero value if it names none.
+// presentUpstream returns the upstream that the package JSON of a package names, from the catalogue or else from the store; the
+// zero value if there is none.
 func (sc *Scheduler) presentUpstream(name string) sources.Ref {
 	p, ok := sc.options.Publisher.Catalogue().Get(name)
 	if !ok {
@@ -253,7 +258,8 @@ func (sc *Scheduler) presentUpstream(name string) sources.Ref {
 	return sources.RefOf(p)
 }
 
-// upstreamsOf returns the upstreams that the published releases of a package came from, each once. now is the present one.
+// upstreamsOf returns the upstreams that the published releases of a package came from, each once. now is the upstream that the
+// package has at present, and states are those of all its versions. It skips releases whose origin is unknown.
 func (sc *Scheduler) upstreamsOf(name string, now sources.Ref, states []views.State) ([]sources.Ref, error) {
 	sc.watching.Lock()
 	defer sc.watching.Unlock()
@@ -282,7 +288,8 @@ func (sc *Scheduler) upstreamsOf(name string, now sources.Ref, states []views.St
 	return all, nil
 }
 
-// auditRelease compares a release with its upstream, file by file, and stores the result. An error means that upstream could not be requested.
+// auditRelease compares a release with its upstream, file by file, and stores and reports the result, a difference included. The
+// error means that the comparison could not be made or stored. A release that is not served any more is skipped.
 func (sc *Scheduler) auditRelease(ctx context.Context, name sources.ReleaseName) error {
 	claim, err := sc.readClaim(name)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -317,7 +324,8 @@ func (sc *Scheduler) auditRelease(ctx context.Context, name sources.ReleaseName)
 	return nil
 }
 
-// readClaim returns what the log says of a published release, kvstore.ErrNotFound if it is not served.
+// readClaim returns what the log states about a published release: its entry, manifest, attestations and package JSON. The error
+// is kvstore.ErrNotFound if the release is not served.
 func (sc *Scheduler) readClaim(name sources.ReleaseName) (c verify.Claim, err error) {
 	if s, err := views.LookupState(sc.store, name.Package, name.Version); err != nil || !s.Kind.Served() {
 		return c, cmp.Or(err, kvstore.ErrNotFound)

@@ -8,8 +8,9 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// SetCatalogue replaces the catalogue: new packages are registered and polled at once, changes apply to releases that start from now on, and packages
-// that are gone are not updated any more. A package whose file is invalid stays as it was.
+// SetCatalogue replaces the catalogue by c. It registers new packages, schedules polls for new and changed ones, and stops
+// polling packages that are gone. Changes apply to releases that start from now on. A package whose file is invalid stays as it
+// was.
 func (sc *Scheduler) SetCatalogue(ctx context.Context, c *packages.Catalogue) error {
 	sc.adopting.Lock()
 	defer sc.adopting.Unlock()
@@ -32,7 +33,7 @@ func (sc *Scheduler) SetCatalogue(ctx context.Context, c *packages.Catalogue) er
 	return nil
 }
 
-// applyCatalogue registers the packages of the catalogue that the bot started with, if any.
+// applyCatalogue applies the catalogue that the bot has at its start, as SetCatalogue does; it does nothing without one.
 func (sc *Scheduler) applyCatalogue(ctx context.Context) error {
 	c := sc.options.Publisher.CurrentCatalogue()
 	if c == nil {

@@ -22,8 +22,9 @@ const (
 	countPause          = time.Hour      // after a failure, and if no package is due
 )
 
-// repeatCounting calls one at intervals of every, until ctx ends. one requests the counts of the package that is due and returns its name, "" if none is;
-// then, and after an error, the interval is an hour.
+// repeatCounting calls one at intervals of every, until ctx ends; then it returns nil. one requests the download count or stars
+// of the package that is due and returns the package's name, "" if none is due; then, and after an error, which is logged, the
+// next interval is an hour. An error that stops the bot is returned.
 func (sc *Scheduler) repeatCounting(ctx context.Context, every time.Duration, one func(context.Context) (name string, err error)) error {
 	for pause := every; retry.Sleep(ctx, pause) == nil; {
 		name, err := one(ctx)
@@ -45,8 +46,8 @@ func (sc *Scheduler) repeatCounting(ctx context.Context, every time.Duration, on
 	return nil
 }
 
-// CountDownloads requests the download count of the npm package whose count is oldest, and stores it. It returns the name of the package, "" if no count
-// is due.
+// CountDownloads requests the download count of the catalogue's npm package whose count is oldest, and stores it. It returns the
+// name of the package, "" if no count is older than 30 days.
 func (sc *Scheduler) CountDownloads(ctx context.Context) (string, error) {
 	known, err := sources.ReadAllPopularityCounts(sc.store)
 	if err != nil {
@@ -81,7 +82,8 @@ func (sc *Scheduler) CountDownloads(ctx context.Context) (string, error) {
 	})
 }
 
-// starsInterval returns the interval between two requests for stars, 0 if GitHub is not requested.
+// starsInterval returns the interval between two requests for stars of GitHub repositories, shorter with a token; 0 if GitHub is
+// not requested.
 func (sc *Scheduler) starsInterval() time.Duration {
 	if sc.options.Git == nil {
 		return 0
@@ -92,11 +94,11 @@ func (sc *Scheduler) starsInterval() time.Duration {
 	return countEveryAnonymous
 }
 
-// starsTime returns the present time in the precision in which it is stored with stars.
+// starsTime returns the present time in UTC, in whole seconds, as it is stored with stars.
 func (sc *Scheduler) starsTime() time.Time { return sc.options.Now().UTC().Truncate(time.Second) }
 
-// CountStars requests the stars of the package at GitHub whose count is due first, and stores them. It returns the name of the package, "" if no count is
-// due.
+// CountStars requests the stars of the catalogue's package at GitHub whose count is due first, and stores them, or that the
+// repository is missing. It returns the name of the package, "" if no count is older than 30 days.
 func (sc *Scheduler) CountStars(ctx context.Context) (string, error) {
 	known, err := sources.ReadAllPopularityCounts(sc.store)
 	if err != nil {

@@ -19,8 +19,9 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// poll polls a package's upstream, records new versions, and puts releases that are due into q. A failure of the package is recorded, not returned; an
-// error stops the bot. If resume is not nil and the upstream is down, poll returns errUpstreamDown, and resume is called once the upstream may respond again.
+// poll polls the upstream of the package p, records new versions, and puts releases that are due into q. It records a failure of
+// the package and returns nil; other errors stop the bot. If resume is not nil and the upstream's circuit breaker is open, poll
+// returns errUpstreamDown, and resume is called once the upstream may respond again.
 func (sc *Scheduler) poll(ctx context.Context, p *packages.Package, q *queue, resume func()) error {
 	if err := sc.polling.Acquire(ctx, 1); err != nil {
 		return err
@@ -57,8 +58,9 @@ type pollRequest struct {
 	named bool                 // by an event, which says that there is a release
 }
 
-// pollAndRecord polls a package's upstream, stores the result and the time of the next poll, and returns the releases to fetch. The caller holds the
-// package in sc.polled.
+// pollAndRecord polls the upstream of the package p, stores the result and the time of the next poll, and returns the releases to
+// fetch. It records a failure of the package and returns no error for it. in says on whose behalf it polls. The caller has
+// claimed the package in sc.polled.
 func (sc *Scheduler) pollAndRecord(ctx context.Context, p *packages.Package, in pollRequest) ([]ingest.Task, error) {
 	sc.options.Events.Emit(ctx, events.Event{Kind: events.Checking, Package: p.Name})
 	upstream := sc.options.Records.Known(p.Name)
@@ -127,8 +129,9 @@ func (sc *Scheduler) pollAndRecord(ctx context.Context, p *packages.Package, in 
 	return tasks, sc.options.Records.Set(upstream)
 }
 
-// listAndPlan requests the versions of a package, conditionally if nothing is due, and plans what follows: it records new states, changes upstream
-// accordingly, and returns the releases to fetch.
+// listAndPlan requests the versions of the package p from its upstream, conditionally if nothing is due, and plans what follows.
+// It records new states of versions in the log, changes upstream, the poll's result so far, accordingly, and returns the releases
+// to fetch.
 func (sc *Scheduler) listAndPlan(ctx context.Context, p *packages.Package, in pollRequest, upstream *sources.Upstream) ([]ingest.Task, error) {
 	states, err := sc.options.Records.States(p.Name)
 	if err != nil {
@@ -202,7 +205,8 @@ func (sc *Scheduler) listAndPlan(ctx context.Context, p *packages.Package, in po
 	return tasks, nil
 }
 
-// updateNotes stores in upstream what people should know of it, such as that the repository has moved, and logs what is new.
+// updateNotes replaces the notes in upstream for people, such as that the repository has moved, by those that follow from listed.
+// It logs and reports notes that are new. It does not store upstream.
 func (sc *Scheduler) updateNotes(ctx context.Context, upstream *sources.Upstream, listed *sources.Listing) {
 	var notes []string
 	if listed.Moved != "" {
@@ -226,8 +230,8 @@ type stateChange struct {
 	was views.StateKind // "" for a version that is new here
 }
 
-// recordChanges adds changes of states to the log. It skips versions whose state another goroutine has changed since the plan was made, and returns
-// these.
+// recordChanges adds changes of versions' states to the log, in the name of actor. It skips versions whose state another
+// goroutine has changed since the plan was made, and returns these versions.
 func (sc *Scheduler) recordChanges(changes []stateChange, actor string) (overtaken map[string]struct{}, err error) {
 	overtaken = make(map[string]struct{})
 	if len(changes) == 0 {

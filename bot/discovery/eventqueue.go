@@ -42,12 +42,13 @@ const (
 // repollInterval is the time between two polls of a package that events name repeatedly.
 const repollInterval = 2 * time.Second
 
-// newEventQueue returns an empty queue.
+// newEventQueue returns a queue without packages.
 func newEventQueue() *eventQueue {
 	return &eventQueue{all: make(map[string]*namedPackage), changed: make(chan struct{})}
 }
 
-// add marks packages as named by an event. It returns those that were not yet; the caller stores when they are due and passes them to release.
+// add marks packages as named by an event. It returns those that were not marked before; the caller stores in the schedule that
+// they are due, and passes them to release. One that is being polled now is polled again afterwards.
 func (n *eventQueue) add(names []string) (fresh []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -63,7 +64,7 @@ func (n *eventQueue) add(names []string) (fresh []string) {
 	return fresh
 }
 
-// release lets goroutines poll packages that add has returned.
+// release queues packages that add has returned, so that next returns them.
 func (n *eventQueue) release(names []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -72,7 +73,8 @@ func (n *eventQueue) release(names []string) {
 	}
 }
 
-// enqueue appends a package to those that wait for a poll. The caller holds mu.
+// enqueue appends a package that add has marked to those that wait for a poll, and wakes the goroutines in next. The caller holds
+// mu.
 func (n *eventQueue) enqueue(name string) {
 	*n.all[name] = namedPackage{stage: waits}
 	n.waiting = append(n.waiting, name)
@@ -80,7 +82,7 @@ func (n *eventQueue) enqueue(name string) {
 	n.changed = make(chan struct{})
 }
 
-// has reports whether a package waits for a poll because of an event, or is being polled because of one.
+// has reports whether a package waits for a poll because of an event, is being polled because of one, or is to be polled again.
 func (n *eventQueue) has(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -88,7 +90,8 @@ func (n *eventQueue) has(name string) bool {
 	return p != nil && (p.stage != backingOff || p.again)
 }
 
-// next waits until a package is due for a poll, and returns it. The caller calls done after the poll.
+// next waits until a package is due for a poll because of an event, and returns its name. The caller calls finishPoll after the
+// poll. The error is that of ctx.
 func (n *eventQueue) next(ctx context.Context) (string, error) {
 	for {
 		n.mu.Lock()
@@ -109,7 +112,8 @@ func (n *eventQueue) next(ctx context.Context) (string, error) {
 	}
 }
 
-// finishPoll ends the poll of a package. If an event names the package before repollInterval is over, the package is queued again then.
+// finishPoll ends the poll of a package that next has returned. If events name the package during the poll or within
+// repollInterval afterwards, the package is queued again once, when that interval is over.
 func (n *eventQueue) finishPoll(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -125,8 +129,8 @@ func (n *eventQueue) finishPoll(name string) {
 	})
 }
 
-// Announce makes packages of the catalogue due now, ahead of every other poll and download, because an event says that they have a release. An error
-// means that the packages are polled, but not after a restart.
+// Announce makes packages of the catalogue, given by name, due now, ahead of every other poll and download, because an event says
+// that they have a release. It does not wait for the polls. An error means that a restart would lose some of them.
 func (sc *Scheduler) Announce(ctx context.Context, names ...string) error {
 	fresh := sc.announced.add(names)
 	defer sc.announced.release(fresh)
@@ -142,7 +146,8 @@ func (sc *Scheduler) Announce(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// pollAnnounced polls the packages that events name, until ctx ends.
+// pollAnnounced polls the packages that events name, several at a time, and puts their releases into q, until ctx ends or an
+// error stops the bot.
 func (sc *Scheduler) pollAnnounced(ctx context.Context, q *queue) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for range namedAtOnce {
@@ -163,8 +168,9 @@ func (sc *Scheduler) pollAnnounced(ctx context.Context, q *queue) error {
 	return g.Wait()
 }
 
-// pollAnnouncedPackage polls one package that an event named and puts its tasks into q, with its newest release ahead of others. While the upstream is
-// down it does nothing, and the package is announced again later.
+// pollAnnouncedPackage polls one package that an event named, and puts releases that are due into q, the newest ahead of others.
+// It does nothing for a package that the catalogue does not have or that has no upstream. While the upstream's circuit breaker is
+// open it does not poll, and the package is announced again later.
 func (sc *Scheduler) pollAnnouncedPackage(ctx context.Context, name string, q *queue) error {
 	p, ok := sc.options.Publisher.Catalogue().Get(name)
 	if !ok || sc.options.Sources.ForPackage(p) == nil {
@@ -199,10 +205,11 @@ type packageIndex struct {
 	repositories map[string][]string // and by the address of the repository, of which packages from npm have one too
 }
 
-// PackagesFromNpm returns the names of the packages whose releases come from an npm package.
+// PackagesFromNpm returns the names of the catalogue's packages whose releases come from the npm package npmName.
 func (sc *Scheduler) PackagesFromNpm(npmName string) []string { return sc.packageIndex().npm[npmName] }
 
-// PackagesFromRepository returns the names of the packages whose releases are tagged in a repository, or that name it as theirs.
+// PackagesFromRepository returns the names of the catalogue's packages whose releases are tags of a git repository, given by its
+// address, or whose package JSON names it as their repository.
 func (sc *Scheduler) PackagesFromRepository(repository string) []string {
 	return sc.packageIndex().repositories[git.CanonicalAddress(repository)]
 }
@@ -234,7 +241,8 @@ func (sc *Scheduler) packageIndex() *packageIndex {
 	return f
 }
 
-// PackagesNamed returns the package of that name, or those that come from the npm package of that name.
+// PackagesNamed returns name itself if the catalogue has a package of that name, else the names of the packages whose releases
+// come from the npm package of that name.
 func (sc *Scheduler) PackagesNamed(name string) []string {
 	if p, ok := sc.options.Publisher.Catalogue().Get(name); ok {
 		return []string{p.Name}

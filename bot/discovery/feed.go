@@ -39,7 +39,7 @@ type FeedState struct {
 	Next    time.Time `json:"next,omitzero"`
 }
 
-// Describe returns a line of text about the state of the feed, "" for nil.
+// Describe returns a line of text for people about the state of the change feed, with a line feed; "" for a nil state.
 func (s *FeedState) Describe() string {
 	switch {
 	case s == nil:
@@ -68,7 +68,8 @@ const (
 	mostFeedProblem   = 300
 )
 
-// openFeed returns a follower of the change feed at an address, which continues where the last process was.
+// openFeed returns a follower of the npm registry's change feed at an address. Its sequence is stored by r, so it continues where
+// an earlier process was. It sends no request.
 func openFeed(r *durable.Runtime, address string) (*feed, error) {
 	f := &feed{url: address}
 	if at, err := url.Parse(address); err == nil {
@@ -87,7 +88,7 @@ func openFeed(r *durable.Runtime, address string) (*feed, error) {
 // A feedCursor is the durable object with the sequence of a feed. It stores a sequence that is not "", and returns the present one.
 type feedCursor struct{ durable.NoAlarm }
 
-// Handle implements [durable.Handler].
+// Handle implements [durable.Handler]. It stores sequence, unless that is "", and returns the stored sequence.
 func (feedCursor) Handle(ctx context.Context, s *durable.State, sequence string) (string, error) {
 	const key = "sequence"
 	if sequence != "" {
@@ -107,14 +108,15 @@ func (sc *Scheduler) Feed() (FeedState, bool) {
 	return sc.feed.state, true
 }
 
-// changeState applies a change to the state that [Scheduler.Feed] returns.
+// changeState calls how with the state of the feed, which how may change, while the state is locked.
 func (f *feed) changeState(how func(*FeedState)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	how(&f.state)
 }
 
-// followFeed reads the change feed and announces the packages that it names, until ctx ends.
+// followFeed requests the change feed again and again and announces the packages that it names, until ctx ends. After a failure,
+// which it logs, it waits longer.
 func (sc *Scheduler) followFeed(ctx context.Context) error {
 	f := sc.feed
 	cursor := f.sequences.Object(f.url)
@@ -150,7 +152,8 @@ func (sc *Scheduler) followFeed(ctx context.Context) error {
 	}
 }
 
-// recordResponse stores the result of a request in the state: the last sequence, the error, and the time of the next request, which is after pause.
+// recordResponse stores the result of a request in the feed's state: last, the last sequence ("" for none), and err. now is the
+// time of the response, and pause the time until the next request.
 func (f *feed) recordResponse(last string, err error, now time.Time, pause time.Duration) {
 	f.changeState(func(s *FeedState) {
 		if last != "" {
@@ -167,8 +170,8 @@ func (f *feed) recordResponse(last string, err error, now time.Time, pause time.
 	})
 }
 
-// advanceFeed reads the feed from the stored sequence on, announces the packages that it names, and stores the sequence that it reached. It returns both
-// sequences.
+// advanceFeed requests the changes after the sequence that cursor stores, announces the packages that they name, and stores the
+// last sequence. It returns the sequence before and after. A sequence that goes back is stored, too, and is an error.
 func (sc *Scheduler) advanceFeed(ctx context.Context, cursor durable.Object[string, string]) (since, last string, err error) {
 	if since, err = cursor.Send(ctx, ""); err == nil {
 		last, err = sc.readFeed(ctx, since)
@@ -184,7 +187,8 @@ func (sc *Scheduler) advanceFeed(ctx context.Context, cursor durable.Object[stri
 	return since, last, err
 }
 
-// readFeed requests the changes after a sequence, announces the packages that they name, and returns the sequence of the last one.
+// readFeed requests the changes after the sequence since, announces the catalogue's packages that they name, and returns the
+// sequence of the last change. It returns "" if the announcement could not be stored, so that the request is repeated.
 func (sc *Scheduler) readFeed(ctx context.Context, since string) (last string, err error) {
 	named := make(map[string]bool) // packages of the catalogue, so there is a bound
 	changes := int64(0)
@@ -211,7 +215,8 @@ func (sc *Scheduler) readFeed(ctx context.Context, since string) (last string, e
 	return last, err
 }
 
-// goesBack reports whether the number at the start of a sequence is lower than that of the one before; false if one has no number.
+// goesBack reports whether a feed was reset: the number at the start of the sequence after is lower than that of the sequence
+// before. It is false if one has no number.
 func goesBack(before, after string) bool {
 	from, ok := leadingNumber(before)
 	to, both := leadingNumber(after)

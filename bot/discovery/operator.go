@@ -18,8 +18,9 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Add polls a package for an operator and publishes the releases that are due or, if version is not "", that version, which may be older than those known
-// or have been refused before.
+// Add polls the package name for an operator and publishes the releases that are due, or, if version is not "", only that
+// version, which may be older than those known or have been refused before. It waits for the end, and returns an error if not all
+// were published.
 func (sc *Scheduler) Add(ctx context.Context, name, version string) error {
 	return sc.forOperator(ctx, name, func(ctx context.Context, p *packages.Package) error {
 		if version == "" {
@@ -29,15 +30,16 @@ func (sc *Scheduler) Add(ctx context.Context, name, version string) error {
 	})
 }
 
-// AddUnattested is Add for one version, which is published also if it does not satisfy the policy of its package. The log has
-// the operator's reason.
+// AddUnattested is Add for one version, which is published even if it does not have the attestation that the policy of its
+// package requires. The log records reason, which the operator gives.
 func (sc *Scheduler) AddUnattested(ctx context.Context, name, version, reason string) error {
 	return sc.forOperator(ctx, name, func(ctx context.Context, p *packages.Package) error {
 		return sc.addChosen(ctx, p, reason, version)
 	})
 }
 
-// Retry fetches all releases of a package again that were refused or have failed.
+// Retry fetches and publishes all releases of a package again that were refused, unless upstream no longer has them, or have
+// failed. It returns an error if there are none, or not all were published.
 func (sc *Scheduler) Retry(ctx context.Context, name string) error {
 	return sc.forOperator(ctx, name, func(ctx context.Context, p *packages.Package) error {
 		states, err := views.States(sc.store, name)
@@ -57,7 +59,9 @@ func (sc *Scheduler) Retry(ctx context.Context, name string) error {
 	})
 }
 
-// forOperator runs an operator's request about a package of the catalogue. It returns an error if not all releases were published.
+// forOperator registers the package name of the catalogue and calls do with it, for an operator's command. It returns an error,
+// with what to do next, if do fails, or if a release was refused or has failed meanwhile. The package is polled again soon, in
+// case the command was interrupted.
 func (sc *Scheduler) forOperator(ctx context.Context, name string, do func(context.Context, *packages.Package) error) error {
 	p, err := sc.options.Publisher.LookupPackage(name)
 	if err != nil {
@@ -84,7 +88,8 @@ func (sc *Scheduler) forOperator(ctx context.Context, name string, do func(conte
 	return nil
 }
 
-// addDue polls a package and publishes the releases that are due, until a new package has the releases that it starts with.
+// addDue polls the package p for an operator and publishes the releases that are due. It repeats that while releases were refused
+// and a new package needs others to start with.
 func (sc *Scheduler) addDue(ctx context.Context, p *packages.Package) error {
 	for again := true; again; again = sc.options.Publisher.TakeRefill(p.Name) {
 		if err := sc.polled.Acquire(ctx, p.Name); err != nil {
@@ -102,7 +107,9 @@ func (sc *Scheduler) addDue(ctx context.Context, p *packages.Package) error {
 	return nil
 }
 
-// addChosen publishes versions, all of which upstream must have. override is that of [ingest.Task].
+// addChosen publishes the given versions of the package p for an operator. It returns an error before it fetches any if one is
+// published already or upstream does not have it. override is the field of [ingest.Task]: the reason to ignore the package's
+// policy, "" for none.
 func (sc *Scheduler) addChosen(ctx context.Context, p *packages.Package, override string, versions ...string) error {
 	for _, version := range versions {
 		if err := sc.options.Publisher.CheckUnpublished(p.Name, version); err != nil {
@@ -130,7 +137,8 @@ func (sc *Scheduler) addChosen(ctx context.Context, p *packages.Package, overrid
 	return sc.releaseAll(ctx, tasks)
 }
 
-// detectVersion finds a version in a list of upstream, records it as detected, and returns the task to fetch it.
+// detectVersion finds a version of the package p in listed, the list of upstream, records in the log that it was detected, unless
+// it is being processed, and returns the task to fetch it for an operator.
 func (sc *Scheduler) detectVersion(p *packages.Package, version string, listed *sources.Listing) (ingest.Task, error) {
 	v, ok := listed.Versions[version]
 	if !ok {
@@ -150,7 +158,9 @@ func (sc *Scheduler) detectVersion(p *packages.Package, version string, listed *
 	return ingest.Task{Pkg: p, Version: v, Released: released, Actor: ingest.ActorOperator}, nil
 }
 
-// releaseAll fetches and publishes releases, and waits for those that another goroutine is publishing. It reports how each ended to the report of ctx.
+// releaseAll fetches and publishes the releases of tasks, several at a time, and waits for those that another goroutine is
+// publishing. It reports how each of these ended to the tally in ctx. It returns an error only for what stops the bot, or if ctx
+// ends.
 func (sc *Scheduler) releaseAll(ctx context.Context, tasks []ingest.Task) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(sc.options.Downloads)
@@ -184,7 +194,8 @@ func (sc *Scheduler) releaseAll(ctx context.Context, tasks []ingest.Task) error 
 	return g.Wait()
 }
 
-// errNoVersion returns an error that says that an upstream does not have a version, with the most similar one of those that it has.
+// errNoVersion returns an error that says that the upstream of the package p does not have the version name. It suggests the most
+// similar one of there, the versions that upstream has.
 func (sc *Scheduler) errNoVersion(p *packages.Package, name string, there []string) error {
 	return fmt.Errorf("%s's %s has no version %s%s", p.Autoupdate.Source, p.Autoupdate.Target, name, ingest.SuggestWord(name, there))
 }

@@ -27,7 +27,8 @@ type pollResult struct {
 	same      func(v sources.Candidate, published string) (same, known bool)
 }
 
-// readOrigins returns the stored origins of a package's releases, moved to its present upstream if that is not the zero value. The caller holds
+// readOrigins returns the stored origins of a package's releases: what each was published from. now is the package's present
+// upstream; if it is not the zero value and another one is stored, the origins are moved to it, but not stored. The caller holds
 // sc.watching.
 func (sc *Scheduler) readOrigins(pkg string, now sources.Ref) sources.Origins {
 	known, err := sources.LookupOrigins(sc.store, pkg)
@@ -43,8 +44,10 @@ func (sc *Scheduler) readOrigins(pkg string, now sources.Ref) sources.Origins {
 	return known
 }
 
-// compareOrigins compares what upstream lists for published releases with what they were published from, and logs changes. A change is logged when a poll
-// half an interval later sees it again, because nodes of a registry lag and may respond in part.
+// compareOrigins compares what at, the result of a poll, lists for the published releases of a package with what they were
+// published from. It stores the origins, and logs and reports changes. A change is logged only when a poll half an interval later
+// sees it again, because nodes of a registry lag and may respond in part. now is the package's present upstream, and states are
+// those of its versions.
 func (sc *Scheduler) compareOrigins(ctx context.Context, pkg string, now sources.Ref, at pollResult, states []views.State) error {
 	sc.watching.Lock()
 	defer sc.watching.Unlock()
@@ -111,7 +114,8 @@ func (sc *Scheduler) compareOrigins(ctx context.Context, pkg string, now sources
 	return nil
 }
 
-// originFromManifest returns what a release was published from by its manifest. now is the package's present upstream.
+// originFromManifest returns what a release was published from, as its manifest states; the zero value if an operator has
+// imported it. now is the package's present upstream.
 func (sc *Scheduler) originFromManifest(now sources.Ref, pkg, version string) (sources.Origin, error) {
 	v, err := views.LookupVersion(sc.store, pkg, version)
 	if err != nil {
@@ -132,8 +136,8 @@ func (sc *Scheduler) originFromManifest(now sources.Ref, pkg, version string) (s
 	return o, nil
 }
 
-// updateOrigin stores in o what the poll found for a version, and reports whether the caller should log it: it differs from what the log last said, and has
-// for the duration minimum.
+// updateOrigin stores in o what the poll found for a version at the time now. It reports whether the caller has to log a change:
+// what upstream lists differs from what the log last said, and has done so for minimum.
 func (at pollResult) updateOrigin(o *sources.Origin, version string, now time.Time, minimum time.Duration) bool {
 	if o.Published == "" {
 		return false
@@ -156,7 +160,8 @@ func (at pollResult) updateOrigin(o *sources.Origin, version string, now time.Ti
 	return true
 }
 
-// listedHash returns the integrity or commit that upstream lists for a version, "" for none; ok is false if that is not known.
+// listedHash returns the integrity or commit that the polled upstream lists for a version whose origin is o, "" if upstream does
+// not list the version. ok is false if the poll does not say.
 func (at pollResult) listedHash(o sources.Origin, version string) (string, bool) {
 	switch {
 	case at.unchanged && o.Since.IsZero():
@@ -182,7 +187,7 @@ func (at pollResult) listedHash(o sources.Origin, version string) (string, bool)
 // maxIntegrity bounds a stored integrity, in bytes; three hashes are shorter.
 const maxIntegrity = 512
 
-// boundIntegrity returns valid UTF-8 of at most maxIntegrity bytes of an integrity that upstream stated.
+// boundIntegrity returns an integrity that upstream stated as valid UTF-8, cut to maxIntegrity bytes.
 func boundIntegrity(integrity string) string {
 	return text.Cut(strings.ToValidUTF8(integrity, "\uFFFD"), maxIntegrity)
 }

@@ -18,7 +18,8 @@ const (
 // RequestsAtOnce bounds the requests of a scheduler: polls and the change feed.
 const RequestsAtOnce = PollsAtOnce + namedAtOnce + 1
 
-// PollAll polls every package's upstream and publishes what is due, until new packages have the releases that they start with.
+// PollAll polls the upstreams of all packages of the catalogue once and publishes what is due. It polls packages again whose
+// releases were refused, until new packages have the releases that they start with. It waits for the end.
 func (sc *Scheduler) PollAll(ctx context.Context) error {
 	if err := sc.applyCatalogue(ctx); err != nil {
 		return err
@@ -32,7 +33,7 @@ func (sc *Scheduler) PollAll(ctx context.Context) error {
 	return nil
 }
 
-// pollOnce polls the upstreams of packages and publishes what is due, once.
+// pollOnce polls the upstream of each given package once, and publishes the releases that are due. It returns when both are done.
 func (sc *Scheduler) pollOnce(ctx context.Context, all []*packages.Package) error {
 	queue := newQueue()
 	g, groupCtx := errgroup.WithContext(ctx)
@@ -48,7 +49,8 @@ func (sc *Scheduler) pollOnce(ctx context.Context, all []*packages.Package) erro
 	return g.Wait()
 }
 
-// packagesToRefill returns the packages that need other releases to start with, because some were refused since the last call.
+// packagesToRefill returns the packages of the catalogue that need other releases to start with, because some were refused since
+// the last call. Each is returned once.
 func (sc *Scheduler) packagesToRefill() []*packages.Package {
 	var all []*packages.Package
 	for _, p := range sc.options.Publisher.Catalogue().Packages() {
@@ -59,7 +61,8 @@ func (sc *Scheduler) packagesToRefill() []*packages.Package {
 	return all
 }
 
-// Run polls each package's upstream at its time and publishes what is new, until ctx ends or it cannot go on.
+// Run polls each package's upstream at its time and publishes what is new. It also follows the change feed, audits published
+// releases, and requests download counts and stars. It returns when ctx ends or an error stops the bot.
 func (sc *Scheduler) Run(ctx context.Context) error {
 	if err := sc.applyCatalogue(ctx); err != nil {
 		return err
@@ -86,8 +89,8 @@ func (sc *Scheduler) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Polls returns a function that polls a package of the catalogue as the schedule does, and returns when it is due next. All calls share one queue
-// of versions to fetch.
+// Polls returns a function that polls the package name of the catalogue as Run does, stores when it is due next, and returns that
+// time. It fetches no release: all calls put those that are due into one queue, which nothing reads.
 func (sc *Scheduler) Polls() func(ctx context.Context, name string) (next time.Time, err error) {
 	q := newQueue()
 	return func(ctx context.Context, name string) (next time.Time, err error) {

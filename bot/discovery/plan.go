@@ -90,7 +90,7 @@ func planPackage(s planInput) planned {
 	return p.out
 }
 
-// setOf returns a set of versions.
+// setOf returns a set of the given versions.
 func setOf(versions []string) map[string]bool {
 	set := make(map[string]bool, len(versions))
 	for _, version := range versions {
@@ -99,7 +99,7 @@ func setOf(versions []string) map[string]bool {
 	return set
 }
 
-// planKnown plans for a version that has a state.
+// planKnown plans for a listed version that has a state: to detect it again, to fetch it, or nothing.
 func (p *planning) planKnown(r release, state views.State) {
 	if p.canRetry(r, state) {
 		p.planDetected(r, state)
@@ -120,7 +120,8 @@ func (p *planning) planKnown(r release, state views.State) {
 	}
 }
 
-// canRetry reports whether a refused version is tried again: the package JSON has changed, upstream has it again, or upstream has another archive.
+// canRetry reports whether a refused version r is detected and fetched again: the package JSON has changed, upstream has the version
+// again or with other contents, or an operator's import was refused because it lacked a required attestation.
 func (p *planning) canRetry(r release, state views.State) bool {
 	if state.Kind != views.Refused || !r.valid {
 		return false
@@ -144,12 +145,14 @@ func (p *planning) planUnknownVersion(r release) {
 	}
 }
 
-// startsWith reports whether a release is one of those that a new package starts with.
+// startsWith reports whether a release is one of those that a new package starts with: one of its newest, or the one that
+// upstream calls latest.
 func (p *planning) startsWith(r release) bool {
 	return p.newest > 0 && r.name == p.latest || p.first.Wants(r.name)
 }
 
-// shouldPublish reports whether the bot publishes a version that has no state yet.
+// shouldPublish reports whether the bot publishes a listed version that has no state yet: the package starts with it, or it is
+// new at upstream and newer than the known releases by time or by version.
 func (p *planning) shouldPublish(r release) bool {
 	switch {
 	case !p.known.Filled && p.startsWith(r):
@@ -160,12 +163,13 @@ func (p *planning) shouldPublish(r release) bool {
 	return !p.before[r.name] && (p.lastVersion == "" || r.released.IsZero() || r.released.After(p.lastTime) || packages.CompareVersions(r.name, p.lastVersion) > 0)
 }
 
-// newChange returns the change of a version's state to detected.
+// newChange returns the change of the state of the version r from was to detected.
 func (p *planning) newChange(r release, was views.State) stateChange {
 	return stateChange{was: was.Kind, State: views.State{Package: p.pkg.Name, Version: r.name, Kind: views.Detected, Released: r.released, Updated: p.now}}
 }
 
-// planDetected plans to detect and fetch a version that is new or was refused before.
+// planDetected plans to record the version r, which is new or was refused before, as detected, and to fetch it. was is its state
+// before.
 func (p *planning) planDetected(r release, was views.State) {
 	change := p.newChange(r, was)
 	sources.CountStart(p.first, change.State)
@@ -174,7 +178,8 @@ func (p *planning) planDetected(r release, was views.State) {
 	p.planFetch(r, was.Attempts)
 }
 
-// planFetch adds the task to fetch a release now. attempts is how many have failed.
+// planFetch adds the task to fetch the release r now. The task is fresh, ahead of others, if the release has appeared since the
+// package's first poll or an event says so. attempts is how many attempts have failed.
 func (p *planning) planFetch(r release, attempts int) {
 	appeared := p.known.Filled || len(p.before) > 0 && !p.before[r.name] || slices.Contains(p.known.Fresh, r.name) // since the first poll
 	t := ingest.Task{Pkg: p.pkg, Version: r.version, Released: r.released, Rank: len(p.out.tasks), Tried: attempts}
@@ -185,8 +190,8 @@ func (p *planning) planFetch(r release, attempts int) {
 	p.out.tried[r.name] = r.version.Hash
 }
 
-// recordVersions sets the versions that upstream ever had, so that a registry that returns only some of them once makes no old release new, and those that the
-// package JSON ignores.
+// recordVersions completes the plan's list of versions that upstream has or had, so that a registry that once returns only some
+// of them makes no old release new, and sets the list of those that the package JSON ignores. Both lists are bounded.
 func (p *planning) recordVersions() {
 	there := setOf(p.out.seen)
 	for _, version := range p.known.Seen {
@@ -203,12 +208,12 @@ func (p *planning) recordVersions() {
 	slices.Sort(p.out.ignored)
 }
 
-// isChanged reports whether one of the changes is about a version.
+// isChanged reports whether one of the changes is about the given version.
 func isChanged(changes []stateChange, version string) bool {
 	return slices.ContainsFunc(changes, func(c stateChange) bool { return c.Version == version })
 }
 
-// hashChanged reports whether upstream states another hash of a release than at the last attempt to fetch it.
+// hashChanged reports whether upstream states another hash of the release r now than at the last attempt to fetch it.
 func (s *planInput) hashChanged(r release) bool {
 	tried, ok := s.known.Tried[r.name]
 	return ok && r.version.Hash != "" && tried != r.version.Hash
@@ -232,7 +237,8 @@ type release struct {
 	released time.Time // zero where the source does not say
 }
 
-// sortReleases returns the versions that the package JSON does not ignore, newest version first.
+// sortReleases returns the listed versions that the package JSON p does not ignore, newest version first. An invalid version gets
+// a bounded name in its place.
 func sortReleases(p *packages.Package, listed map[string]sources.Candidate) []release {
 	var all []release
 	for name, v := range listed {

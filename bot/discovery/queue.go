@@ -22,12 +22,13 @@ type queue struct {
 	closed  bool
 }
 
-// newQueue returns an empty queue.
+// newQueue returns an empty queue of releases to fetch.
 func newQueue() *queue {
 	return &queue{pending: make(map[string]struct{}), changed: make(chan struct{})}
 }
 
-// push adds tasks that are not in the queue and not being worked on. It marks waiting tasks as fresh that are fresh now.
+// push adds tasks, but those whose release waits already or is being worked on. If such a waiting release is fresh now, push
+// marks it as fresh, which moves it ahead.
 func (q *queue) push(tasks ...ingest.Task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -42,7 +43,7 @@ func (q *queue) push(tasks ...ingest.Task) {
 	q.wakeAll()
 }
 
-// markFresh marks a waiting task as fresh, which moves it ahead. The caller holds mu.
+// markFresh marks the waiting task of the same release as t as fresh, which moves it ahead, if there is one. The caller holds mu.
 func (q *queue) markFresh(t ingest.Task) {
 	for i, waiting := range q.tasks {
 		if waiting.Version.Name == t.Version.Name && waiting.Pkg.Name == t.Pkg.Name {
@@ -53,7 +54,8 @@ func (q *queue) markFresh(t ingest.Task) {
 	}
 }
 
-// markNewestFresh marks the newest waiting release of a package as fresh, which moves it ahead.
+// markNewestFresh marks the waiting task of the newest release of the package pkg as fresh, which moves it ahead, if there is
+// one.
 func (q *queue) markNewestFresh(pkg string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -67,7 +69,7 @@ func (q *queue) markNewestFresh(pkg string) {
 	}
 }
 
-// putBack adds tasks again that pop has returned and that are still to be done.
+// putBack adds tasks again that pop has returned, because they could not be done yet.
 func (q *queue) putBack(tasks ...ingest.Task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -77,7 +79,7 @@ func (q *queue) putBack(tasks ...ingest.Task) {
 	q.wakeAll()
 }
 
-// has reports whether a task with this id waits or is being worked on.
+// has reports whether the task with an id, that of ingest.ReleaseID, waits or is being worked on.
 func (q *queue) has(id string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -85,14 +87,14 @@ func (q *queue) has(id string) bool {
 	return ok
 }
 
-// finishTask removes a task from the tasks in progress.
+// finishTask records that the task t, which pop has returned, is done, so that push may add its release again.
 func (q *queue) finishTask(t ingest.Task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.pending, t.ID())
 }
 
-// close makes pop return false once the queue is empty.
+// close makes pop return false once no task is left, for a caller that waits only for fresh ones also before.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -100,7 +102,8 @@ func (q *queue) close() {
 	q.wakeAll()
 }
 
-// pop waits for a task, or only for a fresh one, and removes it from the queue. ok is false after close, once the queue is empty.
+// pop waits for the first task, or with fresh only for a fresh one, removes it from the queue and returns it. ok is false after
+// close if there is no such task, and when ctx ends, with its error. The caller calls finishTask or putBack.
 func (q *queue) pop(ctx context.Context, fresh bool) (t ingest.Task, ok bool, err error) {
 	for {
 		q.mu.Lock()
@@ -132,6 +135,7 @@ type taskHeap []ingest.Task
 
 func (h taskHeap) Len() int { return len(h) }
 
+// Less implements heap.Interface. Fresh tasks come first, then those with fewer failed attempts, then by rank and package.
 func (h taskHeap) Less(i, j int) bool {
 	a, b := &h[i], &h[j]
 	if a.Fresh != b.Fresh {
@@ -152,8 +156,9 @@ func (h *taskHeap) Pop() any {
 	return t
 }
 
-// publishTasks fetches and publishes the releases in q until q is closed and empty. If waits is set, the tasks of an upstream that is down wait, and
-// additional goroutines serve only fresh tasks.
+// publishTasks fetches and publishes the releases in q, several at a time, until q is closed and empty or an error stops the bot.
+// With waits, the tasks of an upstream whose circuit breaker is open wait until it responds, and additional goroutines serve only
+// fresh tasks.
 func (sc *Scheduler) publishTasks(ctx context.Context, q *queue, waits bool) error {
 	g, ctx := errgroup.WithContext(ctx)
 	work := func(fresh bool) error {

@@ -23,8 +23,9 @@ const (
 	mostUnknown  = 10      // names that a response repeats
 )
 
-// ReleaseHook returns the webhook that reports new releases, in deliveries with a secret. The bot takes only the names of packages from
-// them, and requests everything else from upstream.
+// ReleaseHook returns the handler of the webhook by which git hosts, npm registries and others report new releases. It accepts
+// only deliveries that are signed with secret. The bot takes only the names of packages from them, and requests everything else
+// from upstream.
 func (sc *Scheduler) ReleaseHook(secret string, logger *slog.Logger) http.Handler {
 	return &git.Webhook{
 		Secret: secret, MaxBytes: mostReleased, Logger: logger,
@@ -32,7 +33,8 @@ func (sc *Scheduler) ReleaseHook(secret string, logger *slog.Logger) http.Handle
 	}
 }
 
-// handleReleaseEvent handles an event: from GitHub about a repository, from a npm registry about a package, or a list of packages.
+// handleReleaseEvent announces the packages of the catalogue that a delivery is about: an event of GitHub about a repository, one
+// of an npm registry about a package, or a list of packages. It returns HTTP status and message of the response to the sender.
 func (sc *Scheduler) handleReleaseEvent(d git.Delivery) (status int, message string) {
 	if d.Event == "ping" {
 		return http.StatusOK, "the secret is right"
@@ -68,7 +70,8 @@ func (sc *Scheduler) handleReleaseEvent(d git.Delivery) (status int, message str
 	return sc.announceAll(found, "")
 }
 
-// announceNamed polls packages by name. A name that the catalogue does not have is an error of the sender.
+// announceNamed announces packages by their names in the catalogue or in npm. It returns status and message of the response to
+// the sender, which lists unknown names; the status is 404 if it finds no package.
 func (sc *Scheduler) announceNamed(names []string) (status int, message string) {
 	var found, unknown []string
 	for _, name := range names {
@@ -91,7 +94,8 @@ func (sc *Scheduler) announceNamed(names []string) (status int, message string) 
 	return sc.announceAll(found, "; "+lacks)
 }
 
-// announceAll announces packages and returns the response to the sender of the event, which ends with besides.
+// announceAll announces packages of the catalogue, so that they are polled next, and returns status and message of the response
+// to the sender. The message ends with besides.
 func (sc *Scheduler) announceAll(names []string, besides string) (status int, message string) {
 	slices.Sort(names)
 	names = slices.Compact(names)

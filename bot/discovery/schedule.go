@@ -33,7 +33,7 @@ type duePackage struct {
 	next chan<- time.Time
 }
 
-// openPollSchedule returns the schedule that a runtime stores.
+// openPollSchedule returns the schedule of polls that r stores. Packages that are due wait until a goroutine calls next.
 func openPollSchedule(r *durable.Runtime) (*pollSchedule, error) {
 	a := &pollSchedule{due: make(chan duePackage)}
 	var err error
@@ -46,19 +46,20 @@ func openPollSchedule(r *durable.Runtime) (*pollSchedule, error) {
 	return a, err
 }
 
-// set makes a package due at a time, instead of at any other.
+// set makes the package pkg due for a poll at a time, in place of the time that was stored, earlier or later.
 func (a *pollSchedule) set(ctx context.Context, pkg string, at time.Time) error {
 	_, err := a.packages.Object(pkg).Send(ctx, scheduleChange{at: at})
 	return err
 }
 
-// movePollEarlier makes a scheduled package due at a time, if that is earlier than now scheduled.
+// movePollEarlier makes the package pkg due for a poll at a time, unless it is due earlier already.
 func (a *pollSchedule) movePollEarlier(ctx context.Context, pkg string, at time.Time) error {
 	_, err := a.packages.Object(pkg).Send(ctx, scheduleChange{at: at, sooner: true})
 	return err
 }
 
-// next waits until a package is due, and returns it. The caller sends the time at which it is due next.
+// next waits until a package is due for a poll, and returns it. The caller sends the time at which it is due next to its channel,
+// zero for never. The error is that of ctx.
 func (a *pollSchedule) next(ctx context.Context) (duePackage, error) {
 	select {
 	case v := <-a.due:
@@ -71,7 +72,7 @@ func (a *pollSchedule) next(ctx context.Context) (duePackage, error) {
 // A scheduledPackage is the durable object of a package in the schedule.
 type scheduledPackage struct{ due chan<- duePackage }
 
-// Handle implements [durable.Handler].
+// Handle implements [durable.Handler]. It sets the package's alarm to the time in a, with a.sooner only to an earlier one.
 func (scheduledPackage) Handle(ctx context.Context, s *durable.State, a scheduleChange) (struct{}, error) {
 	current, on, err := s.GetAlarm(ctx)
 	if err != nil || on && (current.Equal(a.at) || a.sooner && !a.at.Before(current)) {
@@ -80,8 +81,8 @@ func (scheduledPackage) Handle(ctx context.Context, s *durable.State, a schedule
 	return struct{}{}, s.SetAlarm(ctx, a.at)
 }
 
-// Alarm implements [durable.Handler]. It lasts until the package has been polled: if
-// the process ends before, the next one polls it.
+// Alarm implements [durable.Handler]. It passes the package to a goroutine in pollSchedule.next, waits until the package has been
+// polled, and sets the alarm to the next poll. If the process ends before, the next process polls the package.
 func (d scheduledPackage) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) error {
 	var at time.Time
 	err := s.Call(ctx, func(ctx context.Context) error {
@@ -110,7 +111,8 @@ func (d scheduledPackage) Alarm(ctx context.Context, s *durable.State, _ durable
 // setsAtOnce is how many packages are scheduled together, so that their writes share a sync.
 const setsAtOnce = 256
 
-// runPolls polls each package's upstream when it is due, until ctx ends.
+// runPolls schedules all packages of the catalogue, and polls each when it is due, until ctx ends or an error stops the bot. It
+// puts releases that are due into q.
 func (sc *Scheduler) runPolls(ctx context.Context, q *queue) error {
 	if err := sc.scheduleAll(ctx, q); err != nil {
 		return err
@@ -154,7 +156,8 @@ func (sc *Scheduler) pollScheduled(ctx context.Context, p *packages.Package, q *
 	return sc.nextPoll(p, q, sc.options.Now().Add(sources.MinWait)), nil
 }
 
-// scheduleAll sets the next poll of each package of the catalogue in the poll schedule. It ignores releases that q has already.
+// scheduleAll stores when each package of the catalogue is due for its next poll, in place of the stored times. A release that q
+// has already makes no package due earlier.
 func (sc *Scheduler) scheduleAll(ctx context.Context, q *queue) error {
 	sets, ctx := errgroup.WithContext(ctx)
 	sets.SetLimit(setsAtOnce)
@@ -167,8 +170,8 @@ func (sc *Scheduler) scheduleAll(ctx context.Context, q *queue) error {
 	return nil
 }
 
-// followClock schedules all packages again when the clock was set back, until ctx ends: after a clock that was a year ahead, a package that was
-// due in an hour would be due in a year.
+// followClock calls scheduleAll whenever the clock was set back, until ctx ends: after a clock that was a year ahead, a package
+// that was due in an hour would be due in a year.
 func (sc *Scheduler) followClock(ctx context.Context, q *queue) error {
 	return retry.FollowClock(ctx, sc.options.ClockCheck, sc.options.Now, func(by time.Duration) error {
 		sc.logger.Warn("the clock was set back; packages are scheduled again", "by", by)
@@ -176,8 +179,8 @@ func (sc *Scheduler) followClock(ctx context.Context, q *queue) error {
 	})
 }
 
-// nextPoll returns when a package is due next: when its upstream is, or earlier if a release waits for another attempt that no goroutine works on, but
-// not before earliest.
+// nextPoll returns when the package p is due for its next poll, but not before earliest: when its upstream is due, or when a
+// release is due for another attempt, if that is earlier and the release is not in q.
 func (sc *Scheduler) nextPoll(p *packages.Package, q *queue, earliest time.Time) time.Time {
 	upstream := sc.options.Records.Known(p.Name)
 	at := upstream.Due(sc.options.Interval)
@@ -197,7 +200,8 @@ func (sc *Scheduler) nextPoll(p *packages.Package, q *queue, earliest time.Time)
 	return sources.Later(at, earliest)
 }
 
-// Reschedule makes a scheduled package due earlier. If that cannot be stored, the package is polled at its time.
+// Reschedule makes the package pkg due for a poll at a time, if that is earlier than scheduled. It logs a failure; then the
+// package is polled at the scheduled time. It ignores that ctx ends.
 func (sc *Scheduler) Reschedule(ctx context.Context, pkg string, at time.Time) {
 	if err := sc.schedule.movePollEarlier(context.WithoutCancel(ctx), pkg, at); err != nil {
 		sc.logger.Warn("not rescheduled", "package", pkg, "err", err)

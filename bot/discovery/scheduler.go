@@ -77,7 +77,7 @@ type Scheduler struct {
 	watching  sync.Mutex // held by the one watch that runs
 }
 
-// New returns a scheduler, which polls nothing before Run.
+// New returns a scheduler with the options, whose poll schedule it opens. It polls nothing before Run.
 func New(o Options) (*Scheduler, error) {
 	sc := &Scheduler{options: o, store: o.Store, log: o.Log, logger: o.Logger, polling: semaphore.NewWeighted(PollsAtOnce), announced: newEventQueue()}
 	var err error

@@ -64,7 +64,7 @@ type Client struct {
 	pack packSlots
 }
 
-// New returns a client, which sends no request yet.
+// New returns a client of git repositories. It sends no request yet.
 func New(o Options) *Client {
 	o.PackBytes = cmp.Or(o.PackBytes, 512<<20)
 	o.RefBytes = cmp.Or(o.RefBytes, 16<<20)
@@ -115,14 +115,15 @@ type Counts struct {
 	Subscribers int64 `json:"subscribers_count"`
 }
 
-// AtGitHub reports whether the repository at target is on the host of the configured GitHub API.
+// AtGitHub reports whether target, a repository's address in any of git's forms, is on the host of the GitHub API in the options.
 func (c *Client) AtGitHub(target string) bool {
 	at, err := parseAddress(target)
 	return err == nil && c.hub != nil && c.hub.hosts(at)
 }
 
-// Describe requests the description of a repository from GitHub's API, for one that is AtGitHub. found is nil if the description is still the
-// one with the entity tag etag; fresh is the entity tag of the present one. Errors are those of Tags and a *[LimitError].
+// Describe requests the description of a repository, which must be AtGitHub, from GitHub's API. found is nil if the description
+// is still the one with the entity tag etag; fresh is the entity tag of the present one. Errors are those of Tags and, if
+// GitHub's rate limit is used up, a *[LimitError].
 func (c *Client) Describe(ctx context.Context, target, etag string) (found *Repository, fresh string, err error) {
 	at, err := parseAddress(target)
 	if err != nil {
@@ -132,10 +133,11 @@ func (c *Client) Describe(ctx context.Context, target, etag string) (found *Repo
 	return found, fresh, nameRepository(target, err)
 }
 
-// Authorized reports whether requests to GitHub's API have a token.
+// Authorized reports whether the client has a token for GitHub's API.
 func (c *Client) Authorized() bool { return c.hub != nil && c.hub.client.Authorized() }
 
-// CanonicalAddress returns host and path of a repository's address in one form, whichever form of git's target has; "" if target is not an address.
+// CanonicalAddress returns host and path of a repository's address, in lower case and without ".git", so that all forms of an
+// address are equal. target has any of git's forms; the result is "" if it is not an address.
 func CanonicalAddress(target string) string {
 	at, err := parseAddress(target)
 	if err != nil {
@@ -155,7 +157,7 @@ type Release struct {
 	Notes []string
 }
 
-// truncateFile empties a file. Its error is a *[fetch.LocalError].
+// truncateFile empties a file and moves to its beginning. Its error is a *[fetch.LocalError].
 func truncateFile(dst *os.File) error {
 	if _, err := dst.Seek(0, 0); err != nil {
 		return fetch.NewLocalError(err)
@@ -166,7 +168,8 @@ func truncateFile(dst *os.File) error {
 	return nil
 }
 
-// nameRepository adds to an error which repository it is about, unless that is no address: it may contain a password.
+// nameRepository adds the repository's address target to an error, if err is not nil. It omits a target that is not an address,
+// because that may contain a password.
 func nameRepository(target string, err error) error {
 	if err == nil {
 		return nil
@@ -205,8 +208,9 @@ var scpLike = lazyregexp.New(`^(?:[A-Za-z0-9._-]+@)?([A-Za-z0-9.-]+):([^/:\s]\S*
 // maxAddress is the longest address of a repository, in bytes.
 const maxAddress = 2048
 
-// parseAddress parses the address of a repository in any of git's forms, and returns its https URL. Old package JSONs have git://, which hosts
-// no longer support, and ssh, which needs a key; hosts serve the same repositories over https.
+// parseAddress parses a repository's address in any of git's forms, and returns its http or https URL. Of git:// and ssh
+// addresses, which old package JSONs have, it returns the https URL, because hosts serve the same repositories there. The error
+// is a *[RefusedError].
 func parseAddress(target string) (*url.URL, error) {
 	target = strings.TrimSpace(target)
 	if len(target) > maxAddress {
@@ -247,8 +251,8 @@ const (
 	maxTagName = 1024 // bytes
 )
 
-// tagsByVersion returns one tag for each version, given the commits by tag name. Of "v1.0" and "1.0" it returns the second, with a note. Invalid
-// versions stay, for the bot to refusef.
+// tagsByVersion returns one tag for each version, sorted by version. commits has the commits by the names of tags. Of the tags
+// "v1.0" and "1.0" it returns the second, with a note. Invalid versions stay, for the bot to refuse.
 func tagsByVersion(commits map[string]string) ([]Tag, error) {
 	if len(commits) > maxTags {
 		return nil, refusef("the repository has %d tags, over the limit of %d", len(commits), maxTags)
@@ -269,7 +273,8 @@ func tagsByVersion(commits map[string]string) ([]Tag, error) {
 	return tags, nil
 }
 
-// versionOfTag returns the name of a tag without a "v" before a digit; short reports whether there was one. "vanilla-1.0" stays.
+// versionOfTag returns the version that the name of a tag stands for: the name without a "v" before a digit. short reports
+// whether there was one. "vanilla-1.0" stays as it is.
 func versionOfTag(name string) (version string, short bool) {
 	if rest, ok := strings.CutPrefix(name, "v"); ok && startsWithDigit(rest) {
 		return rest, true
@@ -298,7 +303,8 @@ type Head struct {
 	Branch string
 }
 
-// access returns which URLs are trusted and get the token: those with the origin of the remote.
+// access returns how requests to the remote are sent: URLs with its origin are trusted, and get the token if they use TLS or stay
+// on this machine.
 func (r Remote) access() access {
 	host := *r.URL
 	local := host.Hostname() == "127.0.0.1" || host.Hostname() == "::1" || host.Hostname() == "localhost"
@@ -314,14 +320,14 @@ func (r Remote) access() access {
 	}
 }
 
-// Head returns the last commit of a remote's branch. A repository or a branch that is not there is
-// [fetch.ErrNotFound].
+// Head requests the last commit of a remote's branch. The error is [fetch.ErrNotFound] if there is no such repository or branch.
 func (c *Client) Head(ctx context.Context, r Remote) (Head, error) {
 	_, head, err := c.openBranch(ctx, r)
 	return head, nameRepository(fetch.Redact(r.URL), err)
 }
 
-// Snapshot fetches the files of the last commit of a remote's branch into dst, as an archive.
+// Snapshot fetches the files of the last commit of a remote's branch into dst, which is emptied first, as an archive. It returns
+// the commit, and the release with the archive.
 func (c *Client) Snapshot(ctx context.Context, r Remote, dst *os.File) (Head, *Release, error) {
 	if err := truncateFile(dst); err != nil {
 		return Head{}, nil, err
@@ -334,7 +340,7 @@ func (c *Client) Snapshot(ctx context.Context, r Remote, dst *os.File) (Head, *R
 	return head, release, nameRepository(fetch.Redact(r.URL), err)
 }
 
-// openBranch opens a remote and finds the last commit of its branch.
+// openBranch opens a session with a remote and returns it with the last commit of the remote's branch.
 func (c *Client) openBranch(ctx context.Context, r Remote) (*session, Head, error) {
 	s, err := c.open(ctx, r.URL, r.access())
 	if err != nil {
@@ -368,14 +374,14 @@ func IsRepository(dir string) bool {
 	return true
 }
 
-// ReadLocalHead returns the name of a branch and the hash of its last commit. It reads the bare repository in the folder dir. An empty
-// branch means the default one.
+// ReadLocalHead returns the last commit of a branch, "" for the default one, of the bare repository in the folder dir.
 func ReadLocalHead(dir, branch string) (Head, error) {
 	_, head, err := openLocalBranch(dir, branch)
 	return head, err
 }
 
-// openLocalBranch opens a bare repository on this machine and finds the last commit of a branch, "" for the default one.
+// openLocalBranch opens the bare repository in the folder dir, and returns its objects and the last commit of a branch, "" for
+// the default one.
 func openLocalBranch(dir, branch string) (storer.Storer, Head, error) {
 	r, err := baregit.Open(dir)
 	if err != nil {
@@ -392,7 +398,8 @@ func openLocalBranch(dir, branch string) (storer.Storer, Head, error) {
 	return r, Head{ref.Hash().String(), ref.Name().Short()}, nil
 }
 
-// LocalSnapshot writes the files of the last commit of a branch of a bare repository on this machine into dst, as an archive.
+// LocalSnapshot writes the files of the last commit of a branch, "" for the default one, of the bare repository in the folder dir
+// into dst, which is emptied first, as an archive. It returns the commit, and the release with the archive.
 func LocalSnapshot(ctx context.Context, dir, branch string, dst *os.File) (Head, *Release, error) {
 	if err := truncateFile(dst); err != nil {
 		return Head{}, nil, err

@@ -59,7 +59,8 @@ func API(c *GitHubClient) *github.Client {
 	return api
 }
 
-// NewGitHubClient returns a client, which sends no request yet.
+// NewGitHubClient returns a client of GitHub's API. It sends no request yet. It returns an error for an invalid address or token,
+// and for plain http to another machine.
 func NewGitHubClient(o GitHubOptions) (*GitHubClient, error) {
 	base, err := url.Parse(strings.TrimRight(cmp.Or(o.URL, GitHubURL), "/") + "/")
 	if err != nil || base.Host == "" || base.User != nil || base.RawQuery != "" || base.Fragment != "" || base.Scheme != "https" && base.Scheme != "http" {
@@ -84,10 +85,11 @@ func NewGitHubClient(o GitHubOptions) (*GitHubClient, error) {
 	return &GitHubClient{BaseURL: base, HTTP: client, transport: t}, nil
 }
 
-// Authorized reports whether requests are made with a token.
+// Authorized reports whether the client has a token.
 func (c *GitHubClient) Authorized() bool { return c.transport.token != "" }
 
-// IsGitHubHost reports whether the API at apiURL, "" for GitHub's own, is about the repositories on a host.
+// IsGitHubHost reports whether host, that of a repository's address, belongs to the GitHub whose API is at apiURL, "" for
+// GitHub's own.
 func IsGitHubHost(apiURL, host string) bool {
 	base, err := url.Parse(cmp.Or(apiURL, GitHubURL))
 	return err == nil && base.Host != "" && strings.TrimPrefix(strings.ToLower(base.Host), "api.") == strings.TrimPrefix(strings.ToLower(host), "www.")
@@ -103,14 +105,14 @@ func (c *GitHubClient) LimitedUntil() time.Time {
 	return time.Time{}
 }
 
-// isLoopback reports whether a host is this machine.
+// isLoopback reports whether a host is localhost or a loopback address.
 func isLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return err == nil && ip.IsLoopback() || host == "localhost"
 }
 
-// Stars returns a function that requests the number of stars of a repository from GitHub. Its error is [fetch.ErrNotFound] if the repository does
-// not exist.
+// Stars returns a function that requests the number of stars of the repository owner/repository from GitHub. The function's error
+// is [fetch.ErrNotFound] if the repository does not exist.
 func Stars(c *GitHubClient) func(ctx context.Context, owner, repository string) (int64, error) {
 	return func(ctx context.Context, owner, repository string) (int64, error) {
 		found, _, err := API(c).Repositories.Get(ctx, owner, repository)
@@ -132,8 +134,8 @@ func GitHubStatus(err error) int {
 	return 0
 }
 
-// DescribeGitHubError describes an error of a client for people: GitHub's response, or why there is none, without the address. The same failure
-// has the same description each time.
+// DescribeGitHubError returns a text for people about an error of a GitHubClient: GitHub's response, or why there is none,
+// without the address. The same failure has the same text each time.
 func DescribeGitHubError(err error) string {
 	if e := (*github.ErrorResponse)(nil); errors.As(err, &e) && e.Response != nil {
 		text := fmt.Sprintf("GitHub answered %d %s", e.Response.StatusCode, http.StatusText(e.Response.StatusCode))
@@ -160,7 +162,7 @@ func DescribeGitHubError(err error) string {
 	return err.Error()
 }
 
-// shorten returns text of another server on one line of at most 300 bytes.
+// shorten returns a text of another server on one line, as valid UTF-8 and cut to 300 bytes.
 func shorten(s string) string {
 	const most = 300
 	return text.Short(strings.ToValidUTF8(strings.Join(strings.Fields(s), " "), ""), most)

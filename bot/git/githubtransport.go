@@ -45,8 +45,8 @@ type githubTransport struct {
 	write time.Time // when the next request that changes something may be sent
 }
 
-// RoundTrip implements http.RoundTripper. It sends a request to GitHub's API when the rate limits permit it, and again when a response
-// says that a limit was exceeded.
+// RoundTrip implements http.RoundTripper. It waits until GitHub's rate limits permit a request, or until the request's context
+// ends, and sends the request again when a response says that a limit was exceeded. It refuses hosts other than that of the API.
 func (t *githubTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil {
 		defer r.Body.Close()
@@ -75,7 +75,8 @@ func (t *githubTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// send sends a request once, and reads the response.
+// send sends a request once, with token and User-Agent, and reads the complete response. Both have a time limit, and the body a
+// size limit. It returns the body also in response.Body.
 func (t *githubTransport) send(r *http.Request) (*http.Response, []byte, error) {
 	ctx, cancel := context.WithTimeoutCause(r.Context(), answerTime, fmt.Errorf("no answer within %s", answerTime))
 	defer cancel()
@@ -137,8 +138,8 @@ func (t *githubTransport) waitForTurn(ctx context.Context, write bool) error {
 	}
 }
 
-// recordLimits records the rate limits that a response states. It reports whether GitHub refused the request because a limit was
-// exceeded. attempt counts the refused attempts.
+// recordLimits records until when a response of GitHub with this body wants no further requests. It reports whether GitHub
+// refused the request because a rate limit was exceeded. attempt is how often this request was refused before.
 func (t *githubTransport) recordLimits(response *http.Response, body []byte, attempt int) (over bool) {
 	h := response.Header
 	used := h.Get(remainingHeader) == "0"
@@ -175,7 +176,7 @@ func (t *githubTransport) recordLimits(response *http.Response, body []byte, att
 	return over
 }
 
-// limitName returns GitHub's name for a kind of rate limit: primary counts requests, secondary limits abuse.
+// limitName returns GitHub's name for a kind of rate limit: "primary", which counts requests, or "secondary", which limits abuse.
 func limitName(primary bool) string {
 	if primary {
 		return "primary"
@@ -183,7 +184,8 @@ func limitName(primary bool) string {
 	return "secondary"
 }
 
-// untilReset returns how long the present window of the primary limit lasts, by GitHub's clock.
+// untilReset returns how long the present window of the primary rate limit still lasts by the header of a response; a minute if
+// it does not say.
 func untilReset(h http.Header) time.Duration {
 	reset, err := strconv.ParseInt(h.Get(resetHeader), 10, 64)
 	if err != nil {

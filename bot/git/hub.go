@@ -24,6 +24,7 @@ type hub struct {
 	turn chan struct{}
 }
 
+// newHub returns a hub that sends its requests with client. It sends none yet.
 func newHub(client *GitHubClient) *hub {
 	api := strings.ToLower(client.BaseURL.Host)
 	// GitHub itself: api.github.com; with data residency: api.NAME.ghe.com; a server: HOST/api/v3.
@@ -33,7 +34,7 @@ func newHub(client *GitHubClient) *hub {
 // repositoryPath is an owner and a name, as GitHub allows them.
 var repositoryPath = lazyregexp.New(`^/([A-Za-z0-9_.-]{1,100})/([A-Za-z0-9_.-]{1,100})$`)
 
-// hosts reports whether the repository at an address is on this GitHub.
+// hosts reports whether the repository at an address is on the GitHub that the hub requests.
 func (h *hub) hosts(at *url.URL) bool {
 	return IsGitHubHost(h.client.BaseURL.String(), at.Host)
 }
@@ -47,7 +48,8 @@ func (h *hub) ownerAndName(at *url.URL) (string, error) {
 	return m[1] + "/" + m[2], nil
 }
 
-// repositoryAddress returns the address at which git reads a repository at GitHub.
+// repositoryAddress returns the URL at which git reads the repository at, one on this GitHub, without parts that GitHub ignores.
+// It returns an error if at is not of the form HOST/OWNER/NAME.
 func (h *hub) repositoryAddress(at *url.URL) (*url.URL, error) {
 	name, err := h.ownerAndName(at)
 	if err != nil {
@@ -56,7 +58,8 @@ func (h *hub) repositoryAddress(at *url.URL) (*url.URL, error) {
 	return &url.URL{Scheme: h.client.BaseURL.Scheme, Host: h.web, Path: "/" + name + ".git"}, nil
 }
 
-// isTrusted reports whether a URL has the host that the operator configured, and https unless the API has plain http.
+// isTrusted reports whether a URL is on this GitHub's web host, with https or with the scheme of the API, so that the operator
+// has chosen it.
 func (h *hub) isTrusted(u *url.URL) bool {
 	return strings.ToLower(u.Host) == h.web && (u.Scheme == "https" || u.Scheme == h.client.BaseURL.Scheme)
 }
@@ -68,8 +71,8 @@ const requestTimeout = 90 * time.Second
 // errNotModified says that a response is the known one.
 var errNotModified = errors.New("not modified")
 
-// get requests the JSON at a path of the API into a value, and returns its entity tag. The error is errNotModified if it is still the one with the
-// entity tag etag.
+// get requests the JSON at a path of GitHub's API, decodes it into the pointer into, and returns its entity tag. The error is
+// errNotModified if the JSON is still the one with the entity tag etag, which may be "".
 func (h *hub) get(ctx context.Context, path, etag string, into any) (fresh string, err error) {
 	err = h.callAPI(ctx, func(ctx context.Context) error {
 		request, err := API(h.client).NewRequest(http.MethodGet, path, nil)
@@ -88,7 +91,9 @@ func (h *hub) get(ctx context.Context, path, etag string, into any) (fresh strin
 	return fresh, err
 }
 
-// callAPI calls do, which sends a request to GitHub. If the rate limit delays the request for long, the error is a *[LimitError].
+// callAPI calls do, which sends a request to GitHub, after others have ended, and with a time limit. It maps GitHub's errors: to
+// errNotModified, fetch.ErrNotFound, or a *[LimitError] if the rate limit would delay the request for long. Redirects stay errors
+// of the library, for movedPath.
 func (h *hub) callAPI(parent context.Context, do func(context.Context) error) error {
 	select {
 	case h.turn <- struct{}{}:
@@ -124,7 +129,8 @@ func (h *hub) callAPI(parent context.Context, do func(context.Context) error) er
 
 var movedTo = lazyregexp.New(`/repositories/([0-9]{1,20})(?:/|$)`)
 
-// movedPath returns the API path to which an error of GitHub's API redirects, "" for other errors.
+// movedPath returns the path in GitHub's API to which err, an error of callAPI, says that a repository has moved; "" for other
+// errors.
 func (h *hub) movedPath(err error) string {
 	var answered *gogithub.ErrorResponse
 	if !errors.As(err, &answered) || answered.Response == nil {
@@ -141,8 +147,8 @@ func (h *hub) movedPath(err error) string {
 	return "repositories/" + m[1]
 }
 
-// describe requests the description of a repository, and follows a redirect to its new name. found is nil if the description is still the one
-// with the entity tag etag; fresh is the present entity tag.
+// describe requests the description of the repository at an address from GitHub's API, and follows a redirect to its new name.
+// found is nil if the description is still the one with the entity tag etag; fresh is the present entity tag.
 func (h *hub) describe(ctx context.Context, at *url.URL, etag string) (found *Repository, fresh string, err error) {
 	name, err := h.ownerAndName(at)
 	if err != nil {

@@ -43,7 +43,8 @@ type objectReader func(plumbing.Hash) (plumbing.EncodedObject, error)
 // keep all others from publishing.
 type packSlots chan struct{}
 
-// acquire waits for a slot. The caller calls release once it does not need the slot any more; further calls do nothing.
+// acquire waits for a slot. The caller calls release once it does not need the slot any more; further calls of release do
+// nothing. The error is the cause for which ctx ended.
 func (s packSlots) acquire(ctx context.Context) (release func(), err error) {
 	select {
 	case s <- struct{}{}:
@@ -60,14 +61,14 @@ type pack struct {
 	leave func()
 }
 
-// close closes the file and releases the slot.
+// close closes the file of the pack, which deletes it, and releases the slot.
 func (p *pack) close() {
 	p.file.Close()
 	p.leave()
 }
 
-// receivePack writes an untrusted pack into a file in dir, checks it against the limits, and parses it once it has a slot. The caller closes
-// the pack.
+// receivePack reads an untrusted pack from r into a nameless file in the folder dir. Then it waits for a slot, checks the pack
+// against the limits, and parses it. The caller closes the pack.
 func receivePack(ctx context.Context, r io.Reader, dir string, slots packSlots) (_ *pack, err error) {
 	file, err := os.CreateTemp(dir, "download-*.pack")
 	if err != nil {
@@ -114,8 +115,8 @@ func receivePack(ctx context.Context, r io.Reader, dir string, slots packSlots) 
 	return &pack{file, packfile.NewPackfileWithCache(found, nil, packFile{file}, cache.NewObjectLRU(baseCache), 0), leave}, nil
 }
 
-// classifyPackError returns the error of parsing a pack: that of ctx if ctx has ended, a *[fetch.LocalError] if the file could not be used, else a
-// *[RefusedError].
+// classifyPackError returns the error for err, an error of parsing a pack: the cause for which ctx ended if it has, err itself if
+// it is a *[RefusedError], a *[fetch.LocalError] if the pack's file could not be used, else a *[RefusedError].
 func classifyPackError(ctx context.Context, err error) error {
 	var local *os.PathError
 	var own *RefusedError
@@ -260,7 +261,7 @@ func readObject(get objectReader, hash plumbing.Hash, want plumbing.ObjectType) 
 	return b.Bytes(), nil
 }
 
-// folderOf returns the folder of a file.
+// folderOf returns the path of the folder that a file is in.
 func folderOf(f *os.File) string { return filepath.Dir(f.Name()) }
 
 const (
@@ -300,7 +301,9 @@ type treeWalk struct {
 	visit   func(name string, entry object.TreeEntry) error
 }
 
-// walkFolder visits the entries of the folder at path, which ends with a slash or is "", and of those below it.
+// walkFolder calls visit for the files, links and submodules in the folder with a hash, and in those below it. path is the
+// folder's path in the tree, which ends with a slash or is "", and depth is how many folders it is in. It refuses trees that
+// exceed the limits.
 func (w *treeWalk) walkFolder(hash plumbing.Hash, path string, depth int) error {
 	if depth > maxFolders {
 		return refusef("folders are more than %d deep in each other", maxFolders)
@@ -372,7 +375,8 @@ func exportTree(ctx context.Context, get objectReader, tree plumbing.Hash, wante
 	return e.notes, nil
 }
 
-// addEntry writes the entry of a tree, or notes that a submodule is left out.
+// addEntry writes a file or a symbolic link of the tree to the archive, only its name if the file is not wanted. It writes
+// nothing for a submodule, and adds a note about it.
 func (e *export) addEntry(name string, entry object.TreeEntry) error {
 	switch {
 	case entry.Mode == filemode.Submodule:
@@ -388,7 +392,7 @@ func (e *export) addEntry(name string, entry object.TreeEntry) error {
 	return e.addFile(entry.Hash, name)
 }
 
-// addFile writes a file with its content, within the limit of all files.
+// addFile writes the file with a hash to the archive under name. It returns an error if the files exceed the limit together.
 func (e *export) addFile(hash plumbing.Hash, name string) error {
 	data, err := readObject(e.get, hash, plumbing.BlobObject)
 	if err != nil {
@@ -400,7 +404,8 @@ func (e *export) addFile(hash plumbing.Hash, name string) error {
 	return e.writeEntry(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(data)), Mode: 0o644}, data)
 }
 
-// writeEntry writes one entry of the tar archive with a fixed time.
+// writeEntry writes an entry with the header h and the content data to the tar archive, at a fixed time, so that the same commit
+// gives the same bytes.
 func (e *export) writeEntry(h *tar.Header, data []byte) error {
 	h.Format, h.ModTime = tar.FormatPAX, time.Unix(0, 0)
 	err := e.tar.WriteHeader(h)
@@ -413,8 +418,8 @@ func (e *export) writeEntry(h *tar.Header, data []byte) error {
 	return err
 }
 
-// parseTreeEntry parses the first entry of a tree: mode, space, name, NUL and the bytes of a hash. go-git's own parser changes and refuses names,
-// which the rules of the archive decide here.
+// parseTreeEntry parses the first entry of a git tree, which consists of mode, space, name, NUL and the bytes of a hash, and
+// returns the rest of data. go-git's own parser changes and refuses names, which the rules of package archive decide here.
 func parseTreeEntry(data []byte) (entry object.TreeEntry, rest []byte, err error) {
 	space := indexByte(data, ' ', 7)
 	if space < 0 {
@@ -439,7 +444,7 @@ func parseTreeEntry(data []byte) (entry object.TreeEntry, rest []byte, err error
 	return entry, data[n:], nil
 }
 
-// indexByte returns the index of c among the first most bytes of data, -1 if it is not there.
+// indexByte returns the index of the byte c in the first most bytes of data, -1 if it is not there.
 func indexByte(data []byte, c byte, most int) int {
 	for i, b := range data[:min(len(data), most)] {
 		if b == c {
@@ -476,7 +481,7 @@ func parsePointer(data []byte) (size int64, ok bool) {
 	return size, hasOID && hasSize
 }
 
-// describePointer returns why a file is left out if it is a Git LFS pointer, "" for any other file.
+// describePointer returns why a file with the content data is left out if it is a Git LFS pointer, "" for any other file.
 func describePointer(data []byte) (reason string) {
 	if size, ok := parsePointer(data); ok {
 		return fmt.Sprintf("a Git LFS pointer: the file itself, of %d bytes, is not in the repository", size)

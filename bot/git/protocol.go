@@ -50,7 +50,8 @@ const (
 	agent       = "agent=larder"
 )
 
-// open requests the capabilities of the repository at an address.
+// open starts a session with the repository at an address: it requests the host's capabilities and follows redirects. how says
+// how requests are sent. Old hosts list their references, too.
 func (c *Client) open(ctx context.Context, at *url.URL, how access) (*session, error) {
 	client := func(limit int64) *http.Client {
 		return &http.Client{
@@ -89,7 +90,8 @@ func (c *Client) open(ctx context.Context, at *url.URL, how access) (*session, e
 // maxRedirects bounds the redirects of a repository in a row.
 const maxRedirects = 5
 
-// send sends a request to a repository and returns its response, whose status is 200 and whose type is that kind of git's.
+// send sends a request to a repository through an HTTP client. It returns the response, which the caller closes, if its status is
+// 200 and its content type is git's for kind, which is "advertisement" or "result"; else an error.
 func (c *Client) send(through *http.Client, r *http.Request, kind string) (*http.Response, error) {
 	r.Header.Set("Git-Protocol", "version=2")
 	response, err := through.Do(r)
@@ -112,7 +114,8 @@ func (c *Client) send(through *http.Client, r *http.Request, kind string) (*http
 	return response, nil
 }
 
-// protocolError returns the error of a response: that of ctx, that of the download, or that the response is malformed.
+// protocolError returns the error of a request or response for err: the cause for which ctx ended if it has, the *fetch.Error,
+// *fetch.LocalError or *RefusedError in err, or else that the repository could not be read. The text contains no URL.
 func protocolError(ctx context.Context, err error) error {
 	var ours *fetch.Error
 	var local *fetch.LocalError
@@ -141,8 +144,8 @@ const (
 	endPacket       = "\x00end"
 )
 
-// readPacket returns the next packet of a stream without the line feed at its end, or one of the special packets.
-// An error of the host's is returned as an error.
+// readPacket returns the next packet of git's protocol in r, without the line feed at its end, or one of the special packets,
+// such as flushPacket. A packet with which the host reports an error is an error.
 func readPacket(r io.Reader) (string, error) {
 	data, special, err := readPacketBytes(r)
 	if err != nil || special != "" {
@@ -155,7 +158,8 @@ func readPacket(r io.Reader) (string, error) {
 	return line, nil
 }
 
-// readPacketBytes returns the content of the next packet of a stream, or which special packet it is.
+// readPacketBytes returns the content of the next packet of git's protocol in r. For one of the special packets, data is nil and
+// special is, for example, flushPacket; else special is "".
 func readPacketBytes(r io.Reader) (data []byte, special string, err error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -180,7 +184,8 @@ func readPacketBytes(r io.Reader) (data []byte, special string, err error) {
 	return data, "", err
 }
 
-// writePackets appends packets to a request.
+// writePackets appends packets of git's protocol to a request: each is a line without its line feed, or one of the special
+// packets flushPacket and delimiterPacket.
 func writePackets(b *bytes.Buffer, packets ...string) {
 	for _, p := range packets {
 		switch p {
@@ -194,7 +199,8 @@ func writePackets(b *bytes.Buffer, packets ...string) {
 	}
 }
 
-// readAdvertisement reads what a repository responds to the first request: its capabilities, and in version 0 its references.
+// readAdvertisement reads a repository's response to the first request, and stores which version of the protocol the host has,
+// its capabilities, and in version 0 all references.
 func (s *session) readAdvertisement(r io.Reader) error {
 	line, err := readPacket(r)
 	if err == nil && strings.HasPrefix(line, "# service=") {
@@ -226,7 +232,8 @@ func (s *session) readAdvertisement(r io.Reader) error {
 // maxCapabilities limits the capabilities that a host lists; known ones list about ten.
 const maxCapabilities = 200
 
-// addCapability stores a capability that the host lists. Of symbolic references it stores only HEAD.
+// addCapability stores a capability that the host lists, in the form name or name=value. Of symbolic references it stores only
+// HEAD.
 func (s *session) addCapability(text string) {
 	name, value, _ := strings.Cut(text, "=")
 	if name != "symref" || strings.HasPrefix(value, "HEAD:") {
@@ -242,7 +249,8 @@ func (s *session) checkFormat() error {
 	return nil
 }
 
-// readReferences reads the references that a host lists in version 0, from the first one on.
+// readReferences reads and stores the references and capabilities that a host lists in version 0. line is the first packet; r has
+// the others.
 func (s *session) readReferences(r io.Reader, line string) error {
 	if line == "version 1" {
 		var err error
@@ -285,7 +293,8 @@ func (s *session) readReferences(r io.Reader, line string) error {
 	return nil
 }
 
-// listReferences returns the references whose names begin with one of the prefixes.
+// listReferences returns the references of the session's repository whose names begin with one of the prefixes. In version 2 of
+// the protocol it requests them.
 func (c *Client) listReferences(ctx context.Context, s *session, prefixes ...string) ([]reference, error) {
 	var found []reference
 	keep := func(ref reference) {
@@ -326,7 +335,7 @@ func (c *Client) listReferences(ctx context.Context, s *session, prefixes ...str
 	}
 }
 
-// parseReference parses a line of a list of references in version 2.
+// parseReference parses a line that a host sends about a reference in version 2: hash, name and attributes.
 func parseReference(line string) (reference, error) {
 	fields := strings.Split(line, " ")
 	if len(fields) < 2 || !plumbing.IsHash(fields[0]) {
@@ -343,7 +352,8 @@ func parseReference(line string) (reference, error) {
 	return ref, nil
 }
 
-// postCommand sends a command to the repository. The caller closes the response.
+// postCommand sends the command in body to the session's repository through an HTTP client, and returns the body of the response,
+// which the caller closes.
 func (c *Client) postCommand(ctx context.Context, s *session, through *http.Client, body *bytes.Buffer) (io.ReadCloser, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.at.JoinPath("git-upload-pack").String(), body)
 	if err != nil {
@@ -358,7 +368,7 @@ func (c *Client) postCommand(ctx context.Context, s *session, through *http.Clie
 	return response.Body, nil
 }
 
-// supportsPartial reports whether the host sends commits without their files, and single files by their hashes.
+// supportsPartial reports whether the host can send commits without the contents of files, and single files by their hashes.
 func (s *session) supportsPartial() bool {
 	return s.version2 && slices.Contains(strings.Fields(s.capabilities["fetch"]), "filter")
 }
@@ -377,7 +387,8 @@ const packTimeout = 30 * time.Minute
 
 var errPackTimeout = fmt.Errorf("the repository has not sent the pack within %v", packTimeout)
 
-// fetchPack fetches objects into a pack in dir. The caller closes the pack.
+// fetchPack fetches the objects with the hashes wants, and those that content says, in a pack, whose file is in the folder dir.
+// It has a time limit. The caller closes the pack.
 func (c *Client) fetchPack(ctx context.Context, s *session, content packContent, wants []plumbing.Hash, dir string) (*pack, error) {
 	request := s.packRequest(content, wants)
 	download, cancel := context.WithTimeoutCause(ctx, packTimeout, errPackTimeout)
@@ -398,7 +409,8 @@ func (c *Client) fetchPack(ctx context.Context, s *session, content packContent,
 	return p, nil
 }
 
-// packRequest returns the body of a request for a pack.
+// packRequest returns the body of a request for a pack with the objects wants, and those that content says, in the version of the
+// protocol that the host has.
 func (s *session) packRequest(content packContent, wants []plumbing.Hash) *bytes.Buffer {
 	b := new(bytes.Buffer)
 	if s.version2 {
@@ -435,7 +447,7 @@ func (s *session) packRequest(content packContent, wants []plumbing.Hash) *bytes
 	return b
 }
 
-// findPack reads a response up to its pack, and returns the reader of that.
+// findPack reads a host's response r up to the beginning of its pack, and returns the reader of the pack.
 func (s *session) findPack(r io.Reader) (io.Reader, error) {
 	for {
 		line, err := readPacket(r)

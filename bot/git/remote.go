@@ -20,8 +20,8 @@ import (
 
 const tagPrefix = "refs/tags/"
 
-// Tags returns the tags of the repository at target, an address as package JSONs have it. validator is
-// that of an earlier Listing, or "".
+// Tags requests the tags of the repository at target, an address in any of git's forms. validator is that of an earlier Listing,
+// or ""; if the tags are the same, the listing has none.
 //
 // Errors are package fetch's, among them [fetch.ErrNotFound], and a *[RefusedError].
 func (c *Client) Tags(ctx context.Context, target, validator string) (*Listing, error) {
@@ -55,8 +55,8 @@ func (r reference) commitHash() string {
 	return r.hash.String()
 }
 
-// openTarget opens the repository of a package. One at GitHub has one address, whatever form the target has, and may be
-// on the operator's GitHub Enterprise Server.
+// openTarget starts a session with the repository at target, an address as package JSONs have it. One at GitHub has one URL,
+// whatever form target has, and may be on the operator's GitHub Enterprise Server.
 func (c *Client) openTarget(ctx context.Context, target string) (*session, error) {
 	at, err := parseAddress(target)
 	if err != nil {
@@ -72,7 +72,8 @@ func (c *Client) openTarget(ctx context.Context, target string) (*session, error
 	return c.open(ctx, at, how)
 }
 
-// tagsValidator returns a hash of all tags, given their commits by name: another one if a tag was added, moved or removed.
+// tagsValidator returns a hash of all tags, given their commits by the names of tags. It changes if a tag is added, moved or
+// removed.
 func tagsValidator(commits map[string]string) string {
 	sum := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(commits)) {
@@ -99,7 +100,8 @@ func (c *Client) Release(ctx context.Context, target string, tag Tag, selection 
 	return r, nil
 }
 
-// fetchTag is Release without the notes about the tag. It returns an error if the tag names another commit by now.
+// fetchTag is Release without notes about the tag, and without leaving out Git LFS pointers. It returns an error if the tag names
+// another commit by now than tag.Commit.
 func (c *Client) fetchTag(ctx context.Context, target string, tag Tag, selection Selection, dst *os.File) (*Release, error) {
 	if err := truncateFile(dst); err != nil {
 		return nil, err
@@ -126,8 +128,9 @@ func (c *Client) fetchTag(ctx context.Context, target string, tag Tag, selection
 // maxSelected is how many files are requested by their hashes; of a commit with more selected files, all are fetched.
 const maxSelected = 10_000
 
-// fetchCommit fetches one commit, without those before it, and writes its files to dst. want is what the repository
-// has listed, which may be a tag of that commit.
+// fetchCommit fetches the files of one commit, without earlier commits, and writes them to dst as an archive. want is the object
+// that the repository lists: the commit or a tag of it; it must lead to commit, in hexadecimal digits. A selection, nil for all
+// files, limits the files whose contents are fetched, if the host supports that.
 func (c *Client) fetchCommit(ctx context.Context, s *session, want plumbing.Hash, commit string, selection Selection, dst *os.File) (*Release, error) {
 	partial := selection != nil && s.supportsPartial()
 	first := commitWithFiles
@@ -175,7 +178,8 @@ func (c *Client) fetchCommit(ctx context.Context, s *session, want plumbing.Hash
 	return exportCommit(ctx, get, found, wanted, dst)
 }
 
-// selectFiles applies a selection to the names in a commit, and returns the hashes of the chosen files, each once.
+// selectFiles applies a selection to the names of files in the commit c, whose folders get returns. It returns the function by
+// which the selection wants a file, and the hashes of the wanted files, each once.
 func selectFiles(ctx context.Context, get objectReader, c *object.Commit, selection Selection) (wanted func(string) bool, hashes []plumbing.Hash, err error) {
 	var entries []archive.Entry
 	var all []plumbing.Hash
@@ -205,8 +209,8 @@ func selectFiles(ctx context.Context, get objectReader, c *object.Commit, select
 	return wanted, slices.Compact(hashes), nil
 }
 
-// exportCommit writes the files of a commit to dst, and returns them as a release. Of files that wanted does not accept it has only the names; nil
-// accepts all.
+// exportCommit writes the files of the commit c, whose objects get returns, to dst, and returns them as a release. Of files for
+// which wanted returns false it writes only the names; a nil wanted wants all.
 func exportCommit(ctx context.Context, get objectReader, c *object.Commit, wanted func(string) bool, dst *os.File) (*Release, error) {
 	notes, err := exportTree(ctx, get, c.TreeHash, wanted, dst)
 	if err != nil {

@@ -39,9 +39,9 @@ func CheckWebhookSecret(secret string) error {
 	return nil
 }
 
-// ReadDelivery reads the request of a webhook, of up to most bytes, and verifies its signature: the HMAC-SHA256 of the body with the secret, in
-// X-Hub-Signature-256 (GitHub, Gitea, Forgejo) or X-Npm-Signature (npm registries). It ignores the older X-Hub-Signature, which is SHA-1. The error is
-// an *[answers.Failure].
+// ReadDelivery reads the request of a webhook, whose body may have most bytes, and verifies its signature: the HMAC-SHA256 of the
+// body with secret, in X-Hub-Signature-256 (GitHub, Gitea, Forgejo) or X-Npm-Signature (npm registries). It ignores the older
+// X-Hub-Signature, which is SHA-1. The error is an *[answers.Failure]: the response to send.
 func ReadDelivery(r *http.Request, secret string, most int64) (Delivery, error) {
 	if r.Method != http.MethodPost {
 		return Delivery{}, &answers.Failure{Status: http.StatusMethodNotAllowed, Message: "a webhook is sent with POST", Fields: []answers.Field{{Name: "Allow", Value: http.MethodPost}}}
@@ -71,12 +71,13 @@ func ReadDelivery(r *http.Request, secret string, most int64) (Delivery, error) 
 	return Delivery{Event: shorten(r.Header.Get("X-GitHub-Event")), ID: shorten(r.Header.Get("X-GitHub-Delivery")), Payload: payload}, nil
 }
 
-// newTooLargeError returns the response to a payload of more than most bytes.
+// newTooLargeError returns the error, an *[answers.Failure], for a payload of more than most bytes.
 func newTooLargeError(most int64) error {
 	return &answers.Failure{Status: http.StatusRequestEntityTooLarge, Message: fmt.Sprintf("more than %d bytes", most)}
 }
 
-// parseSignature parses a signature, "sha256=" and 64 hexadecimal digits; false for other text.
+// parseSignature returns the 32 bytes of a signature header, "sha256=" and 64 hexadecimal digits. It returns false for other
+// text.
 func parseSignature(header string) ([]byte, bool) {
 	digits, ok := strings.CutPrefix(header, "sha256=")
 	if !ok || len(digits) != hex.EncodedLen(sha256.Size) {
@@ -104,7 +105,8 @@ type Webhook struct {
 // maxDeliveries is how many deliveries are read at once: any client may send one, and each takes memory.
 const maxDeliveries = 4
 
-// ServeHTTP reads a delivery, verifies its signature, and sends the status and message that Handle returns.
+// ServeHTTP implements http.Handler. It reads a delivery, verifies its signature, calls Handle, and sends the status and message
+// that Handle returns. It refuses more than maxDeliveries at once.
 func (h *Webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if h.reading.Add(1) > maxDeliveries {
@@ -129,8 +131,8 @@ func (h *Webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]string{"message": message})
 }
 
-// ParseReleaseEvent returns the addresses of the repository of an event that may announce a release: a pushed or created tag, or a published
-// release. ok is false for other events.
+// ParseReleaseEvent returns the addresses of the repository that a GitHub event is about, if the event may announce a release: a
+// pushed or created tag, or a published release. event is its name, such as "push". ok is false for other events.
 func ParseReleaseEvent(event string, payload []byte) (addresses []string, ok bool) {
 	var about struct {
 		Action     string `json:"action"`
@@ -161,8 +163,8 @@ func ParseReleaseEvent(event string, payload []byte) (addresses []string, ok boo
 	return addresses, ok && len(addresses) > 0
 }
 
-// PushedBranch returns the branch to which the payload of a push event says that commits were pushed. ok is false for a tag, a deleted branch, or
-// another payload.
+// PushedBranch returns the name of the branch to which commits were pushed, by the payload of a push event. ok is false for a
+// tag, a deleted branch, or another payload.
 func PushedBranch(payload []byte) (branch string, ok bool) {
 	var push struct {
 		Ref     string `json:"ref"`

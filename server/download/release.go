@@ -190,7 +190,7 @@ func (f format) String() string { return [...]string{"none", "tar.gz", "zip"}[f]
 
 // An archiver writes an archive, file by file.
 type archiver interface {
-	// add writes c under name. It uses the buffer.
+	// add writes the file c under name, with the modification time, to the archive. buffer is used for copying.
 	add(name string, modified time.Time, c content, buffer []byte) error
 	// Close writes the archive's end.
 	Close() error
@@ -251,7 +251,7 @@ func newTarArchiver(w io.Writer) (*tarArchiver, error) {
 	return &tarArchiver{tar.NewWriter(compressed), compressed}, nil
 }
 
-// add implements archiver.
+// add implements archiver: it writes a file to the tar archive.
 func (a *tarArchiver) add(name string, modified time.Time, c content, buffer []byte) error {
 	err := a.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: c.file.Size, Mode: mode, ModTime: modified})
 	if err != nil {
@@ -291,7 +291,7 @@ const (
 	zipVersion = 20      // that a reader must have: 2.0
 )
 
-// add implements archiver. It compresses the file unless its name says that it is compressed already.
+// add implements archiver: it writes a file to the zip archive, compressed unless its name says that it is compressed already.
 func (a *zipArchiver) add(name string, modified time.Time, c content, buffer []byte) error {
 	header := &zip.FileHeader{Name: name, Flags: zipUTF8, Method: zip.Deflate, ReaderVersion: zipVersion, CreatorVersion: zipVersion}
 	header.SetMode(mode) // which makes the creator Unix
