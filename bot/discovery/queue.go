@@ -133,6 +133,7 @@ func (q *queue) wakeAll() {
 
 type taskHeap []ingest.Task
 
+// Len implements heap.Interface.
 func (h taskHeap) Len() int { return len(h) }
 
 // Less implements heap.Interface. Fresh tasks come first, then those with fewer failed attempts, then by rank and package.
@@ -144,10 +145,13 @@ func (h taskHeap) Less(i, j int) bool {
 	return cmp.Or(cmp.Compare(a.Tried, b.Tried), cmp.Compare(a.Rank, b.Rank), strings.Compare(a.Pkg.Name, b.Pkg.Name)) < 0
 }
 
+// Swap implements heap.Interface.
 func (h taskHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 
+// Push implements heap.Interface.
 func (h *taskHeap) Push(x any) { *h = append(*h, x.(ingest.Task)) }
 
+// Pop implements heap.Interface.
 func (h *taskHeap) Pop() any {
 	last := len(*h) - 1
 	t := (*h)[last]

@@ -188,7 +188,7 @@ type RefusedError struct {
 
 func (e *RefusedError) Error() string { return e.Reason }
 
-// refusef returns a [RefusedError] with a formatted reason.
+// refusef returns a [RefusedError] whose reason is formatted as by fmt.Sprintf.
 func refusef(format string, args ...any) error {
 	return &RefusedError{Reason: fmt.Sprintf(format, args...)}
 }

@@ -208,7 +208,7 @@ type headWriter struct {
 	data []byte
 }
 
-// Write implements [io.Writer].
+// Write implements [io.Writer]. It stores p as far as the first most bytes go, and never fails.
 func (h *headWriter) Write(p []byte) (int, error) {
 	h.data = append(h.data, p[:min(len(p), h.most-len(h.data))]...)
 	return len(p), nil

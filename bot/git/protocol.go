@@ -472,7 +472,8 @@ type sideband struct {
 	left []byte // of the packet that was read last
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. It returns the bytes of the pack, skips the host's progress messages, and returns a message of an
+// error as an error.
 func (s *sideband) Read(p []byte) (int, error) {
 	for len(s.left) == 0 {
 		data, special, err := readPacketBytes(s.r)

@@ -353,7 +353,7 @@ type Tag struct {
 	Weak   bool
 }
 
-// String returns the tag as it is written in a header.
+// String returns the entity tag as it is written in a header field, with W/ before a weak one.
 func (t Tag) String() string {
 	if t.Weak {
 		return "W/" + t.Opaque

@@ -39,7 +39,7 @@ type watched struct {
 	sent   int64
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap returns the underlying writer, for http.ResponseController.
 func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter. It records the status, unless a final one was recorded before.
@@ -60,5 +60,5 @@ func (w *watched) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Flush implements http.Flusher, which some handlers look for.
+// Flush implements http.Flusher, which some handlers look for. It ignores errors.
 func (w *watched) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }

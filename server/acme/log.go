@@ -16,10 +16,12 @@ func (c *core) Enabled(zapcore.Level) bool {
 	return c.logger.Enabled(context.Background(), slog.LevelDebug)
 }
 
+// With implements zapcore.Core. It returns a core whose entries have the fields too.
 func (c *core) With(fields []zapcore.Field) zapcore.Core {
 	return &core{c.logger.With(toAttributes(fields)...)}
 }
 
+// Check implements zapcore.Core. It adds the core to the entry's writers if level DEBUG is enabled.
 func (c *core) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if !c.Enabled(e.Level) {
 		return checked
@@ -33,9 +35,10 @@ func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	return nil
 }
 
+// Sync implements zapcore.Core. It does nothing.
 func (c *core) Sync() error { return nil }
 
-// toAttributes returns the fields of a zap log entry as attributes of slog.
+// toAttributes returns the fields of a zap log entry as names and values, each pair one after the other, for slog.
 func toAttributes(fields []zapcore.Field) []any {
 	named := zapcore.NewMapObjectEncoder()
 	for _, f := range fields {

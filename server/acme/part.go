@@ -31,11 +31,13 @@ var (
 		"1 after a failed attempt to get or renew a certificate.", []string{"domain"}, nil)
 )
 
+// Describe implements prometheus.Collector.
 func (certificateMetrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- certificateEnds
 	ch <- certificateFailing
 }
 
+// Collect implements prometheus.Collector. It sends expiry and failure of each domain's certificate.
 func (m certificateMetrics) Collect(ch chan<- prometheus.Metric) {
 	for _, s := range m.states() {
 		ends, failing := 0.0, 0.0

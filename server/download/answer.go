@@ -344,7 +344,8 @@ func newMetrics() *metrics {
 	return m
 }
 
-// countOutcome counts a response by its format and outcome.
+// countOutcome counts a response with the outcome o to a request for an archive of the format f, which is zero if the request
+// names none.
 func (m *metrics) countOutcome(f format, o outcome) { m.byOutcome[f][o].Inc() }
 
 // register registers the metrics with to.

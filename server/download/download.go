@@ -75,7 +75,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// setDefaults replaces zero fields by their defaults.
+// setDefaults replaces zero fields by the defaults in their comments.
 func (o *Options) setDefaults() {
 	o.AtOnce = cmp.Or(o.AtOnce, 4)
 	o.Wait = cmp.Or(o.Wait, time.Second)
@@ -98,7 +98,8 @@ type Handler struct {
 	logged answers.Throttle
 }
 
-// New returns a handler for the releases in a store.
+// New returns the handler that serves the releases in Options.Store as archives. It returns an error for invalid options, or if
+// the metrics cannot be registered.
 func New(o Options) (*Handler, error) {
 	if o.Store == nil {
 		return nil, errors.New("download: Options.Store is missing")

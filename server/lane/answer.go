@@ -195,6 +195,7 @@ type writer struct {
 	missing int64 // of the body
 }
 
+// Header implements http.ResponseWriter. Changes after WriteHeader have no effect.
 func (w *writer) Header() http.Header { return w.header }
 
 // WriteHeader implements http.ResponseWriter. It prepares the head with the status, which is sent with the first bytes of the
@@ -251,10 +252,13 @@ type bufferedResponse struct {
 	body   []byte
 }
 
+// Header implements http.ResponseWriter.
 func (b *bufferedResponse) Header() http.Header { return b.header }
 
+// WriteHeader implements http.ResponseWriter. It only stores the status; later calls replace it.
 func (b *bufferedResponse) WriteHeader(status int) { b.status = status }
 
+// Write implements io.Writer. It appends p to the body in memory, of any size, and never fails.
 func (b *bufferedResponse) Write(p []byte) (int, error) {
 	b.body = append(b.body, p...)
 	return len(p), nil
@@ -274,7 +278,8 @@ type stamp struct {
 	block         []byte // of HTTP/2: all of the field
 }
 
-// headEnd returns the end of a head that is sent at a time: Date, and Connection if the connection closes afterwards.
+// headEnd returns the end of a head of HTTP/1.1 that is sent at the time now: the value of Date, Connection: close if closes is
+// set, and the empty line.
 func (c *clock) headEnd(now time.Time, closes bool) []byte {
 	if s := c.formatSecond(now); closes {
 		return s.closing
@@ -283,7 +288,7 @@ func (c *clock) headEnd(now time.Time, closes bool) []byte {
 	}
 }
 
-// dateField returns the Date field of a header block that is sent at a time.
+// dateField returns the encoded Date field for a header block of HTTP/2 that is sent at the time now.
 func (c *clock) dateField(now time.Time) []byte { return c.formatSecond(now).block }
 
 // formatSecond returns the Date of the second of now, in each of the forms in which heads need it. It caches the result for the
@@ -310,7 +315,7 @@ const (
 // copies hold a record and its overhead, or what is copied.
 var copies, gatherings = newBufferPool(record + 1<<10), newBufferPool(gathered)
 
-// newBufferPool returns a pool of byte slices with a capacity of size.
+// newBufferPool returns a pool of *[]byte, each empty and with a capacity of size bytes.
 func newBufferPool(size int) *sync.Pool {
 	return &sync.Pool{New: func() any {
 		b := make([]byte, 0, size)

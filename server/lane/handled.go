@@ -297,7 +297,7 @@ func (w *handled) endRequest() {
 	m.onChange()
 }
 
-// Header implements http.ResponseWriter.
+// Header implements http.ResponseWriter. Changes after WriteHeader only affect trailers.
 func (w *handled) Header() http.Header { return w.header }
 
 // WriteHeader implements http.ResponseWriter. It sends an informational response at once. For any other status it only takes a
@@ -342,7 +342,7 @@ func (w *handled) sendInformational(status int) {
 	}
 }
 
-// hasBody reports whether a response with a status has a body (RFC 9110 §6.4.1).
+// hasBody reports whether a response with a status may have a body (RFC 9110 §6.4.1).
 func hasBody(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
@@ -396,7 +396,7 @@ func (w *handled) flushBuffer() error {
 	return err
 }
 
-// Flush implements http.Flusher.
+// Flush implements http.Flusher. It sends the head and the buffered part of the body, and ignores errors.
 func (w *handled) Flush() { _ = w.FlushError() }
 
 // FlushError implements the method for http.ResponseController. It sends the head if it was not sent, with status 200 by default,

@@ -170,7 +170,7 @@ func (c *unixConn) CloseWrite() error {
 	return nil
 }
 
-// entry returns the connection's entry in the limit.
+// entry returns the connection's entry in the limit of connections.
 func (c *unixConn) entry() *connEntry { return c.place }
 
 // Close closes the connection, removes it from the limit, and releases its slot.
@@ -270,7 +270,7 @@ type limitedConn struct {
 	once  sync.Once
 }
 
-// entry returns the connection's entry in the limit.
+// entry returns the connection's entry in the limit of connections, nil if it has none.
 func (c *limitedConn) entry() *connEntry { return c.place }
 
 // RemoteAddr returns the address of the peer, or of the client that the PROXY protocol names.

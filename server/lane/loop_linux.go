@@ -185,7 +185,7 @@ func (l *loop) watchAgain(c *conn, fd int, events uint32) {
 	}
 }
 
-// forget removes c from the loop, before it is closed or handed over.
+// forget makes the loop ignore events of c's descriptor, before c is closed or handed over. It does not change the epoll set.
 func (l *loop) forget(c *conn) {
 	l.mu.Lock()
 	if 0 <= c.fd && c.fd < len(l.conns) && l.conns[c.fd] == c {
@@ -294,8 +294,8 @@ func (l *loop) serve(e unix.EpollEvent) bool {
 	return c.serveReady(l.now)
 }
 
-// serveReady responds to what the client has sent, and then lets the connection wait on its loop, hands it over, or closes it. It
-// returns false if this goroutine no longer runs the loop.
+// serveReady responds to what the client has sent, and then lets the connection wait on its loop, hands it over, or closes it.
+// The caller owns the connection. It returns false if this goroutine does not run the loop, or no longer.
 func (c *conn) serveReady(now time.Time) bool {
 	next := c.respondNow(now)
 	if next == handed {

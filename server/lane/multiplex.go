@@ -174,7 +174,7 @@ func (m *multiplexer) onChange() {
 	}
 }
 
-// isSent reports whether everything that was gathered has been sent.
+// isSent reports whether all frames that were gathered have been sent to the system.
 func (m *multiplexer) isSent() bool { return m.out == nil && m.sealed == nil }
 
 // nextData gathers the frames to send next, and how long the client may take for them. It returns nil if there are none.

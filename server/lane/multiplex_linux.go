@@ -201,7 +201,8 @@ func (m *multiplexer) dropRecords() {
 	}
 }
 
-// serveAgain makes the loop serve the connection once more, after the others.
+// serveAgain makes the loop report an event of the connection once more, after those of other connections, also if nothing new
+// happens.
 func (c *conn) serveAgain() {
 	_ = c.loop.changeEvents(unix.EPOLL_CTL_MOD, c.fd, interest|unix.EPOLLOUT)
 }

@@ -39,7 +39,7 @@ type Request struct {
 // lines are those of one field, which may be there so often.
 type lines [2]string
 
-// Now returns the time when the request came, without a look at the clock.
+// Now returns the time when the request came, or was read, without reading the clock.
 func (x *Exchange) Now() time.Time { return x.c.now }
 
 // A verdict is the result of parsing bytes.
@@ -216,7 +216,8 @@ func (l *lines) put(to *[]string, value string) bool {
 	return true
 }
 
-// trimSpaces removes the spaces around a value. Tabs do not occur here.
+// trimSpaces returns a field's value without the spaces around it, as a string that shares the memory of value. Tabs do not occur
+// here.
 func trimSpaces(value []byte) string {
 	for len(value) > 0 && value[0] == ' ' {
 		value = value[1:]

@@ -158,14 +158,15 @@ var follow = [nameBits + 1]int{
 // epoch is what the times in states count from, so that no change of the clock matters.
 var epoch = time.Now()
 
-// withStart returns the state of a connection that has been waiting since t. Of two such states with the same name the later one is
-// larger.
+// withStart returns the state s, a name, with the time t: since when the connection has been waiting, or in the state sending,
+// until when it may wait. Of two such states with the same name the one with the later time is larger.
 func (s state) withStart(t time.Time) state { return state(t.Sub(epoch))&^nameBits | s }
 
-// name returns the state without the time in it.
+// name returns the state without the time in it, such as idle, to compare it with.
 func (s state) name() state { return s & nameBits }
 
-// waitingSince returns since when a connection has been waiting in the state.
+// waitingSince returns the time that the state has: since when the connection has been waiting, or in the state sending, until
+// when it may wait.
 func (s state) waitingSince() time.Time { return epoch.Add(time.Duration(s &^ nameBits)) }
 
 // phase returns the phase of a connection that waits for a request: Unanswered in the state fresh, before its first response,
@@ -193,7 +194,8 @@ type lifecycle struct {
 // state returns the current state of the connection, with the time in it.
 func (l *lifecycle) state() state { return state(l.word.Load()) }
 
-// move changes the state if it is still from, and reports whether it was.
+// move changes the state to to if it is still from, times included, and reports whether it was. It panics if the table of states
+// does not allow the change.
 func (l *lifecycle) move(from, to state) bool {
 	if follow[from.name()]&(1<<to.name()) == 0 {
 		panic(fmt.Sprintf("lane: a connection does not go from %v to %v", from, to))

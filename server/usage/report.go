@@ -28,7 +28,7 @@ type Report struct {
 // An Amount is requests, and the bytes of their responses' bodies.
 type Amount struct{ Requests, Bytes uint64 }
 
-// add adds requests and bytes of a count to the amount.
+// add adds the requests and bytes of n to the amount.
 func (a *Amount) add(n count) {
 	a.Requests += n.requests
 	a.Bytes += n.bytes

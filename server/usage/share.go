@@ -42,7 +42,7 @@ func (u *Usage) Name() (string, error) {
 	return hex.EncodeToString(name), err
 }
 
-// putRow stores one row.
+// putRow stores one row of the namespace Usage in a batch of its own.
 func (u *Usage) putRow(key, value []byte) error {
 	b := u.store.NewBatch()
 	defer b.Close()
@@ -121,7 +121,7 @@ func (u *Usage) readDay(kind byte) (int, error) {
 	return int(day), err
 }
 
-// writeDay stores the number of a day in the row of a kind.
+// writeDay stores the number of a day in the row of a kind, which readDay reads.
 func (u *Usage) writeDay(kind byte, day int) error {
 	return u.putRow([]byte{kind}, binary.AppendUvarint(nil, uint64(day)))
 }

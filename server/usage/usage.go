@@ -139,7 +139,7 @@ func (c *Counter) CountRequest() {
 	c.schedule()
 }
 
-// CountSent counts n bytes of a response's body that were sent.
+// CountSent adds n bytes of a response's body, which were sent, to the file's count. It ignores n below 1.
 func (c *Counter) CountSent(n int64) {
 	if n > 0 {
 		c.bytes.Add(uint64(n))

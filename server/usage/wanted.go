@@ -120,22 +120,26 @@ func (w *wanted) decode(b []byte, day int) error {
 	return nil
 }
 
-// Len implements heap.Interface, as do the methods below it.
+// Len implements heap.Interface.
 func (w *wanted) Len() int { return len(w.heap) }
 
+// Less implements heap.Interface: the least requested file comes first.
 func (w *wanted) Less(i, j int) bool { return w.heap[i].count < w.heap[j].count }
 
+// Swap implements heap.Interface. It keeps the files' index up to date.
 func (w *wanted) Swap(i, j int) {
 	w.heap[i], w.heap[j] = w.heap[j], w.heap[i]
 	w.heap[i].index, w.heap[j].index = i, j
 }
 
+// Push implements heap.Interface. Callers use insert.
 func (w *wanted) Push(x any) {
 	f := x.(*file)
 	f.index = len(w.heap)
 	w.heap = append(w.heap, f)
 }
 
+// Pop implements heap.Interface. Nothing calls it, because a full list replaces a file in place.
 func (w *wanted) Pop() any {
 	last := len(w.heap) - 1
 	f := w.heap[last]

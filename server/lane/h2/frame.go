@@ -81,7 +81,7 @@ func appendFrame(b []byte, kind byte, id uint32, words ...uint32) []byte {
 	return b
 }
 
-// appendSetting appends a setting to the payload of a SETTINGS frame.
+// appendSetting appends a setting, its identifier and value, to b, the payload of a SETTINGS frame.
 func appendSetting(b []byte, name uint16, value uint32) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(b, name), value)
 }

@@ -58,7 +58,7 @@ func NewOut(flat bool) *Out {
 // Size returns how many bytes are left to send.
 func (o *Out) Size() int { return o.size }
 
-// Scarce reports whether one of the bodies in o reports memory pressure.
+// Scarce reports whether a body that o has gathered to its end reports memory pressure, so that the client gets less time.
 func (o *Out) Scarce() bool {
 	for _, h := range o.holds {
 		if h.held.Scarce() {
