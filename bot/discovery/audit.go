@@ -44,17 +44,19 @@ type auditPlan struct {
 // auditsKey is that of no package, as those have names.
 var auditsKey = []byte("\x00audits")
 
-// readAuditPlan returns the stored plan of the remaining audits, a zero plan if there is none. If it cannot be read, it logs that
-// and returns a plan that may be incomplete. The error is always nil.
-func (sc *Scheduler) readAuditPlan() (a auditPlan, err error) {
+// readAuditPlan returns the stored plan of the remaining audits, a zero plan if there is none. If it cannot be read, it logs that and
+// returns a zero plan, so that others are chosen.
+func (sc *Scheduler) readAuditPlan() auditPlan {
+	var a auditPlan
 	data, err := sc.store.Get(kvstore.Upstreams, auditsKey)
 	if err == nil {
 		err = json.Unmarshal(data, &a)
 	}
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		sc.logger.Warn("couldn't read which releases are still to be compared with upstream; choosing others", "err", err)
+		return auditPlan{}
 	}
-	return a, nil
+	return a
 }
 
 // runAudits calls Audit whenever audits are due, until ctx ends, then it returns nil. An error stops the bot.
@@ -74,11 +76,7 @@ func (sc *Scheduler) runAudits(ctx context.Context) error {
 // are due a day after the first call. A restart continues a day's audits. Failures of a package are logged; the error is for what
 // stops the bot.
 func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
-	todo, err := sc.readAuditPlan()
-	if err != nil {
-		return time.Time{}, err
-	}
-	now := sc.options.Now()
+	todo, now := sc.readAuditPlan(), sc.options.Now()
 	if todo.Next.IsZero() {
 		todo.Next = now.Add(auditEvery)
 		return todo.Next, sc.options.Records.Write(auditsKey, todo)
@@ -146,7 +144,6 @@ func (sc *Scheduler) planAudits(now time.Time) (auditPlan, error) {
 	}
 	var due []turn
 	var some, again []sources.ReleaseName
-	all := 0
 	for _, s := range states {
 		if s.Kind != views.Published {
 			continue
@@ -157,10 +154,9 @@ func (sc *Scheduler) planAudits(now time.Time) (auditPlan, error) {
 		} else {
 			some = append(some, name)
 		}
-		if all > 0 && due[len(due)-1].name == s.Package {
+		if len(due) > 0 && due[len(due)-1].name == s.Package {
 			continue
 		}
-		all++
 		origins, err := sources.LookupOrigins(sc.store, s.Package)
 		if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 			sc.logger.Warn("couldn't read where releases come from", "package", s.Package, "err", err)
@@ -174,8 +170,9 @@ func (sc *Scheduler) planAudits(now time.Time) (auditPlan, error) {
 		due = append(due, turn{s.Package, last})
 	}
 	slices.SortStableFunc(due, func(a, b turn) int { return a.last.Compare(b.last) })
+	perDay := (len(due) + auditDays - 1) / auditDays
 	for _, t := range due {
-		if len(todo.Packages) < (all+auditDays-1)/auditDays || t.last.IsZero() && len(todo.Packages) < 2*((all+auditDays-1)/auditDays) {
+		if len(todo.Packages) < perDay || t.last.IsZero() && len(todo.Packages) < 2*perDay {
 			todo.Packages = append(todo.Packages, t.name)
 		}
 	}
