@@ -53,8 +53,9 @@ type Release struct {
 	Published func(path string) bool
 }
 
-// Build builds the modules of a release in a child of the pool. If they cannot be built, the record says why, and there are no files. The
-// error is about reading the archive or about the child, and another attempt may succeed: a busy machine decides nothing for good.
+// Build builds the modules of a release in a child process of the pool. It returns the record for the log and the files of the modules. If
+// they cannot be built, record.Problem says why, and there are no files. The error is about reading the archive, waiting for r.Acquire, or
+// the child; then another attempt may succeed, and nothing is recorded.
 func Build(ctx context.Context, pool *worker.Pool, r Release) (*logs.Modules, []worker.ModuleFile, error) {
 	record := new(logs.Modules)
 	record.Program, record.Version, record.Options = worker.ModuleBuilder()
@@ -125,23 +126,23 @@ func Build(ctx context.Context, pool *worker.Pool, r Release) (*logs.Modules, []
 	return record, result.Files, nil
 }
 
-// RequestedSubpaths returns the subpaths with which a build makes the same modules again: all that the record has, built or skipped, whether the
-// package JSON named them or not.
+// RequestedSubpaths returns the subpaths, sorted, that [Release].Subpaths needs so that a build makes the modules of a record again: all
+// that the record has, built or skipped, whether the package JSON named them or not.
 func RequestedSubpaths(record *logs.Modules) []string {
 	all := slices.AppendSeq(slices.Collect(maps.Keys(record.Subpaths)), maps.Keys(record.Skipped))
 	slices.Sort(all)
 	return slices.DeleteFunc(all, func(subpath string) bool { return subpath == worker.OtherSubpaths })
 }
 
-// parentMemory returns the bytes that a build from files of size bytes takes in this process: these files, the request and the response in
-// base64, and the files of the response.
+// parentMemory returns the bytes that a build from files of size bytes takes in this process: these files, the request and the largest
+// response, both with their files in base64, and the files of the response.
 func parentMemory(size int64) int64 {
 	request := size / 3 * 4
 	response := int64(worker.MaxResponseSize(worker.BuildModules, int(request)))
 	return size + request + response + response/4*3
 }
 
-// measureBuildInput returns the bytes of the files of an archive that a build may need.
+// measureBuildInput reads an archive and returns the sum in bytes of its files that a build may need, by their extensions.
 func measureBuildInput(ctx context.Context, src archive.Source) (size int64, err error) {
 	err = archive.Walk(ctx, src, archive.DefaultLimits, func(e archive.Entry, _ io.Reader) error {
 		if e.Skipped == "" && worker.IsModuleInput(e.Name) {
@@ -152,7 +153,7 @@ func measureBuildInput(ctx context.Context, src archive.Source) (size int64, err
 	return size, err
 }
 
-// readBuildInput returns the files of an archive that a build may need.
+// readBuildInput returns the files of an archive that a build may need, by their extensions; the keys are their paths.
 func readBuildInput(ctx context.Context, src archive.Source) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	err := archive.Walk(ctx, src, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
@@ -166,7 +167,8 @@ func readBuildInput(ctx context.Context, src archive.Source) (map[string][]byte,
 	return files, err
 }
 
-// runBuild runs a build in a child process. The pool reuses an idle child only for the same owner, which is the release.
+// runBuild sends a build request to a child process of the pool, and waits for the result. The pool reuses an idle child only for the same
+// owner, which is the release.
 func runBuild(ctx context.Context, pool *worker.Pool, owner string, q worker.ModulesRequest) (result worker.ModulesResult, err error) {
 	data, err := json.Marshal(q)
 	if err != nil {
@@ -179,7 +181,8 @@ func runBuild(ctx context.Context, pool *worker.Pool, owner string, q worker.Mod
 	return result, json.Unmarshal(out, &result)
 }
 
-// checkResult returns an error unless a result is within the limits of a build: a hostile package may have taken over the child.
+// checkResult returns an error unless a child's result is consistent and within the limits of a build: a hostile package may have taken
+// over the child. inputs has the files that the child received, by path.
 func checkResult(r worker.ModulesResult, inputs map[string][]byte) error {
 	if len(r.Files) > maxFiles || len(r.Modules) > worker.MaxSubpaths || len(r.Skipped) > maxSkippedAll {
 		return fmt.Errorf("the build has %d files and %d modules, over the limits of %d and %d", len(r.Files), len(r.Modules), maxFiles, worker.MaxSubpaths)

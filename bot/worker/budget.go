@@ -37,9 +37,10 @@ type Budget struct {
 
 // A childPool has the methods of a [Pool] that a budget calls.
 type childPool interface {
-	// idleOwners returns the owners of the idle children.
+	// idleOwners returns the owners (releases) of the children that have no job.
 	idleOwners() []string
-	// endIdleChildren ends up to most idle children, but none of these owners, and returns how many it ended.
+	// endIdleChildren ends up to most children that have no job, but none of the owners in except. It waits for their end, and returns how
+	// many it ended.
 	endIdleChildren(most int, except []string) int
 }
 
@@ -66,18 +67,19 @@ type turn struct {
 	apart  bool          // it has the slot of huge contents
 }
 
-// NewBudget returns a budget with that many slots for encoders and bytes of memory.
+// NewBudget returns a budget with a number of slots for encoders, and a number of bytes of memory.
 func NewBudget(slots int, memory int64) *Budget {
 	return &Budget{slots: slots, of: slots, memory: memory, most: memory, reserved: min(memory/8, maxReserved)}
 }
 
-// EncoderMemory is what squeezing a content takes: a child, and its bytes here, on their way
-// there and back. The child's limit is above that, because it counts what is mapped, too.
+// EncoderMemory returns the bytes of memory that compressing a content of size bytes with the best settings takes: those of a child, and of
+// the content here on its way there and back. The limit of the child's own memory is higher, because it counts all that is mapped.
 func EncoderMemory(size int64) int64 {
 	return coding.Memory(coding.Brotli, coding.Best, size) + 3*size
 }
 
-// AcquireEncoder waits until a content of that size may be encoded by the owner's child. The caller leaves afterwards.
+// AcquireEncoder waits until the owner's child may compress a content of size bytes, and reserves the memory and a slot for it. The caller
+// calls leave afterwards, which returns them. The only error is that of ctx.
 func (l *Budget) AcquireEncoder(ctx context.Context, owner string, size int64) (leave func(), err error) {
 	t := &turn{memory: EncoderMemory(size), owner: owner, pool: l.Squeezers, queue: &l.ordinary}
 	if size > HugeSize {
@@ -86,13 +88,15 @@ func (l *Budget) AcquireEncoder(ctx context.Context, owner string, size int64) (
 	return l.wait(ctx, t)
 }
 
-// AcquireDelta waits until a content of that size may be encoded by the owner's child as a delta against a dictionary. The caller leaves afterwards.
+// AcquireDelta waits until the owner's child may encode a content of size bytes as a delta against a dictionary of so many bytes, and
+// reserves the memory and a slot for it. The caller calls leave afterwards, which returns them. The only error is that of ctx.
 func (l *Budget) AcquireDelta(ctx context.Context, owner string, dictionary, size int64) (leave func(), err error) {
 	return l.wait(ctx, &turn{memory: coding.DeltaMemory(dictionary+size) + 2*(dictionary+size), owner: owner, pool: l.Squeezers, queue: &l.ordinary})
 }
 
-// AcquireFile waits until a file of a release may take so much memory here, and the release's child so much if
-// that is not 0. A file that needs more than there is waits until it is alone. The only error is that of ctx. The caller leaves afterwards.
+// AcquireFile waits until a file of a release may take here bytes in this process and child bytes in the release's child, and reserves
+// them. A file that needs no child has 0 for it. fresh says that the release is new, so that its files go first. A file that needs more
+// than the whole budget waits until it is alone. The caller calls leave afterwards. The only error is that of ctx.
 func (l *Budget) AcquireFile(ctx context.Context, release string, fresh bool, here, child int64) (leave func(), err error) {
 	t, minifiers := &turn{memory: here + child, owner: release, queue: &l.files}, l.Minifiers
 	if fresh {
@@ -104,7 +108,8 @@ func (l *Budget) AcquireFile(ctx context.Context, release string, fresh bool, he
 	return l.wait(ctx, t)
 }
 
-// wait waits until a turn may start. The caller calls leave at the end of the turn.
+// wait adds a turn to its queue, and waits until it may start. The caller calls leave at the end of the turn, which returns its memory and
+// slot. If ctx ends first, wait removes the turn and returns the error of ctx.
 func (l *Budget) wait(ctx context.Context, t *turn) (leave func(), err error) {
 	t.begin = make(chan struct{})
 	t.memory = min(t.memory, l.most-l.reservedFrom(t)) // one that needs more runs alone
@@ -124,7 +129,8 @@ func (l *Budget) wait(ctx context.Context, t *turn) (leave func(), err error) {
 	return nil, ctx.Err()
 }
 
-// reservedFrom returns the memory that a turn must leave to files of fresh releases: none if it is a turn of such a file itself.
+// reservedFrom returns the bytes that must stay free for files of fresh releases when a turn starts: 0 if the turn is of such a file
+// itself.
 func (l *Budget) reservedFrom(t *turn) int64 {
 	if t.queue == &l.freshFiles {
 		return 0
@@ -132,7 +138,8 @@ func (l *Budget) reservedFrom(t *turn) int64 {
 	return l.reserved
 }
 
-// update calls do under the lock, starts the turns that may start after it, and ends the idle children whose memory they need.
+// update calls do, which changes the queues or the free memory, under the lock. Then it starts the turns that may start now, and ends the
+// idle children whose memory these need.
 func (l *Budget) update(do func()) {
 	l.mu.Lock()
 	do()
@@ -145,8 +152,9 @@ func (l *Budget) update(do func()) {
 	}
 }
 
-// endIdleChildren ends the idle children that do not fit into the free memory, without the reserve for fresh releases, after turns have started. It
-// keeps children of the owners of those turns, which are about to be reused.
+// endIdleChildren ends idle children of all pools until the others fit into the free bytes, without the reserve for fresh releases. The
+// budget calls it after the started turns have got their memory. It keeps children of the owners of those turns, which are about to be
+// reused.
 func (l *Budget) endIdleChildren(started []*turn, free int64) {
 	var owners []string
 	leave := int64(0)
@@ -168,7 +176,7 @@ func (l *Budget) endIdleChildren(started []*turn, free int64) {
 	}
 }
 
-// releaseTurn returns the memory and processor time of a turn to the budget.
+// releaseTurn returns the memory and the slot of a turn to the budget. The caller holds the lock.
 func (l *Budget) releaseTurn(t *turn) {
 	l.memory += t.memory
 	if t.queue == &l.huge {
@@ -186,11 +194,12 @@ func (l *Budget) releaseTurn(t *turn) {
 	}
 }
 
-// startNext starts the turns that may start, in the order of each queue, and reports each. A file that does not fit holds up the queues behind its own.
+// startNext starts the turns that may start, in the order of each queue, and calls started with each. If a file of a release does not fit,
+// no turn behind it in its queue or in the queues of contents starts either. The caller holds the lock.
 func (l *Budget) startNext(started func(*turn)) {
 	for _, files := range []*[]*turn{&l.freshFiles, &l.files} {
 		for len(*files) > 0 {
-			if !l.take((*files)[0], started) {
+			if !l.tryStart((*files)[0], started) {
 				return // a turn of another queue would delay it
 			}
 		}
@@ -198,7 +207,7 @@ func (l *Budget) startNext(started func(*turn)) {
 	for len(l.huge) > 0 && (!l.taken || l.slots > 0 && l.extra < l.of/2) {
 		t := l.huge[0]
 		t.apart = !l.taken
-		if !l.leavesEnough(t) || !l.take(t, started) {
+		if !l.leavesEnough(t) || !l.tryStart(t, started) {
 			break
 		}
 		l.hugeMemory += t.memory
@@ -209,13 +218,13 @@ func (l *Budget) startNext(started func(*turn)) {
 		l.extra++
 		l.slots--
 	}
-	for len(l.ordinary) > 0 && l.slots > 0 && l.take(l.ordinary[0], started) {
+	for len(l.ordinary) > 0 && l.slots > 0 && l.tryStart(l.ordinary[0], started) {
 		l.slots--
 	}
 }
 
-// leavesEnough reports whether the turn t of a huge content leaves enough memory to contents of ordinary size. It always does if none of these waits or
-// is encoded, and t is the only huge one.
+// leavesEnough reports whether enough memory stays for contents of ordinary size if the turn t of a huge content starts. If none of these
+// waits or is encoded, and no other huge content is, the answer is always true. The caller holds the lock.
 func (l *Budget) leavesEnough(t *turn) bool {
 	if l.slots == l.of && len(l.ordinary) == 0 && l.hugeMemory == 0 {
 		return true // there are none
@@ -231,8 +240,9 @@ func (l *Budget) leavesEnough(t *turn) bool {
 	return l.hugeMemory+t.memory+keep <= l.most
 }
 
-// take starts the first turn of a queue if there is memory for it.
-func (l *Budget) take(t *turn, started func(*turn)) bool {
+// tryStart starts the turn t, which is the first of its queue, if there is memory for it, and reports whether it did. It removes the turn
+// from the queue, takes its memory from the budget, and calls started. The caller holds the lock.
+func (l *Budget) tryStart(t *turn, started func(*turn)) bool {
 	if t.memory+l.reservedFrom(t) > l.memory {
 		return false
 	}

@@ -9,10 +9,11 @@ type protections struct {
 	memory   func() error // a limit that the parent sets for each job
 }
 
-// Unprotected returns which protections children on this system lack, and why; nothing if they have all.
+// Unprotected returns, for each protection that worker processes lack on this system, its name and why. It returns nothing if they have
+// all.
 func Unprotected() []string { return system.missing() }
 
-// missing returns which of the protections are missing, and why.
+// missing returns, for each of the protections that the system lacks, its name and why.
 func (k protections) missing() []string {
 	var lacks []string
 	for _, protection := range []struct {

@@ -16,7 +16,7 @@ import (
 
 var system = protections{landlock: probeLandlock, filter: probeFilter, memory: probeMemory}
 
-// probeLandlock returns an error if the kernel does not offer Landlock.
+// probeLandlock returns nil if the kernel offers Landlock, which restricts a process's access to files and TCP, else why it does not.
 func probeLandlock() error {
 	if _, err := landlocksys.LandlockGetABIVersion(); err != nil {
 		return fmt.Errorf("the kernel lacks it, or did not enable it when it started (lsm=landlock,…): %w", err)
@@ -24,7 +24,7 @@ func probeLandlock() error {
 	return nil
 }
 
-// probeFilter returns an error if the kernel does not offer system-call filters for this processor.
+// probeFilter returns nil if system-call filters (seccomp) work with this kernel and Larder has one for this processor, else why not.
 func probeFilter() error {
 	if architecture == 0 {
 		return fmt.Errorf("not available for processors of type %s", runtime.GOARCH)
@@ -36,7 +36,7 @@ func probeFilter() error {
 	return nil
 }
 
-// probeMemory returns an error if the kernel refuses prlimit, with which a parent limits the memory of a child.
+// probeMemory returns nil if the kernel allows prlimit, with which a parent limits the memory of a child, else why not.
 func probeMemory() error {
 	var limit unix.Rlimit
 	if err := unix.Prlimit(os.Getpid(), unix.RLIMIT_DATA, nil, &limit); err != nil {
@@ -45,8 +45,8 @@ func probeMemory() error {
 	return nil
 }
 
-// confine takes everything that working on bytes does not need from all threads of the process, for good. It is an error if the kernel has
-// a protection but refuses it.
+// confine restricts all threads of this process for good: no files, sockets, processes or raised limits. It applies only the protections
+// that the system has. It returns an error if the kernel has one and refuses to apply it.
 func (k protections) confine() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -86,7 +86,7 @@ type condition struct {
 	call, argument, bits, value uint32
 }
 
-// callConditions returns the conditions on the arguments of system calls.
+// callConditions returns the conditions under which the system-call filter allows those system calls whose arguments decide.
 func callConditions() []condition {
 	const thread = unix.CLONE_VM | unix.CLONE_THREAD
 	self := uint32(os.Getpid())
@@ -100,7 +100,8 @@ func callConditions() []condition {
 	}
 }
 
-// installFilter installs the system-call filter in all threads of the process.
+// installFilter installs a filter (seccomp) in all threads of this process for good. It allows the system calls in needed, and those in
+// callConditions under their conditions. All others fail with EPERM.
 func installFilter() error {
 	const number, arch, arguments = 0, 4, 16 // offsets in struct seccomp_data, whose words begin with their low half
 	allow := bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}
@@ -160,7 +161,8 @@ func installFilter() error {
 	return nil
 }
 
-// unusedAddressSpace returns how much address space this process has mapped but does not use.
+// unusedAddressSpace returns how much address space this process has mapped without having its own memory there. If it cannot be read, a
+// usual value is returned.
 func unusedAddressSpace() addressUse {
 	const usual = 80 << 20
 	m, private, err := readStatm("self")
@@ -173,9 +175,9 @@ func unusedAddressSpace() addressUse {
 // arenas limits the address space that Go's runtime reserves beyond the heap that it uses. It reserves arenas of 64 MiB.
 const arenas = 192 << 20
 
-// limitMemory makes a process end when it allocates more than bytes beside unused, which it has mapped but does not use. RLIMIT_DATA counts
-// private writable mappings, and RLIMIT_AS all address space: shared mappings, stacks that grow, and pages that are only read, which take
-// tables.
+// limitMemory limits the memory of the process pid: it fails to allocate more than so many bytes besides unused, which it has mapped but
+// does not use, and then Go's runtime ends it. RLIMIT_DATA counts private writable mappings, and RLIMIT_AS all address space: shared
+// mappings, stacks that grow, and pages that are only read, which take tables.
 func limitMemory(pid int, unused addressUse, bytes int64) error {
 	limits := map[int]unix.Rlimit{
 		unix.RLIMIT_DATA: {Cur: uint64(unused.Data + bytes), Max: unix.RLIM_INFINITY},
@@ -189,7 +191,7 @@ func limitMemory(pid int, unused addressUse, bytes int64) error {
 	return nil
 }
 
-// processorTime returns how much processor time a process has used.
+// processorTime returns how much processor time all threads of a process have used since it started.
 func processorTime(pid int) (time.Duration, error) {
 	const scheduled = 2 // CPUCLOCK_SCHED: what the scheduler counted for all threads; clock_getcpuclockid(3) makes the same number
 	var used unix.Timespec
@@ -197,13 +199,14 @@ func processorTime(pid int) (time.Duration, error) {
 	return time.Duration(used.Nano()), err
 }
 
-// mappedData returns how many bytes of private writable memory a process has mapped, or 0 if the system does not tell.
+// mappedData returns how many bytes of private writable memory a process has mapped, or 0 if the system does not report that.
 func mappedData(pid int) int64 {
 	m, _, _ := readStatm(fmt.Sprint(pid))
 	return m.Data
 }
 
-// readStatm returns what a process has mapped, and how many bytes of that are resident and shared with no file.
+// readStatm returns what /proc/…/statm says of a process, which is an id or "self": the address space that it has mapped, and the bytes of
+// that which are resident and shared with no file.
 func readStatm(process string) (m addressUse, private int64, err error) {
 	text, err := os.ReadFile("/proc/" + process + "/statm")
 	if err != nil {

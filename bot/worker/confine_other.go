@@ -9,20 +9,20 @@ import (
 
 var system = protections{landlock: unsupported, filter: unsupported, memory: unsupported}
 
-// unsupported returns the error of a protection that only Linux has.
+// unsupported is the probe of each protection, which only Linux has. It always returns an error.
 func unsupported() error { return errors.New("this system has none that Larder can use") }
 
-// confine takes from this process what limitResources takes.
+// confine sets only the limits of limitResources, because this system has no protections that Larder can use.
 func (protections) confine() error { return limitResources() }
 
-// unusedAddressSpace returns 0: no limit counts what is mapped.
+// unusedAddressSpace returns 0: on this system no limit counts mapped address space.
 func unusedAddressSpace() addressUse { return addressUse{} }
 
-// limitMemory does nothing.
+// limitMemory does nothing, because this system cannot limit the memory of another process.
 func limitMemory(int, addressUse, int64) error { return nil }
 
-// processorTime returns an error: the system does not count it for each process.
+// processorTime returns an error: this system does not count processor time for each process.
 func processorTime(int) (time.Duration, error) { return 0, unsupported() }
 
-// mappedData returns 0: the system does not tell.
+// mappedData returns 0: this system does not report how much memory a process has mapped.
 func mappedData(int) int64 { return 0 }

@@ -2,4 +2,4 @@
 
 package worker
 
-func confinedMain() { Main() }
+func confinedMain() { RunChild() }

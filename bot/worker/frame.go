@@ -15,8 +15,8 @@ import (
 // maxField bounds a field, in bytes.
 const maxField = 256 << 20
 
-// MaxResponseSize returns how many bytes the response to a task with an input of so many bytes may have. Results of minifiers and encoders
-// may exceed their input, but not by much.
+// MaxResponseSize returns how many bytes the response of a child may have for a task whose input has size bytes. Results of minifiers and
+// encoders may exceed their input, but not by much.
 func MaxResponseSize(t Task, size int) int {
 	switch t {
 	case Render:
@@ -42,7 +42,8 @@ func (e *fieldSizeError) Error() string {
 	return fmt.Sprintf("a field of %d bytes, over the limit of %d", e.size, e.limit)
 }
 
-// writeField writes a field: its length and its bytes.
+// writeField writes a field of the protocol: the length of data in four bytes, and data. It returns an error if data has over maxField
+// bytes.
 func writeField(w io.Writer, data []byte) error {
 	if len(data) > maxField {
 		return fmt.Errorf("%d bytes, over the limit of %d", len(data), maxField)
@@ -54,8 +55,8 @@ func writeField(w io.Writer, data []byte) error {
 	return err
 }
 
-// readField reads a field of at most limit bytes. Over 1 MiB, it allocates memory as the bytes arrive, whatever
-// length was announced.
+// readField reads a field that writeField wrote, and returns its bytes. If it has over limit bytes, the error is a *fieldSizeError. For
+// fields over 1 MiB it allocates memory as the bytes arrive, because the announced length may be a lie.
 func readField(r io.Reader, limit int) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -78,7 +79,8 @@ func readField(r io.Reader, limit int) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// write sends the greeting of a child: which address space it has mapped without using it, and why it runs no jobs, if so.
+// write sends the greeting of a child to its parent: the address space that the child has mapped without using it, and why it runs no jobs
+// ("" if it does).
 func (h hello) write(w io.Writer) error {
 	var numbers [16]byte
 	binary.BigEndian.PutUint64(numbers[:8], uint64(h.Mapped.All))
@@ -89,7 +91,7 @@ func (h hello) write(w io.Writer) error {
 	return writeField(w, []byte(h.Failure))
 }
 
-// readHello reads the greeting of a child.
+// readHello reads the greeting that a child sent with hello.write.
 func readHello(r io.Reader) (h hello, err error) {
 	numbers, err := readField(r, 16)
 	if err != nil {
@@ -106,7 +108,7 @@ func readHello(r io.Reader) (h hello, err error) {
 	return h, nil
 }
 
-// write sends a request to a child: the task, the limit of memory, and the data.
+// write sends a request from the parent to a child: the task, the limit of memory, and the data.
 func (q request) write(w io.Writer) error {
 	if err := writeField(w, []byte(q.Task)); err != nil {
 		return err
@@ -117,7 +119,7 @@ func (q request) write(w io.Writer) error {
 	return writeField(w, q.Data)
 }
 
-// readRequest reads a request in the child.
+// readRequest reads, in the child, a request that the parent sent with request.write.
 func readRequest(r io.Reader) (q request, err error) {
 	task, err := readField(r, maxField)
 	if err != nil {
@@ -132,7 +134,7 @@ func readRequest(r io.Reader) (q request, err error) {
 	return q, err
 }
 
-// write sends the response of a child.
+// write sends the response of a child to its parent: the text of the error ("" for none) and the data.
 func (a response) write(w io.Writer) error {
 	if err := writeField(w, []byte(a.Error)); err != nil {
 		return err
@@ -140,7 +142,7 @@ func (a response) write(w io.Writer) error {
 	return writeField(w, a.Data)
 }
 
-// readResponse reads the response of a child, whose data may have up to limit bytes.
+// readResponse reads, in the parent, the response that a child sent with response.write. Data of over limit bytes is a *fieldSizeError.
 func readResponse(r io.Reader, limit int) (a response, err error) {
 	text, err := readField(r, headSize)
 	if err != nil {

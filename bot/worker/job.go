@@ -79,7 +79,8 @@ type response struct {
 	Error string
 }
 
-// runRequest runs the task of a request in this process. An error of the task becomes the error of the response.
+// runRequest runs the task of a request in this process, which is a child. An error of the task becomes the error of the response, cut to
+// headSize bytes.
 func runRequest(r request) response {
 	data, err := runTask(r.Task, r.Data)
 	if err != nil {
@@ -102,7 +103,7 @@ var tasks = map[Task]func(data []byte) ([]byte, error){
 	EncodeDelta:  encodeDelta,
 }
 
-// runTask runs a task in this process and returns its result.
+// runTask runs a task on data in this process, and returns its result.
 func runTask(t Task, data []byte) ([]byte, error) {
 	if task, ok := tasks[t]; ok {
 		return task(data)
@@ -135,8 +136,8 @@ const Timeout = 10 * time.Minute
 // minifierMemory is the measured memory of the minifier for each byte of a file.
 const minifierMemory = 170
 
-// Memory returns the limit of memory, in bytes, for a child that runs a task on size bytes. A child that needs more is killed. The
-// program's own pages, which all children share, do not count.
+// Memory returns the limit of memory, in bytes, for a child that runs a task on an input of size bytes. A child that needs more is ended.
+// The program's own pages, which all children share, do not count.
 func Memory(t Task, size int64) int64 {
 	switch t {
 	case Render:
@@ -162,19 +163,19 @@ const minifier = "--minify --target=esnext --charset=utf8 --legal-comments=inlin
 // minifierVersion is the version of the module in go.mod, which a test checks. esbuild does not export it.
 const minifierVersion = "0.28.2"
 
-// Minifier returns the program, the version and the options of its command line that minify files here, so that a verifier who runs the
-// same program makes the same bytes.
+// Minifier returns the program that minifies files here ("esbuild"), its version, and its command-line options, so that a verifier who runs
+// the same program gets the same bytes.
 func Minifier() (program, version, options string) {
 	return "esbuild", minifierVersion, minifier
 }
 
-// minifierOptions returns those options, parsed.
+// minifierOptions parses the constant minifier once, and returns the options.
 var minifierOptions = sync.OnceValues(func() (api.TransformOptions, error) {
 	return cli.ParseTransformOptions(strings.Fields(minifier))
 })
 
-// minify returns a smaller script or style sheet that means the same, with legal comments. It refuses input that would take the minifier
-// long, and checks that its output parses.
+// minify returns a smaller script or style sheet that means the same, with its legal comments. loader says which of the two data is. It
+// refuses input that is not UTF-8 or that would take the minifier long, and checks that the output parses.
 func minify(data []byte, loader api.Loader) ([]byte, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("not valid UTF-8, so minifying would change it")
@@ -203,14 +204,15 @@ func minify(data []byte, loader api.Loader) ([]byte, error) {
 	return out.Code, nil
 }
 
-// findFormat returns the module format that the syntax of a script shows, as esbuild names it: "esm" for import or export, "cjs" for exports
-// or module, else "". It fails if the script does not parse.
+// findFormat is the function of the task [FindFormat]. It returns the module format that the syntax of a script shows, as esbuild names it:
+// "esm" for import or export, "cjs" for exports or module, else "". It fails if the script does not parse or would take esbuild long.
 func findFormat(data []byte) ([]byte, error) {
 	in, err := readMetadata(data)
 	return []byte(in.Format), err
 }
 
-// findImports returns a JSON array of the modules that a module imports, statically or dynamically.
+// findImports is the function of the task [FindImports]. It returns a JSON array of the specifiers that a script imports, statically or
+// dynamically. It fails if the script does not parse or would take esbuild long.
 func findImports(data []byte) ([]byte, error) {
 	in, err := readMetadata(data)
 	if err != nil {
@@ -234,7 +236,7 @@ type scriptMetadata struct {
 	} `json:"imports"`
 }
 
-// readMetadata returns what esbuild finds out about a script. It refuses input that would take esbuild long.
+// readMetadata has esbuild parse a script, and returns its module format and imports. It refuses input that would take esbuild long.
 func readMetadata(data []byte) (scriptMetadata, error) {
 	const name = "script.js"
 	if err := checkScriptCost(data); err != nil {
@@ -266,7 +268,8 @@ func readMetadata(data []byte) (scriptMetadata, error) {
 	return meta.Inputs[name], nil
 }
 
-// newParseError returns an error with esbuild's message and its position. It cuts the message, which may quote a token of megabytes.
+// newParseError returns esbuild's message, cut to 200 bytes, as an error, with line and column if it has them. The message may quote a
+// token of megabytes.
 func newParseError(m api.Message) error {
 	if m.Location == nil {
 		return fmt.Errorf("%.200s", m.Text)
@@ -282,11 +285,11 @@ const Argument = "worker-process"
 // reached before the machine's memory is.
 const maxStack = 256 << 20
 
-// RunChild confines this process, greets the parent on standard output, and runs the jobs that it reads from standard input. It ends the
-// process when the input is closed.
+// RunChild is the main function of a child process. It confines this process, greets the parent on standard output, and runs the jobs that
+// it reads from standard input. It never returns: it ends the process when the input is closed.
 func RunChild() { runChild(system) }
 
-// runChild is [RunChild] with the given protections.
+// runChild is [RunChild] with the given protections instead of those of the system.
 func runChild(k protections) {
 	debug.SetMaxStack(maxStack)
 	// Ctrl-C and a service manager's stop reach the whole group of processes; the

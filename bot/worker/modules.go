@@ -31,15 +31,17 @@ const (
 	OtherSubpaths = esm.Others
 )
 
-// ModuleBuilder returns the program, the version and the options that build modules here.
+// ModuleBuilder returns the program that builds modules here ("esbuild"), its version, and its options, as a record of how modules were
+// built.
 func ModuleBuilder() (program, version, options string) {
 	return "esbuild", minifierVersion, esm.Options
 }
 
-// IsModuleInput reports whether building modules may need the file of a release with that path.
+// IsModuleInput reports whether building modules may need the file of a release with that path, by its extension.
 func IsModuleInput(file string) bool { return esm.IsInput(file) }
 
-// buildModules builds the modules of a release.
+// buildModules is the function of the task [BuildModules]. data is a [ModulesRequest] in JSON, and the result a [ModulesResult]. It does
+// not build scripts and style sheets that would take esbuild long.
 func buildModules(data []byte) ([]byte, error) {
 	var q esm.Request
 	if err := json.Unmarshal(data, &q); err != nil {

@@ -22,7 +22,7 @@ import (
 
 // Options configures a Pool.
 type Options struct {
-	// Program is the path, not relative, of the executable that calls Main when its
+	// Program is the path, not relative, of the executable that calls RunChild when its
 	// first argument is Argument; usually os.Executable().
 	Program string
 	// Size limits the jobs that run at once, each in a child of its own.
@@ -66,9 +66,9 @@ func (e *CrashError) Error() string {
 	return fmt.Sprintf("%s: the process ended: %s", e.Task, e.Reason)
 }
 
-// IsTransient reports whether a job that failed with err may succeed if it runs again: no process could be started for it, or it was ended
-// from outside, or it exceeded its time limit by the clock. The caller tries such a job again later, so that a busy machine decides nothing
-// for good.
+// IsTransient reports whether a job that failed with err may succeed if it runs again: no process could be started for it, or a signal from
+// outside ended the process, or the job exceeded its time limit by the clock. The caller tries such a job again later, so that a busy
+// machine decides nothing for good.
 func IsTransient(err error) bool {
 	crash, crashed := errors.AsType[*CrashError](err)
 	return errors.As(err, new(*StartError)) || crashed && (crash.Killed || crash.TimedOut)
@@ -86,21 +86,22 @@ func (e *StartError) Error() string {
 
 func (e *StartError) Unwrap() error { return e.Err }
 
-// NewPool returns a pool. It starts children when they are needed.
+// NewPool returns a pool without children. It starts children when jobs need them.
 func NewPool(o Options) *Pool {
 	o.Children = max(o.Children, o.Size)
 	return &Pool{options: o, slots: make(chan struct{}, o.Size)}
 }
 
-// Do runs one job for an owner and returns its result. The error is a *CrashError if the process ended in the middle of the job or the job
-// exceeded a limit, and a *StartError if no process could be started.
+// Do runs the task t on data in a child of the owner, and returns the result. It waits while all children have jobs. The error is a
+// *CrashError if the process ended in the middle of the job or the job exceeded a limit, a *StartError if no process could be started, or
+// that of the task or of ctx.
 func (p *Pool) Do(ctx context.Context, owner string, t Task, data []byte) ([]byte, error) {
 	result, _, err := p.DoTimed(ctx, owner, t, data)
 	return result, err
 }
 
-// DoTimed is like Do, and also returns the processor time that the job used. If that is not known, such as on systems that do not count it for
-// each process, it returns how long the job ran.
+// DoTimed is like Do, and also returns the processor time that the job used. If the system does not count it for each process, it returns
+// how long the job ran by the clock.
 func (p *Pool) DoTimed(ctx context.Context, owner string, t Task, data []byte) (result []byte, used time.Duration, err error) {
 	select {
 	case p.slots <- struct{}{}:
@@ -129,8 +130,8 @@ func (p *Pool) DoTimed(ctx context.Context, owner string, t Task, data []byte) (
 	return answer.Data, used, nil
 }
 
-// acquireChild returns an idle child of the owner, or starts one. If there are too many children, it ends the one that is idle longest. The
-// caller holds a slot.
+// acquireChild returns an idle child of the owner and removes it from the idle ones, or starts one. If there would be too many children, it
+// ends the one that is idle longest. The caller holds a slot.
 func (p *Pool) acquireChild(owner string) (*child, error) {
 	p.mu.Lock()
 	var c, other *child
@@ -152,7 +153,8 @@ func (p *Pool) acquireChild(owner string) (*child, error) {
 	return p.startChild(owner)
 }
 
-// releaseChild keeps a child for the next job of its owner, or ends it.
+// releaseChild adds a child that has finished a job to the idle ones, for the next job of its owner. It ends the child instead if it has no
+// owner or has much memory mapped.
 func (p *Pool) releaseChild(c *child) {
 	// The next job could use mapped memory without a limit, and needs some that is not mapped: the heap reuses only a part of its free blocks.
 	if c.owner == "" || mappedData(c.cmd.Process.Pid) > c.unused.Data+Small*3/4*mappedPerByte {
@@ -165,7 +167,8 @@ func (p *Pool) releaseChild(c *child) {
 	p.idle = append(p.idle, c)
 }
 
-// runJob runs one job in a child within the limits of the pool. If it returns an error, the child has ended.
+// runJob runs the task t on data in a child, within the limits of memory and time of the task and the pool. It returns the child's
+// response, which may have an error of the task. If runJob returns an error itself, the child has ended.
 func (p *Pool) runJob(ctx context.Context, c *child, t Task, data []byte) (response, error) {
 	memory := Memory(t, int64(len(data)))
 	if p.options.Memory > 0 {
@@ -220,9 +223,9 @@ func (e *processorTimeError) Error() string {
 	return fmt.Sprintf("it used more than %v of processor time", e.bound)
 }
 
-// watchProcessorTime cancels a context with a *processorTimeError once a process has used bound more processor time. RLIMIT_CPU cannot
-// bound a job: only a privileged parent may raise the upper limit again for the next job, and a child that was taken over ignores the lower
-// one.
+// watchProcessorTime calls cancel with a *processorTimeError once the process pid has used bound more processor time than it had at the
+// start of the call. It returns then, or when ctx ends, or if the time cannot be read. RLIMIT_CPU cannot bound a job: only a privileged
+// parent may raise the upper limit again for the next job, and a child that was taken over ignores the lower one.
 func watchProcessorTime(ctx context.Context, pid int, bound time.Duration, cancel context.CancelCauseFunc) {
 	start, err := processorTime(pid)
 	for left := bound; err == nil; {
@@ -240,7 +243,7 @@ func watchProcessorTime(ctx context.Context, pid int, bound time.Duration, cance
 	}
 }
 
-// idleOwners implements childPool.
+// idleOwners implements childPool: it returns the owners of the children that have no job.
 func (p *Pool) idleOwners() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -251,7 +254,8 @@ func (p *Pool) idleOwners() []string {
 	return owners
 }
 
-// endIdleChildren implements childPool: it ends the longest idle children first.
+// endIdleChildren implements childPool: it ends up to most children that have no job, the longest idle first, but none of the owners in
+// except. It returns how many it ended.
 func (p *Pool) endIdleChildren(most int, except []string) int {
 	p.mu.Lock()
 	var ended []*child
@@ -270,7 +274,7 @@ func (p *Pool) endIdleChildren(most int, except []string) int {
 	return len(ended)
 }
 
-// Close ends the children. The caller runs no job meanwhile or afterwards.
+// Close ends the children, and waits for their end. The caller runs no job meanwhile or afterwards.
 func (p *Pool) Close() {
 	for _, c := range p.idle {
 		c.kill()
@@ -291,7 +295,7 @@ type child struct {
 	unused   addressUse // what the child has mapped but does not use
 }
 
-// startChild starts a child for an owner.
+// startChild starts a child process for an owner. It does not wait for the child's greeting. The error is a *StartError.
 func (p *Pool) startChild(owner string) (*child, error) {
 	args := []string{Argument}
 	if p.options.Nice {
@@ -322,8 +326,8 @@ var inherited = []string{
 	"LD_LIBRARY_PATH", // for a program that is linked with libraries
 }
 
-// filterEnvironment returns the variables of an environment that a child inherits. The result is never nil: with nil, exec.Cmd would
-// pass on everything.
+// filterEnvironment returns those variables ("NAME=value") of an environment that a child inherits. The result is never nil: with nil,
+// exec.Cmd would pass on everything.
 func filterEnvironment(all []string) []string {
 	kept := []string{}
 	for _, variable := range all {
@@ -339,7 +343,7 @@ func filterEnvironment(all []string) []string {
 // A fault in Go code would be a panic, so this line is always the runtime's.
 var outOfMemory = lazyregexp.New(`out of memory|cannot allocate memory|failed to allocate|pthread_create failed|^SIGSEGV: segmentation violation: PC=.* addr=0x0$`)
 
-// isOutOfMemory reports whether the first line that a child wrote to its standard error means that the system refused it memory.
+// isOutOfMemory reports whether the line with which a child gave its reason to end means that the system refused it memory.
 func isOutOfMemory(reason string) bool { return outOfMemory.MatchString(reason) }
 
 // A confineError says why a child may run no job.
@@ -347,8 +351,8 @@ type confineError struct{ reason string }
 
 func (e *confineError) Error() string { return e.reason }
 
-// exchange sends a request to the child and returns its response. Before the first request it reads the child's greeting; before each it
-// sets the limit of memory.
+// exchange sends a request to the child and waits for its response. Before the first request it reads the child's greeting; before each it
+// sets the limit of memory. The error is a *confineError if the child may run no job, or else one of writing or reading.
 func (c *child) exchange(r request) (answer response, err error) {
 	if !c.confined {
 		first, err := readHello(c.out)
@@ -369,7 +373,7 @@ func (c *child) exchange(r request) (answer response, err error) {
 	return readResponse(c.out, MaxResponseSize(r.Task, len(r.Data)))
 }
 
-// processorTime returns the processor time that the process has used, also after [child.wait].
+// processorTime returns the processor time that the child has used since its start, also after [child.wait].
 func (c *child) processorTime() (time.Duration, error) {
 	if ended := c.cmd.ProcessState; ended != nil {
 		return ended.UserTime() + ended.SystemTime(), nil
@@ -377,11 +381,11 @@ func (c *child) processorTime() (time.Duration, error) {
 	return processorTime(c.cmd.Process.Pid)
 }
 
-// kill kills the process without waiting for its end.
+// kill sends the kill signal to the child, and does not wait for its end.
 func (c *child) kill() { _ = c.cmd.Process.Kill() }
 
-// wait waits for the end of the process. It returns the reason as the process wrote it or the system reports it, and whether a signal ended
-// the process.
+// wait closes the child's input and waits for the end of the process. reason is what the process wrote to its standard error, or else what
+// the system reports. killed says that a signal ended the process, and that it wrote nothing.
 func (c *child) wait() (reason string, killed bool) {
 	c.stdin.Close()
 	err := c.cmd.Wait()
@@ -400,13 +404,14 @@ type stderrHead struct{ bytes.Buffer }
 
 const headSize = 4 << 10
 
-// Write keeps the first bytes and discards the others.
+// Write implements io.Writer: it stores the first headSize bytes of all calls, and discards the others without an error.
 func (h *stderrHead) Write(p []byte) (int, error) {
 	h.Buffer.Write(p[:min(len(p), max(0, headSize-h.Len()))])
 	return len(p), nil
 }
 
-// firstLine returns the line that says why the process ended: that of Go's fatal error if there is one, else the first.
+// firstLine returns the line that says why the process ended: the text of Go's fatal error if there is one, else the first line. It returns
+// "" if the process wrote nothing.
 func (h *stderrHead) firstLine() string {
 	for line := range bytes.Lines(h.Bytes()) {
 		if reason, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("fatal error: ")); ok {

@@ -19,7 +19,8 @@ const (
 	maxJoining = 1000
 )
 
-// checkScriptCost refuses a script that no tool or person writes and that would take esbuild long to parse or minify.
+// checkScriptCost returns an error if esbuild would take long to parse or minify a script. No tool or person writes such a script. It
+// estimates the cost from the tokens, and also refuses a script that it cannot split into tokens completely.
 func checkScriptCost(data []byte) error {
 	s := scriptCost{open: []bracketCost{{}}}
 	for t, text := range render.ScriptTokens(data) {
@@ -78,7 +79,7 @@ const (
 	bytesAdded    = 4 // of an expression that a plus continues, for a unit: the minifier copies the text that it joined so far
 )
 
-// addToken adds the cost of the next token, which takes size bytes.
+// addToken updates the estimate for the script's next token, which takes size bytes.
 func (s *scriptCost) addToken(t js.TokenType, size int) {
 	s.read += size
 	switch t {
@@ -125,8 +126,8 @@ func (s *scriptCost) addToken(t js.TokenType, size int) {
 	s.last, s.newLine = t, false
 }
 
-// addToken updates the counts for a token that may separate what the minifier joins (a semicolon, comma, plus, question mark, colon or if), and
-// adds the cost of joining it to the total s. Other tokens change nothing.
+// addToken updates the counts of an open bracket for a token directly in it that may separate what the minifier joins (a semicolon, comma,
+// plus, question mark, colon or if), and adds the cost of joining to the script's total s.work. Other tokens change nothing.
 func (o *bracketCost) addToken(s *scriptCost, t js.TokenType) {
 	switch t {
 	case js.SemicolonToken:
@@ -155,7 +156,7 @@ func (o *bracketCost) addToken(s *scriptCost, t js.TokenType) {
 	}
 }
 
-// canStartStatement reports whether a statement may start after the last token. It does not consider new lines, see newLineStarts.
+// canStartStatement reports whether a statement may start after the last token that addToken got, if no new line follows it.
 func (s *scriptCost) canStartStatement() bool {
 	switch s.last {
 	case js.ErrorToken, js.SemicolonToken, js.OpenBraceToken, js.CloseBraceToken, js.CloseParenToken, js.ElseToken:
@@ -164,8 +165,8 @@ func (s *scriptCost) canStartStatement() bool {
 	return false
 }
 
-// newLineStarts reports whether a new line before the token t starts a statement: whether it may, so that the statement before is to be
-// joined, and whether it certainly does.
+// newLineStarts says whether a new line before the token t starts a statement. joins is true if it may, so that the cost of joining the
+// statement before counts. ends is true if the new line certainly ends the statement before. Without a new line before t, both are false.
 func (s *scriptCost) newLineStarts(t js.TokenType) (joins, ends bool) {
 	switch {
 	case !s.newLine || s.afterCondition || js.IsOperator(t) || js.IsPunctuator(t),
@@ -185,8 +186,8 @@ func (s *scriptCost) newLineStarts(t js.TokenType) (joins, ends bool) {
 	return isValue, isValue
 }
 
-// openBracket starts the counts of an opening bracket. What could be either a block or an object counts as a block, whose commas join
-// expressions.
+// openBracket starts the counts for the opening bracket t. A brace that could open either a block or an object counts as a block, whose
+// commas join expressions.
 func (s *scriptCost) openBracket(t js.TokenType) {
 	outer := s.open[len(s.open)-1]
 	inner := bracketCost{questions: outer.questions, outerQuestions: outer.questions, operand: s.read}
@@ -212,8 +213,8 @@ func (s *scriptCost) openBracket(t js.TokenType) {
 	s.open = append(s.open, inner)
 }
 
-// closeBracket ends the counts of the innermost bracket. Its content is part of the expression or the sequence of statements around it, unless it is the
-// block of a statement.
+// closeBracket ends the counts of the innermost bracket, which the token t closes, and adds them to those of the bracket around it. The
+// content counts as part of the expression or the sequence of statements around it, unless it is the block of a statement.
 func (s *scriptCost) closeBracket(t js.TokenType) {
 	if t == js.CloseBraceToken {
 		s.blocks = max(0, s.blocks-1)
@@ -242,26 +243,27 @@ func (s *scriptCost) closeBracket(t js.TokenType) {
 	outer.ifs = 0 // it ends a statement, as a semicolon does
 }
 
-// joinPart counts one more part (a statement, or an operand of a comma) that the minifier joins with those before it, and adds the cost to
-// the total s: the minifier visits each part before it again.
+// joinPart counts one more part (a statement, or an operand of a comma) that the minifier joins with the parts before it, and adds the cost
+// to the script's total s.work: the minifier visits each part before it again.
 func (o *bracketCost) joinPart(s *scriptCost) {
 	o.parts++
 	s.work += partWork * o.parts
 }
 
-// endStatement resets the counts of the current statement, and keeps those of the sequence that the minifier joins. The next statement
-// starts at the byte start.
+// endStatement resets the counts of the current statement. It keeps those of the sequence of statements that the minifier joins. start is
+// the position in bytes where the next statement starts.
 func (o *bracketCost) endStatement(start int) {
 	o.tokens, o.ifs, o.pending, o.questions, o.declares, o.operand = 0, 0, 0, o.outerQuestions, false, start
 }
 
-// startSequence starts a statement, at the byte start, that the minifier does not join with those before it.
+// startSequence resets the counts for a statement that the minifier does not join with those before it. start is the position in bytes
+// where it starts.
 func (o *bracketCost) startSequence(start int) {
 	o.parts, o.conditions, o.tokens, o.operand = 0, 0, 0, start
 }
 
-// startDeclaration starts a statement that declares variables, at the byte start. The minifier does not join it with the statements before
-// it. Commas in it separate declarations.
+// startDeclaration resets the counts for a statement that declares variables. The minifier does not join it with the statements before it,
+// and commas in it separate declarations. start is the position in bytes where it starts.
 func (o *bracketCost) startDeclaration(start int) {
 	o.startSequence(start)
 	o.declares = true

@@ -98,10 +98,11 @@ var loaders = map[string]api.Loader{
 	".svg": api.LoaderDataURL, ".png": api.LoaderDataURL, ".gif": api.LoaderDataURL, ".jpg": api.LoaderDataURL, ".woff": api.LoaderDataURL, ".woff2": api.LoaderDataURL,
 }
 
-// IsInput reports whether a build may need the file of a release with that path.
+// IsInput reports whether the extension of a path is one of the files that modules may import: scripts, JSON, style sheets, images and
+// fonts. [Build] needs no other files of a release.
 func IsInput(file string) bool { return loaders[path.Ext(file)] != 0 }
 
-// PathOf returns the path of the module for a subpath.
+// PathOf returns the path in the release of the module that is built for a subpath: esm/client.mjs for "./client", esm/index.mjs for ".".
 func PathOf(subpath string) string {
 	if subpath == "." {
 		subpath = "index"
@@ -109,8 +110,10 @@ func PathOf(subpath string) string {
 	return path.Join(Folder, subpath) + Extension
 }
 
-// Build builds modules. It passes each file that they import to check, and builds none that imports one for which check returns an error. The
-// error of Build says why there are no modules at all.
+// Build builds one ES module for each subpath in q, or for all subpaths that the release's package.json exports. It calls check, from
+// several goroutines, with each file of the release that a module imports. A file for which check returns an error is not built, and
+// neither are the subpaths that import it. Result.Skipped has the subpaths without a module and the reasons. The error says why the release
+// has no modules at all.
 func Build(q Request, check func(file string, data []byte) error) (Result, error) {
 	r, err := newRelease(q.Package, q.Files)
 	if err != nil {
@@ -186,13 +189,14 @@ const (
 	fromDisabled = "empty"   // what the browser field disables
 )
 
-// skipSubpath records that a subpath has no module.
+// skipSubpath adds a subpath that gets no module to b.skipped, with the reason, which it cuts to maxReason bytes.
 func (b *builder) skipSubpath(subpath, reason string) {
 	b.skipped = append(b.skipped, Skipped{subpath, reason[:min(len(reason), maxReason)]})
 }
 
-// buildEntries builds the entry points of the builder. Of more it uses the options to minify and the source map. If an entry point has errors, it
-// skips that one, or only its default export, and builds the others again, a limited number of times. If none is left, the result is empty.
+// buildEntries runs esbuild on b.entries with the constant options. Of more, it uses only the three options to minify and Sourcemap. After
+// errors it has skipFailed remove or change the entry points that fail, and runs esbuild again, up to maxSkipped times in all. If no entry
+// point is left, it returns an empty result and no error. Before each run it clears b.loaded, b.imports and b.unresolved.
 func (b *builder) buildEntries(more api.BuildOptions) (api.BuildResult, error) {
 	for range maxSkipped {
 		if len(b.entries) == 0 {
@@ -224,8 +228,11 @@ func (b *builder) buildEntries(more api.BuildOptions) (api.BuildResult, error) {
 	return api.BuildResult{}, errors.New("too many of its files cannot be built")
 }
 
-// skipFailed skips the entry points that lead to files with errors. It changes those that export a default of a module that has none. If the error
-// is a call of require for another package, the next build imports that package: esbuild reports such a call only outside of try statements.
+// skipFailed changes the entry points after a run of esbuild with errors, so that the next run has fewer. It drops the default export from
+// an entry point whose file has none. It adds calls of require for another package to b.required, so that the next run imports that
+// package: esbuild reports such a call only outside of try statements. If it did neither, it removes from b.entries the entry points that
+// lead to files with errors, and records their subpaths as skipped. It returns an error if no entry point leads to such a file, or an error
+// has no file.
 func (b *builder) skipFailed(all []api.Message) error {
 	failed := map[string]string{} // reasons by file
 	changed := false
@@ -268,8 +275,8 @@ func (b *builder) skipFailed(all []api.Message) error {
 	return nil
 }
 
-// skipLargeEntries skips each entry point that loads more than maxOnDemand files by import(). It does nothing if the build has at most
-// MaxFiles files, source maps included.
+// skipLargeEntries removes from b.entries each entry point that loads more than maxOnDemand files by import(), and records its subpath as
+// skipped. m is esbuild's report of a build. If that build has at most MaxFiles files, source maps included, skipLargeEntries does nothing.
 func (b *builder) skipLargeEntries(m metafile) {
 	if 2*len(m.Outputs) <= MaxFiles {
 		return
@@ -283,7 +290,8 @@ func (b *builder) skipLargeEntries(m metafile) {
 	})
 }
 
-// countOnDemand returns the number of files that an output, or what it imports, loads only when code calls import.
+// countOnDemand returns how many of a build's output files are loaded only when code calls import(), by the output file with the given path
+// or by files that it imports, directly or not.
 func countOnDemand(m metafile, output string) (n int) {
 	seen := map[string]bool{output: true}
 	for queue := []string{output}; len(queue) > 0; queue = queue[1:] {
@@ -301,7 +309,8 @@ func countOnDemand(m metafile, output string) (n int) {
 	return n
 }
 
-// unresolvedSpecifier returns the specifier that esbuild reports as not resolved, "" for other errors.
+// unresolvedSpecifier returns the import specifier, such as "lodash", from esbuild's error that it could not be resolved. For other errors
+// it returns "".
 func unresolvedSpecifier(m api.Message) string {
 	quoted, _ := strings.CutPrefix(m.Text, "Could not resolve ")
 	specifier, err := strconv.Unquote(quoted)
@@ -311,7 +320,9 @@ func unresolvedSpecifier(m api.Message) string {
 	return specifier
 }
 
-// describeFailure returns why a file cannot be built; to is what the import leads to if it is the cause.
+// describeFailure returns the sentence for people why esbuild could not build the file at.file. If isCause is true, the reason is that its
+// import of at.specifier leads to nothing. If to names a module of Node.js, the reason is that browsers lack it. Otherwise the sentence has
+// the text and line of esbuild's error m.
 func describeFailure(at importSite, to resolved, isCause bool, m api.Message) string {
 	switch {
 	case to.builtin != "":
@@ -325,7 +336,8 @@ func describeFailure(at importSite, to resolved, isCause bool, m api.Message) st
 	return fmt.Sprintf("%s: line %d: %.200s", at.file, m.Location.Line, m.Text)
 }
 
-// findReachable returns the files that a file imports, directly or not, and itself.
+// findReachable returns the set of files of the release that a file imported, directly or not, in the last run of esbuild, and the file
+// itself.
 func (b *builder) findReachable(file string) map[string]bool {
 	found := map[string]bool{file: true}
 	for queue := []string{file}; len(queue) > 0; queue = queue[1:] {
@@ -339,7 +351,8 @@ func (b *builder) findReachable(file string) map[string]bool {
 	return found
 }
 
-// setUp has esbuild resolve and load everything from the release.
+// setUp registers the builder as a plugin of esbuild: its callbacks resolve every import, and load every file from the release in memory or
+// from generated text. So esbuild never reads from disk.
 func (b *builder) setUp(p api.PluginBuild) {
 	p.OnResolve(api.OnResolveOptions{Filter: ".*"}, func(a api.OnResolveArgs) (api.OnResolveResult, error) { return b.resolve(a), nil })
 	p.OnLoad(api.OnLoadOptions{Filter: ".*", Namespace: fromRelease}, b.loadFile)
@@ -354,8 +367,11 @@ func (b *builder) setUp(p api.PluginBuild) {
 	}
 }
 
-// resolve returns what an import leads to: a file of the release, or the bare specifier as external. It records external imports and those that lead
-// nowhere in the builder. With an empty result esbuild reports an error, except for a call of require in a try statement: that throws in browsers.
+// resolve is esbuild's callback that says what an import leads to: a file of the release, a bare specifier that stays an import (external),
+// an empty module, or the text of an entry point or shim. It records an import of a file in b.imports. It records an import that leads
+// nowhere, and a call of require for another package that is not in b.required, in b.unresolved and returns an empty result. Then esbuild
+// reports an error, unless the call of require is in a try statement, where it throws in browsers. Esbuild calls resolve from several
+// goroutines.
 func (b *builder) resolve(a api.OnResolveArgs) api.OnResolveResult {
 	isRequire := a.Kind == api.ResolveJSRequireCall || a.Kind == api.ResolveJSRequireResolve
 	switch {
@@ -398,7 +414,8 @@ func (b *builder) resolve(a api.OnResolveArgs) api.OnResolveResult {
 	return api.OnResolveResult{}
 }
 
-// resolveToFile returns what esbuild gets for an import that leads to a file of the release.
+// resolveToFile returns esbuild's result for an import of a file of the release: its path, and whether its package.json says that importing
+// it has no side effects, so that esbuild may leave the import out.
 func (b *builder) resolveToFile(file string) api.OnResolveResult {
 	result := api.OnResolveResult{Path: file, Namespace: fromRelease}
 	p, dir := b.release.packageOf(file)
@@ -411,7 +428,9 @@ func (b *builder) resolveToFile(file string) api.OnResolveResult {
 // errTooManyFiles is the error if esbuild would parse more than maxLoaded files.
 var errTooManyFiles = fmt.Errorf("the modules import over %d files", maxLoaded)
 
-// loadFile returns the text of a file of the release.
+// loadFile is esbuild's callback that returns the text of a file of the release and how to parse it. If b.check rejects the file, or files
+// of its type cannot be imported, the result has an error for this file. If a run loads more than maxLoaded files, loadFile returns
+// errTooManyFiles.
 func (b *builder) loadFile(a api.OnLoadArgs) (api.OnLoadResult, error) {
 	b.mu.Lock()
 	b.loaded[a.Path] = true
@@ -453,7 +472,8 @@ type metafile struct {
 	} `json:"outputs"`
 }
 
-// relativeSpecifier returns how a file imports another, which is either a path in the release or, if external, a specifier already.
+// relativeSpecifier returns the specifier with which a file imports another, such as "./chunks/a.mjs". Both file and to are paths in the
+// release. If external is true, to is the specifier of another package, and it is returned as is.
 func relativeSpecifier(file, to string, external bool) string {
 	if external {
 		return to
@@ -465,20 +485,21 @@ func relativeSpecifier(file, to string, external bool) string {
 	return relative
 }
 
-// sortUnique sorts a list and removes repeated elements.
+// sortUnique sorts a list in place, removes repeated elements, and returns the rest.
 func sortUnique(all []string) []string {
 	slices.Sort(all)
 	return slices.Compact(all)
 }
 
-// quote returns a string literal.
+// quote returns a string as a JavaScript string literal in double quotes.
 func quote(s string) string {
 	literal, _ := json.Marshal(s) // a string always encodes
 	return string(literal)
 }
 
-// makeResult returns the result of a build from esbuild's: the files and their imports, the modules, the skipped subpaths, the inputs and
-// the globals. It returns an error if the files exceed MaxOutput.
+// makeResult returns the result of the last run of esbuild, whose output is out: the files with their imports, a module for each of
+// b.entries, the skipped subpaths, the files that were read, and the globals of Node.js. Without entry points it returns only the skipped
+// subpaths and the files that were read. It returns an error if the files have over MaxOutput bytes.
 func (b *builder) makeResult(out api.BuildResult) (Result, error) {
 	slices.SortFunc(b.skipped, func(x, y Skipped) int { return strings.Compare(x.Subpath, y.Subpath) })
 	result := Result{Skipped: b.skipped, Inputs: slices.Collect(maps.Keys(b.loaded))}
@@ -519,7 +540,8 @@ func (b *builder) makeResult(out api.BuildResult) (Result, error) {
 	return result, nil
 }
 
-// findGlobals returns the globals of Node.js that the scripts in a build use although browsers lack them, by the script.
+// findGlobals returns the globals of Node.js, such as Buffer, that scripts of the release use although browsers lack them, by the path of
+// the script. It looks only at scripts that have code in an output file of the build that m reports.
 func (b *builder) findGlobals(m metafile) map[string][]string {
 	found := map[string][]string{}
 	for _, output := range m.Outputs {

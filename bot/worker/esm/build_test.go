@@ -286,7 +286,7 @@ func TestReadExports(t *testing.T) {
 		{`process.env.NODE_ENV !== "production" ? module.exports = require("./dev") : module.exports = require("./prod")`, "", "./prod"},
 		{`!function (e, t) { module.exports = t() }(this, function () { return 1 })`, "", ""},
 	} {
-		got := readExports([]byte(tt.source))
+		got := readCommonJS([]byte(tt.source))
 		if names, reexports := strings.Join(got.Names, " "), strings.Join(got.Reexports, " "); names != tt.names || reexports != tt.reexports {
 			t.Errorf("%s\nnames %q, want %q; reexports %q, want %q", tt.source, names, tt.names, reexports, tt.reexports)
 		}

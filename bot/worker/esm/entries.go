@@ -18,10 +18,11 @@ type entry struct {
 // ownFilePrefix starts the specifiers of the release's files in the texts of entry points. The names of packages do not start with it.
 const ownFilePrefix = "./"
 
-// addEntry adds the entry point for a subpath, or skips it.
+// addEntry appends the entry point for a subpath, such as "./client", to b.entries. If the subpath leads to no script, or its module cannot
+// have a path of its own, addEntry records the subpath as skipped. It returns only errTooMuchExported.
 func (b *builder) addEntry(subpath string) error {
 	file, err := b.release.resolveSubpath(subpath, importConditions)
-	at := b.release.replaceFile(file)
+	at := b.release.applyBrowserField(file)
 	lower := strings.ToLower(PathOf(subpath)) // esbuild refuses to write files whose paths differ only in case
 	switch {
 	case strings.Contains(subpath, "*") || !fs.ValidPath(PathOf(subpath)): // esbuild would look for files that a pattern matches
@@ -51,8 +52,8 @@ type fileExports struct {
 	others     []resolved // the modules whose exports it exports, too
 }
 
-// esExports returns whether an ES module has a default export, and the modules whose exports it exports with `export *`. It does not collect
-// names.
+// esExports returns whether the ES module in a file has a default export, and the modules that it re-exports with `export *`. It leaves
+// names empty, because esbuild finds them. It scans each file once.
 func (b *builder) esExports(file string) *fileExports {
 	return b.loadExports(b.esCache, file, importConditions, func(source []byte) (*fileExports, []string) {
 		m := readESModule(source)
@@ -60,16 +61,18 @@ func (b *builder) esExports(file string) *fileExports {
 	})
 }
 
-// commonJSExports returns the names that a CommonJS module exports, and the modules whose exports it exports, too.
+// commonJSExports returns the names that the CommonJS module in a file exports, and the modules whose exports it re-exports. It scans each
+// file once.
 func (b *builder) commonJSExports(file string) *fileExports {
 	return b.loadExports(b.commonJSCache, file, requireConditions, func(source []byte) (*fileExports, []string) {
-		m := readExports(source)
+		m := readCommonJS(source)
 		return &fileExports{names: m.Names}, m.Reexports
 	})
 }
 
-// loadExports returns what a file exports. It reads each file once, and keeps the result in cache. read returns the exports that the text
-// of a file names, and the specifiers of the modules whose exports it exports.
+// loadExports returns the exports of a file from cache. If they are missing there, it finds them with read and adds them to cache. read
+// receives the text of the file. It returns what the file exports itself, and the specifiers of the modules that the file re-exports.
+// loadExports resolves these specifiers by the conditions of a package.json's exports, and stores the results in others.
 func (b *builder) loadExports(cache map[string]*fileExports, file string, conditions []string, read func(source []byte) (*fileExports, []string)) *fileExports {
 	if e := cache[file]; e != nil {
 		return e
@@ -85,8 +88,10 @@ func (b *builder) loadExports(cache map[string]*fileExports, file string, condit
 // errTooMuchExported is the error if entry points export more than maxExported.
 var errTooMuchExported = fmt.Errorf("the names that the modules export have over %d bytes", maxExported)
 
-// collectExports returns the names that a file of the release exports, and the specifiers of other packages whose exports it exports, both
-// directly or by other files.
+// collectExports returns the names that a file of the release exports, and the specifiers of other packages whose exports it re-exports,
+// directly or through other files of the release. Names may be repeated. exportsOf returns the exports of one file: it is esExports, which
+// gives no names, or commonJSExports. collectExports adds the bytes of all names and specifiers to b.exported, and returns
+// errTooMuchExported once they exceed maxExported.
 func (b *builder) collectExports(file string, exportsOf func(file string) *fileExports) (names, packages []string, err error) {
 	seen := map[string]bool{file: true}
 	external := map[string]bool{}
@@ -113,8 +118,9 @@ func (b *builder) collectExports(file string, exportsOf func(file string) *fileE
 	return names, packages, nil
 }
 
-// namedExportsText returns the statements of an entry point that export what a file exports by name. The exports of other packages are named here
-// again, because esbuild keeps them as such only in the entry point itself.
+// namedExportsText returns the statements of an entry point that re-export all named exports of an ES module: an `export *` from its file,
+// and one from each other package that the file re-exports, directly or not. The latter are needed because esbuild leaves an `export *`
+// from another package in the output only if it is in the entry point itself. It returns only errTooMuchExported.
 func (b *builder) namedExportsText(file string) (string, error) {
 	_, packages, err := b.collectExports(file, b.esExports)
 	var text strings.Builder
@@ -125,7 +131,7 @@ func (b *builder) namedExportsText(file string) (string, error) {
 	return text.String(), err
 }
 
-// defaultExportText returns the statement of an entry point that exports the default of a file, "" if it has none.
+// defaultExportText returns the statement of an entry point that re-exports the default export of a file, "" if the file has none.
 func (b *builder) defaultExportText(file string) string {
 	if !b.esExports(file).hasDefault {
 		return ""
@@ -142,7 +148,9 @@ func (b *builder) entryOf(subpath string) *entry {
 	return b.entries[i]
 }
 
-// rewriteCommonJSEntries has the entry points that are CommonJS modules export by name what Node.js does. m is what a first build reports.
+// rewriteCommonJSEntries replaces the text of each entry point whose file is a CommonJS module by commonJSEntryText, so that its module
+// exports by name what Node.js exports. It takes the format of a file from m, esbuild's report of a first build, or else from its extension
+// and package.json.
 func (b *builder) rewriteCommonJSEntries(m metafile) error {
 	for _, e := range b.entries {
 		p, _ := b.release.packageOf(e.file)
@@ -160,8 +168,9 @@ func (b *builder) rewriteCommonJSEntries(m metafile) error {
 	return nil
 }
 
-// commonJSEntryText returns the text of the entry point for a CommonJS module. It exports what Node.js exports by name, and the value itself as
-// "module.exports" and, as bundlers do, as the default unless the module says with __esModule that it was compiled from one with a default.
+// commonJSEntryText returns the text of the entry point for a CommonJS module. The text requires the file. It exports by name what Node.js
+// exports, and the value of the module as "module.exports". As the default it exports the value too, or the value's member "default" if
+// __esModule says that the module was compiled from an ES module. It also re-exports the other packages that the file re-exports.
 func (b *builder) commonJSEntryText(file string) (string, error) {
 	names, packages, err := b.collectExports(file, b.commonJSExports)
 	var text strings.Builder
@@ -177,8 +186,8 @@ func (b *builder) commonJSEntryText(file string) (string, error) {
 	return text.String(), err
 }
 
-// requireShim returns the text of a module whose value is what require returns for another package in Node.js: the value that a module
-// exports as "module.exports", or else an object with its exports.
+// requireShim returns the text of a CommonJS module that replaces another package in calls of require. Its value is what require returns
+// for that package in Node.js: the value that an ES module exports as "module.exports", or else an object with its exports.
 func requireShim(specifier string) string {
 	return `var { exports } = require(` + quote(specifier) + `);
 if ("module.exports" in exports) module.exports = exports["module.exports"];
@@ -188,7 +197,8 @@ else {
 }`
 }
 
-// importShim returns the text of a module that exports the exports of another package.
+// importShim returns the text of an ES module that imports another package and exports its namespace object as "exports". The text of
+// requireShim requires it.
 func importShim(specifier string) string {
 	return `import * as exports from ` + quote(specifier) + `; export { exports };`
 }

@@ -22,23 +22,23 @@ type commonJS struct {
 	Reexports []string // the specifiers of modules whose exports it exports, too
 }
 
-// readExports returns the names that a CommonJS module exports, and the modules whose exports it exports, too. If the module chooses these
-// by NODE_ENV, it returns those for production.
-func readExports(source []byte) commonJS {
-	found := scanExports(source)
+// readCommonJS returns the names that a CommonJS module exports, and the specifiers of the modules whose exports it re-exports. If the
+// module chooses the latter by NODE_ENV, it returns those for production.
+func readCommonJS(source []byte) commonJS {
+	found := scanCommonJS(source)
 	if len(found.Reexports) == 0 || !bytes.Contains(source, []byte("NODE_ENV")) {
 		return found
 	}
 	// The module may export one of two others, for production or for development.
 	out := api.Transform(string(source), api.TransformOptions{Define: defines, MinifySyntax: true, LogLevel: api.LogLevelSilent, LogOverride: Silent})
 	if len(out.Errors) == 0 {
-		found.Reexports = scanExports(out.Code).Reexports
+		found.Reexports = scanCommonJS(out.Code).Reexports
 	}
 	return found
 }
 
-// scanExports returns the exports of a CommonJS module by its tokens.
-func scanExports(source []byte) commonJS {
+// scanCommonJS finds the exports of a CommonJS module in its tokens. Of modules that depend on NODE_ENV, it returns all re-exports.
+func scanCommonJS(source []byte) commonJS {
 	s, _ := newExportScanner(source)
 	for at := range s.tokens {
 		s.scanAt(at)
@@ -56,7 +56,8 @@ type exportScanner struct {
 	found     commonJS
 }
 
-// newExportScanner returns a scanner with the tokens of a script, and reports whether it has all of them.
+// newExportScanner splits a script into tokens, without comments and white space, and returns a scanner that has not scanned any. complete
+// is false if the tokenizer stopped before the end of the script.
 func newExportScanner(source []byte) (s *exportScanner, complete bool) {
 	s = &exportScanner{required: map[string]string{}, seen: map[string]bool{}, reexports: map[string]bool{}}
 	read := 0
@@ -71,7 +72,7 @@ func newExportScanner(source []byte) (s *exportScanner, complete bool) {
 	return s, read == len(source)
 }
 
-// matchBrackets finds which tokens close brackets.
+// matchBrackets fills s.closing: for each opening bracket, the index of the token that closes it.
 func (s *exportScanner) matchBrackets() {
 	s.closing = make([]int, len(s.tokens))
 	var open []int
@@ -89,7 +90,7 @@ func (s *exportScanner) matchBrackets() {
 	}
 }
 
-// text returns a token, "" behind the end.
+// text returns the text of the token with an index, "" if there is no such token.
 func (s *exportScanner) text(at int) string {
 	if at < 0 || at >= len(s.tokens) {
 		return ""
@@ -97,7 +98,7 @@ func (s *exportScanner) text(at int) string {
 	return string(s.tokens[at])
 }
 
-// matches reports whether the tokens from at on are these.
+// matches reports whether the tokens from an index on are the expected ones.
 func (s *exportScanner) matches(at int, expected ...string) bool {
 	for i, e := range expected {
 		if s.text(at+i) != e {
@@ -107,7 +108,8 @@ func (s *exportScanner) matches(at int, expected ...string) bool {
 	return true
 }
 
-// scanAt records what starts at a token: an export, a re-export, or the assignment of a required module to a variable.
+// scanAt records what starts at the token with an index: an export, a re-export, or the assignment of a required module to a variable. It
+// ignores anything else.
 func (s *exportScanner) scanAt(at int) {
 	switch s.text(at) {
 	case "exports", "module":
@@ -135,7 +137,7 @@ func (s *exportScanner) scanAt(at int) {
 	}
 }
 
-// skipExports returns the token after "exports" or "module.exports", 0 if neither is at a token.
+// skipExports returns the index of the token after "exports" or "module.exports" if one of these starts at an index, else 0.
 func (s *exportScanner) skipExports(at int) int {
 	switch {
 	case s.text(at) == "exports":
@@ -146,7 +148,9 @@ func (s *exportScanner) skipExports(at int) int {
 	return 0
 }
 
-// scanAssignment records the export of an assignment to exports, or to a member of it; at is the token after exports.
+// scanAssignment records the names that an assignment to exports, or to a member of it, exports. at is the index of the token after
+// "exports". replaces says that the script wrote "module.exports". Only then an assignment without a member counts: it forgets earlier
+// re-exports, and exports the members of an object literal or of a required module.
 func (s *exportScanner) scanAssignment(at int, replaces bool) {
 	switch s.text(at) {
 	case ".":
@@ -171,8 +175,9 @@ func (s *exportScanner) scanAssignment(at int, replaces bool) {
 	}
 }
 
-// scanObjectLiteral records the members of an object that is assigned to module.exports. Unlike cjs-module-lexer it continues after values that are
-// no identifiers, because ES modules that were written for bundlers import these members, too.
+// scanObjectLiteral records the members of an object literal that is assigned to module.exports. at is the index of the token after the
+// opening brace. Unlike cjs-module-lexer it continues after values that are no identifiers, because ES modules that were written for
+// bundlers import these members, too.
 func (s *exportScanner) scanObjectLiteral(at int) {
 	for {
 		name, quoted := unquote(s.text(at))
@@ -206,7 +211,8 @@ func (s *exportScanner) scanObjectLiteral(at int) {
 	}
 }
 
-// skipValue returns the token after the value of a member: a comma, or the end of the object.
+// skipValue returns the index of the token after the value of an object literal's member: a comma or a closing bracket. at is the value's
+// first token.
 func (s *exportScanner) skipValue(at int) int {
 	if s.closing == nil {
 		s.matchBrackets()
@@ -222,8 +228,8 @@ func (s *exportScanner) skipValue(at int) int {
 	return at
 }
 
-// scanDefinition records the name in Object.defineProperty(exports, "name", {…}); at is the first argument. The property must have a value, or
-// be enumerable with a getter.
+// scanDefinition records the name in Object.defineProperty(exports, "name", {…}) if the property has a value, or is enumerable with a
+// getter. at is the index of the call's first argument.
 func (s *exportScanner) scanDefinition(at int) {
 	at = s.skipExports(at)
 	if at == 0 || s.text(at) != "," {
@@ -246,7 +252,8 @@ func (s *exportScanner) scanDefinition(at int) {
 	}
 }
 
-// readRequire returns the specifier of a call of require with a string, and the token after the call; "" if no such call is at the token.
+// readRequire returns the specifier of a call such as require("lodash") at an index, and the index of the token after the call. If no such
+// call is there, it returns "" and at.
 func (s *exportScanner) readRequire(at int) (specifier string, after int) {
 	if name, ok := unquote(s.text(at + 2)); ok && s.matches(at, "require", "(") && s.text(at+3) == ")" {
 		return name, at + 4
@@ -254,7 +261,7 @@ func (s *exportScanner) readRequire(at int) (specifier string, after int) {
 	return "", at
 }
 
-// addName records an exported name.
+// addName records an exported name once. It ignores names over the limit of maxExports.
 func (s *exportScanner) addName(name string) {
 	if name != "" && !s.seen[name] && len(s.found.Names) < maxExports {
 		s.seen[name] = true
@@ -262,7 +269,7 @@ func (s *exportScanner) addName(name string) {
 	}
 }
 
-// addReexport records the specifier of a module whose exports are exported.
+// addReexport records once the specifier of a module whose exports the script re-exports. It ignores modules over the limit of maxExports.
 func (s *exportScanner) addReexport(specifier string) {
 	if !s.reexports[specifier] && len(s.found.Reexports) < maxExports {
 		s.reexports[specifier] = true
@@ -270,7 +277,7 @@ func (s *exportScanner) addReexport(specifier string) {
 	}
 }
 
-// isIdentifier reports whether a token can be the name of a variable or a member.
+// isIdentifier reports whether the first byte of a token is one with which the name of a variable or a member can start.
 func isIdentifier(token string) bool {
 	return token != "" && (token[0] == '_' || token[0] == '$' || token[0] >= 0x80 || 'a' <= token[0]|0x20 && token[0]|0x20 <= 'z')
 }
@@ -281,7 +288,8 @@ type esModule struct {
 	HasDefault bool     // or the script has tokens that the scanner cannot tell apart
 }
 
-// readESModule returns which exports an ES module has besides those that esbuild reports.
+// readESModule returns whether an ES module has a default export, and the specifiers of the modules that it re-exports with `export *`.
+// esbuild does not report these. If the script cannot be split into tokens completely, it counts as having a default export.
 func readESModule(source []byte) esModule {
 	s, complete := newExportScanner(source)
 	m := esModule{HasDefault: !complete}
@@ -309,7 +317,8 @@ func readESModule(source []byte) esModule {
 // nodeGlobals are the globals of Node.js that browsers lack and that defines does not replace.
 var nodeGlobals = []string{"Buffer", "__dirname", "__filename", "clearImmediate", "process", "setImmediate"}
 
-// findNodeGlobals returns the globals of Node.js that a script uses, sorted, without those that it tests with typeof.
+// findNodeGlobals returns the names of nodeGlobals that a script uses as globals, sorted. It leaves out those that the script tests with
+// typeof.
 func findNodeGlobals(source []byte) (found []string) {
 	const mark = "__global_of_node_"
 	marked := maps.Clone(defines)
@@ -334,8 +343,8 @@ func findNodeGlobals(source []byte) (found []string) {
 	return slices.DeleteFunc(sortUnique(found), func(name string) bool { return tested[name] })
 }
 
-// unquote returns the value of a string literal without escapes, and reports whether a token is one.
-func unquote(token string) (string, bool) {
+// unquote returns the value of a token that is a string literal without escapes. ok is false if the token is none.
+func unquote(token string) (value string, ok bool) {
 	n := len(token)
 	if n < 2 || token[0] != '"' && token[0] != '\'' || token[n-1] != token[0] || strings.ContainsAny(token[1:n-1], "\\\n") {
 		return "", false

@@ -17,7 +17,7 @@ var exportSeeds = []string{
 func TestCost(t *testing.T) {
 	words := []string{"exports.a=", "module.exports=", "module.exports={", "a:", "{", "}", "[", "]", "(", ")", ",", ";", "...", `require("a")`, "=", "Object.defineProperty(exports,'a',{", "enumerable:true", "get", "value:", "__export(", "Object.keys(a).forEach(", "var a=", "export ", "export {", "export *", " from 'a'", "default", "`${", "`", "/", "'a'", "\n"}
 	cost.Check(t,
-		cost.Parser{Name: "read-exports", Parse: func(data []byte) { scanExports(data) }, Seeds: exportSeeds, Words: words, Size: 8 << 10, MaxMilliseconds: 8, MaxKiB: 1000},
+		cost.Parser{Name: "read-exports", Parse: func(data []byte) { scanCommonJS(data) }, Seeds: exportSeeds, Words: words, Size: 8 << 10, MaxMilliseconds: 8, MaxKiB: 1000},
 		cost.Parser{Name: "read-stars", Parse: func(data []byte) { readESModule(data) }, Seeds: exportSeeds, Words: words, Size: 8 << 10, MaxMilliseconds: 8, MaxKiB: 1000},
 	)
 }
@@ -28,7 +28,7 @@ func FuzzReadExports(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, source []byte) {
-		found := readExports(source)
+		found := readCommonJS(source)
 		for _, all := range [][]string{found.Names, found.Reexports} {
 			seen := map[string]bool{}
 			for _, name := range all {

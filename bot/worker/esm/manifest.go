@@ -27,8 +27,8 @@ type packageJSON struct {
 	sideEffects   []*glob.Glob // the files with side effects if sideEffects is a list
 }
 
-// parsePackageJSON parses the members of a package.json that decide which files are modules. It ignores members of wrong types, but malformed
-// exports and imports are errors.
+// parsePackageJSON parses the members of a package.json that decide which files are modules and how imports are resolved. It ignores
+// members of wrong types, but malformed exports and imports are errors.
 func parsePackageJSON(data []byte) (*packageJSON, error) {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
@@ -69,7 +69,8 @@ func parsePackageJSON(data []byte) (*packageJSON, error) {
 	return p, nil
 }
 
-// readBrowser reads a browser field that is an object: https://github.com/defunctzombie/package-browser-field-spec.
+// readBrowser adds the members of a browser field that is an object to p.browser (replacements) and p.disabled (those that are false):
+// https://github.com/defunctzombie/package-browser-field-spec. It ignores a field of another type.
 func (p *packageJSON) readBrowser(data json.RawMessage) {
 	var fields map[string]json.RawMessage
 	_ = json.Unmarshal(data, &fields)
@@ -84,7 +85,8 @@ func (p *packageJSON) readBrowser(data json.RawMessage) {
 	}
 }
 
-// readSideEffects reads sideEffects: false, or the patterns of files with side effects.
+// readSideEffects sets p.noSideEffects and p.sideEffects from the sideEffects field: a boolean, or a list of patterns of the files that
+// have side effects. It ignores a list of over 100 patterns.
 func (p *packageJSON) readSideEffects(data json.RawMessage) {
 	const most = 100
 	var any bool
@@ -125,7 +127,8 @@ const (
 	maxTargets     = 10_000
 )
 
-// parseTarget parses a value. The order of an object's members has a meaning, which maps would lose.
+// parseTarget parses the decoder's next JSON value. Its own parser keeps the order of an object's members, which decides. depth is the
+// number of values around this one. Values that are neither strings, objects nor arrays become a null target.
 func parseTarget(d *json.Decoder, depth int) (*target, error) {
 	if depth > maxTargetDepth {
 		return nil, fmt.Errorf("over %d levels", maxTargetDepth)
@@ -161,12 +164,13 @@ func parseTarget(d *json.Decoder, depth int) (*target, error) {
 	return t, err
 }
 
-// isSubpaths reports whether the keys are subpaths or private names, and not conditions.
-func (t *target) isSubpaths() bool {
+// hasSubpathKeys reports whether t is an object whose keys are subpaths ("./client") or private names ("#dom"), and not conditions ("import").
+func (t *target) hasSubpathKeys() bool {
 	return len(t.Keys) > 0 && (strings.HasPrefix(t.Keys[0], ".") || strings.HasPrefix(t.Keys[0], "#"))
 }
 
-// matchConditions returns the path that the conditions select, which may contain an asterisk; "" if the value has none for them.
+// matchConditions returns the path to which the value leads under the given conditions, such as "import". The path may contain an asterisk.
+// It returns "" if the value has none for them, or null.
 func (t *target) matchConditions(conditions []string) string {
 	for i, item := range t.Items {
 		if t.Keys != nil && !slices.Contains(conditions, t.Keys[i]) {
@@ -179,15 +183,16 @@ func (t *target) matchConditions(conditions []string) string {
 	return t.Path
 }
 
-// isNull reports whether the value excludes what it is for.
+// isNull reports whether the value is null, which excludes its subpath or condition, or has neither a path nor members.
 func (t *target) isNull() bool { return t.Path == "" && len(t.Items) == 0 }
 
 // errNotExported says that a package.json's exports do not have a subpath.
 var errNotExported = errors.New("the package.json does not export it")
 
-// lookup returns the path for a subpath such as "./client", or a private name such as "#dom".
+// lookup returns the path to which exports or imports of a package.json lead for a subpath such as "./client", or a private name such as
+// "#dom", under the given conditions. Of the patterns that match the name, the most specific one counts. The error is errNotExported.
 func (t *target) lookup(name string, conditions []string) (string, error) {
-	if !t.isSubpaths() {
+	if !t.hasSubpathKeys() {
 		if found := t.matchConditions(conditions); name == "." && found != "" {
 			return found, nil
 		}
@@ -215,7 +220,8 @@ func (t *target) lookup(name string, conditions []string) (string, error) {
 	return strings.ReplaceAll(found, "*", replacement), nil
 }
 
-// isMoreSpecific reports whether the pattern a goes before b if a name matches both: its part before the asterisk is longer, or it is.
+// isMoreSpecific reports whether pattern a is preferred to pattern b if both match a name: its part before the asterisk is longer, or that
+// part is as long and the whole pattern is longer.
 func isMoreSpecific(a, b string) bool {
 	beforeA, _, _ := strings.Cut(a, "*")
 	beforeB, _, _ := strings.Cut(b, "*")

@@ -32,7 +32,8 @@ type release struct {
 	packages map[string]*packageJSON
 }
 
-// newRelease returns a release of the npm package with that name. Its own package.json must be valid; others are ignored if they are not.
+// newRelease returns a release of the npm package called name, with its files by path, and parses the package.json files among them. The
+// package.json at the top must exist and be valid; invalid ones in folders are ignored.
 func newRelease(name string, files map[string][]byte) (*release, error) {
 	r := &release{name: name, files: files, packages: map[string]*packageJSON{}}
 	for file, data := range files {
@@ -52,7 +53,7 @@ func newRelease(name string, files map[string][]byte) (*release, error) {
 	return r, nil
 }
 
-// packageOf returns the nearest package.json above a file, and its folder.
+// packageOf returns the nearest package.json in the folder of a file or above, and the folder that has it.
 func (r *release) packageOf(file string) (*packageJSON, string) {
 	for dir := path.Dir(file); ; dir = path.Dir(dir) {
 		if p := r.packages[dir]; p != nil {
@@ -64,12 +65,13 @@ func (r *release) packageOf(file string) (*packageJSON, string) {
 	}
 }
 
-// resolve returns what a specifier in a file leads to, by the conditions.
+// resolve returns what a specifier leads to if the file importer imports it. The conditions, such as "import", select among the exports and
+// imports of package.json files. URLs and paths from the root count as external.
 func (r *release) resolve(importer, specifier string, conditions []string) resolved {
 	p, dir := r.packageOf(importer)
 	switch {
 	case isRelative(specifier):
-		return r.replaceFile(r.find(path.Join(path.Dir(importer), specifier), strings.HasSuffix(specifier, "/")))
+		return r.applyBrowserField(r.resolvePath(path.Join(path.Dir(importer), specifier), strings.HasSuffix(specifier, "/")))
 	case strings.HasPrefix(specifier, "/"), strings.Contains(specifier, "://"), strings.HasPrefix(specifier, "data:"):
 		return resolved{external: specifier}
 	case strings.HasPrefix(specifier, "#"):
@@ -83,13 +85,14 @@ func (r *release) resolve(importer, specifier string, conditions []string) resol
 		if !isRelative(to) {
 			return r.resolveBare(p, dir, to, conditions)
 		}
-		return r.replaceFile(r.find(path.Join(dir, to), false))
+		return r.applyBrowserField(r.resolvePath(path.Join(dir, to), false))
 	}
 	return r.resolveBare(p, dir, specifier, conditions)
 }
 
-// resolveBare resolves a bare specifier that a file in the folder dir imports: the name of a package, maybe with a subpath. It applies the browser
-// field of p, the package.json for that file. The result is a file if the specifier names the release itself, else a module of Node.js or another
+// resolveBare resolves a bare specifier that a file in the folder dir imports: the name of a package, maybe with a subpath. It applies the
+// browser field of p, the package.json for that file, which may disable the import or replace it by a file or another specifier. A
+// specifier that names the release itself leads to its file under the conditions. Any other leads to a module of Node.js or to another
 // package.
 func (r *release) resolveBare(p *packageJSON, dir, specifier string, conditions []string) resolved {
 	if p.disabled[specifier] {
@@ -97,7 +100,7 @@ func (r *release) resolveBare(p *packageJSON, dir, specifier string, conditions 
 	}
 	if to := p.browser[specifier]; to != "" {
 		if isRelative(to) {
-			return resolved{file: r.find(path.Join(dir, to), false)}
+			return resolved{file: r.resolvePath(path.Join(dir, to), false)}
 		}
 		specifier = to
 	}
@@ -108,7 +111,7 @@ func (r *release) resolveBare(p *packageJSON, dir, specifier string, conditions 
 		if err != nil {
 			return resolved{}
 		}
-		return r.replaceFile(file)
+		return r.applyBrowserField(file)
 	}
 	module, isNode := strings.CutPrefix(specifier, "node:")
 	if isNode || isBuiltin(name) && !isFolder && !p.requires[name] && !r.packages["."].requires[name] {
@@ -117,7 +120,8 @@ func (r *release) resolveBare(p *packageJSON, dir, specifier string, conditions 
 	return resolved{external: specifier}
 }
 
-// resolveSubpath returns the file that a subpath of the package, such as "./client", leads to.
+// resolveSubpath returns the path of the file to which a subpath of the package, such as "./client", leads under the given conditions. It
+// reads exports of the package.json at the top, or without exports looks for a file at that path. It does not apply the browser field.
 func (r *release) resolveSubpath(subpath string, conditions []string) (string, error) {
 	p := r.packages["."]
 	if p.Exports != nil && !p.Exports.isNull() {
@@ -130,14 +134,16 @@ func (r *release) resolveSubpath(subpath string, conditions []string) (string, e
 		}
 		return "", fmt.Errorf("the release lacks %s", to)
 	}
-	if file := r.find(path.Join(subpath), false); file != "" {
+	if file := r.resolvePath(path.Join(subpath), false); file != "" {
 		return file, nil
 	}
 	return "", fmt.Errorf("the release has no file for it")
 }
 
-// find returns the file that a path without an extension, or of a folder, stands for; "" if no such file exists.
-func (r *release) find(at string, isFolder bool) string {
+// resolvePath returns the file of the release that an import of a path loads, as Node.js and bundlers do: the file at the path, maybe with
+// an extension added, or else the main file of the folder at the path. If isFolder is true, only the folder counts. It returns "" if no
+// such file exists.
+func (r *release) resolvePath(at string, isFolder bool) string {
 	if file := r.findFile(at); file != "" && !isFolder {
 		return file
 	}
@@ -152,7 +158,8 @@ func (r *release) find(at string, isFolder bool) string {
 	return r.findIndex(at)
 }
 
-// findFile returns the file at a path, or at the path with an extension; "" if no such file exists.
+// findFile returns the path of the file at a path, or at the path with one of the extensions that imports may leave out; "" if no such file
+// exists.
 func (r *release) findFile(at string) string {
 	for _, extension := range []string{"", ".js", ".css", ".json", ".mjs", ".cjs"} {
 		if r.files[at+extension] != nil {
@@ -162,7 +169,7 @@ func (r *release) findFile(at string) string {
 	return ""
 }
 
-// findIndex returns the main file of a folder without a package.json; "" if no such file exists.
+// findIndex returns the path of the file called index with a known extension in a folder; "" if no such file exists.
 func (r *release) findIndex(folder string) string {
 	for _, extension := range []string{".js", ".json", ".mjs", ".cjs"} {
 		if file := path.Join(folder, "index"+extension); r.files[file] != nil {
@@ -172,8 +179,9 @@ func (r *release) findIndex(folder string) string {
 	return ""
 }
 
-// replaceFile applies the browser field to a file.
-func (r *release) replaceFile(file string) resolved {
+// applyBrowserField returns what an import of a file leads to: the file, or what the browser field of its package.json has in its place. If
+// file is "", it leads to nothing.
+func (r *release) applyBrowserField(file string) resolved {
 	if file == "" {
 		return resolved{}
 	}
@@ -188,14 +196,14 @@ func (r *release) replaceFile(file string) resolved {
 			return resolved{disabled: true}
 		}
 		if to := p.browser[key]; to != "" {
-			return resolved{file: r.find(path.Join(dir, to), false)}
+			return resolved{file: r.resolvePath(path.Join(dir, to), false)}
 		}
 	}
 	return resolved{file: file}
 }
 
-// selectSubpaths returns the subpaths that the package exports as scripts, sorted, and how many others it exports. If it exports more than
-// MaxSubpaths, those that patterns match are left out, and then those with the most segments.
+// selectSubpaths returns the subpaths that the package exports as scripts, sorted, and how many more it exports. If it exports more than
+// MaxSubpaths, selectSubpaths leaves out those that only patterns match, and then those with the most segments until few enough are left.
 func (r *release) selectSubpaths() (selected []string, others int) {
 	selected = r.exportedSubpaths(true)
 	all := len(selected)
@@ -215,11 +223,11 @@ func (r *release) selectSubpaths() (selected []string, others int) {
 	return selected, all - len(selected)
 }
 
-// exportedSubpaths returns the subpaths that the package JSON exports as scripts, sorted. If its exports have no subpaths, it returns ".".
+// exportedSubpaths returns the subpaths that the package.json exports as scripts, sorted. If its exports have no subpaths, it returns ".".
 // If patterns is true, it replaces each pattern by the subpaths that match files; otherwise it leaves patterns out.
 func (r *release) exportedSubpaths(patterns bool) []string {
 	p := r.packages["."]
-	if p.Exports == nil || !p.Exports.isSubpaths() {
+	if p.Exports == nil || !p.Exports.hasSubpathKeys() {
 		return []string{"."}
 	}
 	found := map[string]bool{}
@@ -248,12 +256,12 @@ func (r *release) exportedSubpaths(patterns bool) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// isScript reports whether a file is a script by its extension.
+// isScript reports whether a path has the extension of a script: .js, .mjs or .cjs.
 func isScript(file string) bool {
 	return slices.Contains([]string{".js", ".mjs", ".cjs"}, path.Ext(file))
 }
 
-// isRelative reports whether a specifier is relative to the file that imports it.
+// isRelative reports whether a specifier is relative to the file that imports it, such as "./a" or "..".
 func isRelative(specifier string) bool {
 	return specifier == "." || specifier == ".." || strings.HasPrefix(specifier, "./") || strings.HasPrefix(specifier, "../")
 }
@@ -263,5 +271,5 @@ var builtins = strings.Fields(`assert async_hooks buffer child_process cluster c
 	events fs http http2 https inspector module net os path perf_hooks process punycode querystring readline repl stream string_decoder sys
 	timers tls trace_events tty url util v8 vm wasi worker_threads zlib`)
 
-// isBuiltin reports whether Node.js has a module with that name.
+// isBuiltin reports whether Node.js has a module with a name, such as "fs".
 func isBuiltin(name string) bool { return slices.Contains(builtins, name) }

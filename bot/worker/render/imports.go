@@ -6,14 +6,14 @@ import (
 	"github.com/larder-cdn/larder/internal/document"
 )
 
-// renderImports returns the imports of the module in a request.
+// renderImports returns the imports of the module whose text is r.Text.
 func renderImports(r document.Request) (document.Result, error) {
 	return document.Result{Imports: findImports(r.Text)}, nil
 }
 
-// findImports returns the imports that the text of a module seems to have, up to document.MaxImports. It looks for the keywords and knows no
-// syntax. It may report an import that stands in a string or in a comment behind code, which costs a line in a list. It misses imports with a
-// computed specifier or a template, with a comment before the specifier, and on lines that start with *.
+// findImports returns the imports that the text of a script seems to have, each specifier once, up to document.MaxImports. It looks for the
+// keywords and knows no syntax. It may report an import that stands in a string or in a comment behind code, which costs a line in a list.
+// It misses imports with a computed specifier or a template, with a comment before the specifier, and on lines that start with *.
 func findImports(source string) []document.Import {
 	var found []document.Import
 	seen := map[string]bool{}
@@ -55,7 +55,7 @@ func findImports(source string) []document.Import {
 	}
 }
 
-// endsInComment reports whether the last line of a text starts as a line of a comment that has not ended.
+// endsInComment reports whether the last line of a text starts as a line of a comment that does not end in that line.
 func endsInComment(text string) bool {
 	const longest = 4 << 10
 	line := text[max(0, len(text)-longest):]
@@ -68,8 +68,9 @@ func isNameOrDot(c byte) bool {
 	return c == '_' || c == '$' || c == '.' || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' || c >= 0x80
 }
 
-// cutString returns the string literal at the start of a text.
-func cutString(text string) (string, bool) {
+// cutString returns the value of the string literal at the start of a text. ok is false if the text does not start with one, or the literal
+// is long or has white space or escapes.
+func cutString(text string) (value string, ok bool) {
 	const longest = 500
 	if text == "" || text[0] != '"' && text[0] != '\'' {
 		return "", false
@@ -78,11 +79,12 @@ func cutString(text string) (string, bool) {
 	if end < 0 {
 		return "", false
 	}
-	value := text[1 : 1+end]
+	value = text[1 : 1+end]
 	return value, !strings.ContainsAny(value, "\n\r\\ ")
 }
 
-// followsImport reports whether the last statement of a text starts with import or export.
+// followsImport reports whether the last statement of a text has the word import or export, so that a "from" right after the text belongs
+// to it.
 func followsImport(text string) bool {
 	const longest = 4 << 10
 	text = text[max(0, len(text)-longest):]

@@ -12,7 +12,8 @@ import (
 // This file reads the ranges of versions in package.json files, by the grammar of npm (https://github.com/npm/node-semver#ranges), and writes each
 // as alternatives of plain comparisons.
 
-// renderVersionRanges parses the version ranges of a request. A text that is no range has no alternatives in the result.
+// renderVersionRanges parses the version ranges r.Ranges, and returns the alternatives of each in the same order. A text that is no valid
+// range has none. It returns an error if the ranges have too many bytes together.
 func renderVersionRanges(r document.Request) (document.Result, error) {
 	var result document.Result
 	size := 0
@@ -25,7 +26,8 @@ func renderVersionRanges(r document.Request) (document.Result, error) {
 	return result, nil
 }
 
-// parseRange returns the alternatives of a version range. It returns none for what is no range, such as the address of a repository.
+// parseRange returns the alternatives of a version range such as "^1.2 || 2.x", each as comparisons that must all hold. It returns none for
+// what is no range, such as the address of a repository.
 func parseRange(wanted string) document.Range {
 	wanted = strings.TrimSpace(wanted)
 	if len(wanted) > document.MaxRange {
@@ -48,15 +50,15 @@ func parseRange(wanted string) document.Range {
 // anything is the comparison that every release satisfies.
 var anything = document.Bound{Operator: ">=", Version: "0.0.0"}
 
-// parseAlternative parses one alternative of a range, and reports whether it is valid.
-func parseAlternative(text string) ([]document.Bound, bool) {
+// parseAlternative returns the comparisons that one alternative of a range means, which is without "||". ok is false if it is not valid. An
+// empty text means any version.
+func parseAlternative(text string) (bounds []document.Bound, ok bool) {
 	fields := strings.Fields(text)
 	if len(fields) == 3 && fields[1] == "-" {
 		from, ok1 := parsePartial(fields[0])
 		to, ok2 := parsePartial(fields[2])
 		return slices.Concat(boundsOf(">=", from), boundsOf("<=", to)), ok1 && ok2
 	}
-	var bounds []document.Bound
 	for i := 0; i < len(fields); i++ {
 		operator, version := cutOperator(fields[i])
 		if version == "" && operator != "" && i+1 < len(fields) { // a space after the operator
@@ -75,7 +77,7 @@ func parseAlternative(text string) ([]document.Bound, bool) {
 	return bounds, true
 }
 
-// cutOperator splits a comparison into its operator, which may be empty, and its version.
+// cutOperator splits a comparison such as ">=1.2" into its operator, which may be empty, and the rest, its version.
 func cutOperator(s string) (operator, version string) {
 	for _, operator := range []string{">=", "<=", "~>", ">", "<", "=", "~", "^"} {
 		if version, ok := strings.CutPrefix(s, operator); ok {
@@ -92,7 +94,8 @@ type partial struct {
 	prerelease string // with its hyphen
 }
 
-// parsePartial parses a version that may lack numbers, such as 1.x, and reports whether it is valid.
+// parsePartial parses a version that may lack numbers or have wildcards for them, such as 1.x. An empty text has no numbers and is valid.
+// ok is false if the version is not valid.
 func parsePartial(s string) (p partial, ok bool) {
 	s = strings.TrimLeft(s, "v=")
 	s, _, _ = strings.Cut(s, "+") // of a build, which is not compared
@@ -123,12 +126,13 @@ func parsePartial(s string) (p partial, ok bool) {
 	return p, true
 }
 
-// lowest returns the lowest version that a partial version covers.
+// lowest returns the version with zeros for the missing numbers, which is the lowest that a partial version covers.
 func (p partial) lowest() string {
 	return fmt.Sprintf("%d.%d.%d%s", p.numbers[0], p.numbers[1], p.numbers[2], p.prerelease)
 }
 
-// increment returns the lowest version in which the number at that position is greater by one.
+// increment returns the version in which the number with this index (0 for major, 1 for minor, 2 for patch) is greater by one and those
+// after it are 0.
 func (p partial) increment(number int) string {
 	n := p.numbers
 	n[number]++
@@ -136,8 +140,8 @@ func (p partial) increment(number int) string {
 	return fmt.Sprintf("%d.%d.%d", n[0], n[1], n[2])
 }
 
-// boundsOf returns the simple comparisons that an operator with a partial version means. An upper bound excludes prereleases of the version
-// that it names.
+// boundsOf returns the comparisons with complete versions, all of which must hold, that an operator ("" for none) with a partial version
+// means. An upper bound that it adds excludes prereleases of the version that it names.
 func boundsOf(operator string, p partial) []document.Bound {
 	from := document.Bound{Operator: ">=", Version: p.lowest()}
 	below := func(number int) document.Bound {

@@ -27,6 +27,7 @@ import (
 // readmeID matches the id of a heading.
 var readmeID = lazyregexp.New(`^readme-[\p{L}\p{N}_.-]+$`) // a bound of 200 would take 5 MB
 
+// markdown creates the parser of GitHub's Markdown once, and returns it. Its output may have hostile HTML, which sanitizeChildren removes.
 var markdown = sync.OnceValue(func() goldmark.Markdown {
 	return goldmark.New(
 		goldmark.WithExtensions(extension.GFM),
@@ -41,7 +42,8 @@ const (
 	longestRun      = 1000 // characters for emphasis, code, links or quotes, next to each other
 )
 
-// checkMarkdown refuses a README that would take the Markdown parser long.
+// checkMarkdown returns an error if a README would take the Markdown parser long: too many quotes and lists that one line opens in each
+// other, or too many equal characters next to each other.
 func checkMarkdown(source string) error {
 	for line := range strings.Lines(source) {
 		depth, run, before := 0, 0, byte(0)
@@ -68,7 +70,7 @@ func checkMarkdown(source string) error {
 	return nil
 }
 
-// renderReadme returns the markup of the README in a request.
+// renderReadme returns the README r.Text, which is Markdown, as markup that is safe on Larder's page of the release.
 func renderReadme(r document.Request) (document.Result, error) {
 	if err := checkMarkdown(r.Text); err != nil {
 		return document.Result{}, err
@@ -96,7 +98,7 @@ func renderReadme(r document.Request) (document.Result, error) {
 	return document.Result{Markup: fitted.String()}, nil
 }
 
-// removeBrokenLinks replaces links to headings that the README does not have by their text. A README that was cut off lacks some.
+// removeBrokenLinks replaces links to headings that the README body does not have by their text. A README that was cut off lacks some.
 func removeBrokenLinks(body *html.Node) {
 	headings := map[string]bool{}
 	for n := range body.Descendants() {
@@ -115,7 +117,7 @@ func removeBrokenLinks(body *html.Node) {
 	}
 }
 
-// unwrap replaces an element by its children.
+// unwrap replaces an element by its children in the element's parent.
 func unwrap(n *html.Node) {
 	for n.FirstChild != nil {
 		child := n.FirstChild
@@ -131,8 +133,9 @@ type readmeFitter struct {
 	headings []byte // the README's levels of the headings whose sections are open, as digits
 }
 
-// headingLevel returns the level on the page of the README's next heading: one below that of the section around it, because
-// assistive technology presents a skipped level as a missing heading.
+// headingLevel returns the level, as a digit, that the README's next heading gets on the page. level is its own, as a digit. It is one
+// below that of the section around it, because assistive technology presents a skipped level as a missing heading. headingLevel updates
+// f.headings.
 func (f *readmeFitter) headingLevel(level byte) byte {
 	for n := len(f.headings); n > 0 && f.headings[n-1] >= level; n-- {
 		f.headings = f.headings[:n-1]
@@ -147,9 +150,9 @@ const firstHeading = '3'
 // deepestMarkup limits the nesting of elements. Deeper ones are replaced by their text.
 const deepestMarkup = 60
 
-// sanitizeChildren makes the children of a node fit the page. It removes comments and the elements in dropped, replaces markup below
-// deepestMarkup by its text, and replaces other elements that a README may not have by their children. It changes the remaining elements
-// with fitElement.
+// sanitizeChildren changes the nodes below parent so that they are safe and fit the page. It removes comments and the elements in dropped.
+// It replaces elements below deepestMarkup by their text, and other elements that a README may not have by their children. It changes the
+// remaining elements with fitElement. depth is the number of elements around the children.
 func (f *readmeFitter) sanitizeChildren(parent *html.Node, depth int) {
 	for n := parent.FirstChild; n != nil; {
 		next := n.NextSibling
@@ -180,7 +183,8 @@ var dropped = map[atom.Atom]bool{
 	atom.Noscript: true, atom.Title: true, atom.Textarea: true, atom.Select: true, atom.Audio: true, atom.Video: true, atom.Button: true, atom.Form: true,
 }
 
-// fitElement changes one element, and removes the attributes that the page does not allow.
+// fitElement adapts one element, n, to the page, but not what is in it: the level of a heading, the target of a link, an image that becomes
+// its alternative text, the checkbox of a task. It removes the attributes that the page does not allow. parent is the parent of n.
 func (f *readmeFitter) fitElement(parent, n *html.Node) {
 	var kept []html.Attribute
 	switch n.DataAtom {
@@ -212,8 +216,9 @@ func (f *readmeFitter) fitElement(parent, n *html.Node) {
 	n.Attr = kept
 }
 
-// resolveLink returns the address of a link's target for use on the page, "" for none. A relative path starts at the root of the release: it leads to
-// the page of that file, or to the repository if the release lacks it. A fragment gets the prefix of the README's headings.
+// resolveLink returns the address for use on the page of the target of a link, "" if it must not be linked. A relative path starts at the
+// root of the release: it leads to the page of that file, or to the repository if the release lacks the file. A fragment gets the prefix of
+// the README's headings.
 func (f *readmeFitter) resolveLink(to string) string {
 	u, err := url.Parse(strings.TrimSpace(to))
 	switch {
@@ -252,7 +257,7 @@ func attributeOf(n *html.Node, key string) string {
 	return ""
 }
 
-// textOf returns the text below a node.
+// textOf returns all text inside a node, without markup.
 func textOf(n *html.Node) string {
 	var b strings.Builder
 	for d := range n.Descendants() {

@@ -25,10 +25,11 @@ var renderers = map[document.Kind]func(document.Request) (document.Result, error
 	document.Ranges:     renderVersionRanges,
 }
 
-// Kinds returns the kinds of documents that can be rendered.
+// Kinds returns the kinds of documents that can be rendered, sorted.
 func Kinds() []document.Kind { return slices.Sorted(maps.Keys(renderers)) }
 
-// Run renders a request that is encoded in JSON, and returns the encoded result.
+// Run renders the document of a [document.Request] in JSON, and returns the encoded [document.Result]. It is the function of the workers'
+// task to render.
 func Run(data []byte) ([]byte, error) {
 	var r document.Request
 	if err := json.Unmarshal(data, &r); err != nil {
@@ -41,7 +42,8 @@ func Run(data []byte) ([]byte, error) {
 	return result.Encode()
 }
 
-// Render renders one document. It returns an error if the request exceeds a limit.
+// Render renders the document of one request, according to its kind. It returns an error if the request exceeds a limit or its kind is
+// unknown.
 func Render(r document.Request) (result document.Result, err error) {
 	if n := max(len(r.Text), len(r.After)); int64(n) > r.Kind.MaxInput() {
 		return result, fmt.Errorf("%d bytes, over the limit of %d", n, r.Kind.MaxInput())

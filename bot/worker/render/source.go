@@ -36,8 +36,8 @@ type piece struct {
 	class class
 }
 
-// splitSource splits the source of a file into pieces of one class each, which together are the source. The name of the file tells the
-// language.
+// splitSource splits source into pieces of one class each, which joined together are the source. The extension of the file's name says the
+// language. Source in an unknown language, or behind an error, is one piece without a class.
 func splitSource(file, source string) []piece {
 	var found []piece
 	switch strings.ToLower(path.Ext(file)) {
@@ -59,8 +59,9 @@ func splitSource(file, source string) []piece {
 	return []piece{{source, ""}}
 }
 
-// ScriptTokens returns the tokens of a script. They end early where the lexer finds an error, and where only a complete parser could tell
-// whether a slash divides or starts a regular expression: code that a script hid from the lexer would otherwise be missing.
+// ScriptTokens returns an iterator over the types and texts of a script's tokens, white space and comments included. It ends early where
+// the lexer finds an error, and where only a complete parser could say whether a slash divides or starts a regular expression: code that a
+// script hid from the lexer would otherwise be missing.
 func ScriptTokens(source []byte) iter.Seq2[js.TokenType, []byte] {
 	return func(yield func(js.TokenType, []byte) bool) {
 		if bytes.HasPrefix(source, []byte("#!")) {
@@ -95,7 +96,7 @@ func ScriptTokens(source []byte) iter.Seq2[js.TokenType, []byte] {
 	}
 }
 
-// isSpace reports whether a token has no meaning.
+// isSpace reports whether a token is white space, a new line or a comment.
 func isSpace(t js.TokenType) bool {
 	return t == js.WhitespaceToken || t == js.LineTerminatorToken || t == js.CommentToken || t == js.CommentLineTerminatorToken
 }
@@ -117,7 +118,7 @@ type slashReader struct {
 	open    []slashMeaning // of a slash after the closing of each open bracket
 }
 
-// addToken takes note of the next token.
+// addToken updates the meaning of a slash that comes next, for a token of the script. The caller passes every token in order.
 func (r *slashReader) addToken(t js.TokenType) {
 	switch {
 	case t == js.LineTerminatorToken || t == js.CommentLineTerminatorToken:
@@ -149,8 +150,8 @@ func (r *slashReader) addToken(t js.TokenType) {
 	r.last, r.newLine = t, false
 }
 
-// meaningAfter returns what a slash will mean right after the bracket that closes opening: a division, the start of a regular expression, or unclear
-// after the body of a function or class. r has read the tokens before opening.
+// meaningAfter returns what a slash right after the closing bracket will mean if the bracket is opened by the token opening. It is unclear
+// after the body of a function or class. r has read the tokens before opening, and meaningAfter does not change it.
 func (r *slashReader) meaningAfter(opening js.TokenType) slashMeaning {
 	switch opening {
 	case js.OpenBracketToken:
@@ -175,8 +176,8 @@ func (r *slashReader) meaningAfter(opening js.TokenType) slashMeaning {
 	return unclear // after a function or a class, which may be a value
 }
 
-// StartsObject reports whether a brace certainly starts an object or a list of names, not a block. last is the token before it, and newLine
-// says that a new line is between them.
+// StartsObject reports whether an opening brace in a script certainly starts an object or a list of names, not a block. last is the token
+// before the brace, and newLine says that a new line is between them.
 func StartsObject(last js.TokenType, newLine bool) bool {
 	switch last {
 	case js.OpenParenToken, js.OpenBracketToken, js.CommaToken, js.QuestionToken, js.EllipsisToken:
@@ -187,7 +188,7 @@ func StartsObject(last js.TokenType, newLine bool) bool {
 	return js.IsOperator(last) && last != js.IncrToken && last != js.DecrToken && last != js.ArrowToken
 }
 
-// endsValue reports whether a token that is no bracket ends a value.
+// endsValue reports whether a token that is no bracket ends a value, so that a slash after it divides.
 func endsValue(t js.TokenType) bool {
 	switch t {
 	case js.StringToken, js.TemplateToken, js.TemplateEndToken, js.RegExpToken, js.ThisToken, js.SuperToken, js.NullToken, js.TrueToken, js.FalseToken,
@@ -197,7 +198,7 @@ func endsValue(t js.TokenType) bool {
 	return js.IsNumeric(t) || js.IsIdentifier(t)
 }
 
-// scriptPieces splits a script into pieces.
+// scriptPieces splits a script into pieces, one for each token, up to an error of the lexer.
 func scriptPieces(source string) []piece {
 	var found []piece
 	for t, text := range ScriptTokens([]byte(source)) {
@@ -206,7 +207,7 @@ func scriptPieces(source string) []piece {
 	return found
 }
 
-// scriptClass returns the class in which a token of a script is displayed.
+// scriptClass returns the class in which a token of a script is displayed, "" for none.
 func scriptClass(t js.TokenType) class {
 	switch t {
 	case js.CommentToken, js.CommentLineTerminatorToken:
@@ -225,7 +226,7 @@ func scriptClass(t js.TokenType) class {
 	return ""
 }
 
-// stylePieces splits a style sheet into pieces.
+// stylePieces splits a style sheet into pieces, one for each token, up to an error of the lexer.
 func stylePieces(source string) []piece {
 	l := css.NewLexer(parse.NewInputString(source))
 	var found []piece
@@ -250,7 +251,8 @@ func stylePieces(source string) []piece {
 	}
 }
 
-// renderSource returns the markup of the lines of source that a request selects.
+// renderSource returns the markup of r.Lines lines of the source r.Text, after the first r.First lines. It colors the source unless a line
+// is very long. Then, and if the markup gets too long, it cuts lines and sets Cut in the result.
 func renderSource(r document.Request) (document.Result, error) {
 	var lines []string
 	long := slices.ContainsFunc(strings.Split(r.Text, "\n"), func(line string) bool { return len(line) > document.LongestLine })
@@ -279,7 +281,7 @@ func renderSource(r document.Request) (document.Result, error) {
 // ellipsis replaces what is cut off.
 const ellipsis = "…"
 
-// markUpLines returns the lines of pieces as markup. No element continues in the next line.
+// markUpLines returns the lines of the source in pieces as markup, without line ends. No element continues in the next line.
 func markUpLines(all []piece) []string {
 	var lines []string
 	var line strings.Builder
