@@ -24,7 +24,9 @@ func describesRelease(e archive.Entry) bool {
 	return e.Skipped == "" && e.Size > 0 && e.Size <= maxDescription && sources.DescribesRelease(e.Name)
 }
 
-// describe stores in the manifest what a README or a package.json says about the release. The result does not depend on the order of the files.
+// describe stores in the manifest what a README or a package.json says about the release: the README's text, or the dependencies. name is
+// the file's path in the archive, and data its content. Of several READMEs the best ranked counts, so the result does not depend on the
+// order of the files.
 func (a *assembly) describe(name string, data []byte) {
 	about := a.manifest.About
 	if about == nil {
@@ -53,8 +55,8 @@ func (a *assembly) describe(name string, data []byte) {
 	}
 }
 
-// parseDependencies reads the dependencies in a package.json, nil if they have another form or are too many. It leaves out those whose name or range is
-// too long.
+// parseDependencies returns the version ranges of a package.json's dependencies by name, or nil if they have another form or are too many.
+// It leaves out those whose name or range is too long.
 func parseDependencies(data json.RawMessage) map[string]string {
 	var all map[string]string
 	if len(data) == 0 || json.Unmarshal(data, &all) != nil || len(all) > maxDependencies {

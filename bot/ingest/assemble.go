@@ -57,8 +57,9 @@ const maxCrashes = 3
 // expressions of thousands of parts, and a release may have 50,000 of them that are each just within worker.ScriptTime.
 const maxMinifying = 30 * time.Minute
 
-// assemble makes the manifest of a release and stores its contents, which pins keeps. It reads the archive twice: first the names, on which the selection
-// and the minified files depend, then the selected files, a few of which are in memory at a time.
+// assemble makes the manifest of a release, and stores the contents of its files, which pins protects from deletion. It publishes nothing.
+// It reads the archive twice: first the names, on which the selection and the minified files depend, then the selected files, a few of
+// which are in memory at a time.
 func (pb *Publisher) assemble(ctx context.Context, in pendingRelease, pins *kvstore.Pins) (*logs.Manifest, error) {
 	a := &assembly{
 		Publisher: pb, pipeline: pb.backlog, pendingRelease: in, pins: pins,
@@ -109,7 +110,8 @@ func alikeNote(alike [][]string) string {
 		text.Count(len(alike), "group", "groups"), text.Short(strconv.QuoteToASCII(first[0]), maxPath), text.Short(strconv.QuoteToASCII(first[1]), maxPath))
 }
 
-// selectFiles reads the archive's names and selects the files to publish. It refuses a release of which none is selected.
+// selectFiles reads the names in the archive, and stores in a.selected which files are published at which paths. It lists in the manifest
+// the files that are left out. If no file is selected, the error is a *sources.Refusal.
 func (a *assembly) selectFiles(ctx context.Context) (err error) {
 	if a.selected, err = packages.NewPlan(ctx, a.pkg, a.archive); err != nil {
 		return err
@@ -127,7 +129,8 @@ func (a *assembly) selectFiles(ctx context.Context) (err error) {
 	return nil
 }
 
-// processFiles stores and minifies the selected files, several at once, in the order of the archive.
+// processFiles stores and minifies the selected files of the archive, several at once, and reads README and package.json for the manifest.
+// It starts with the files in the order of the archive.
 func (a *assembly) processFiles(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	err := archive.Walk(ctx, a.archive, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
@@ -181,7 +184,8 @@ func (a *assembly) childMemory(e archive.Entry) int64 {
 	return worker.Memory(worker.MinifyJS, e.Size)
 }
 
-// processFile stores one file at its paths, and minified copies where the release has none.
+// processFile stores the file source of the archive, whose content is data, at its paths. For each path it also stores a minified copy if
+// the release needs one. A file that cannot be minified gets a note in the manifest.
 func (a *assembly) processFile(ctx context.Context, source string, paths []string, data []byte) error {
 	module, err := a.isModule(ctx, ReleaseID(a.pkg.Name, a.version), source, data)
 	if err != nil {
@@ -212,8 +216,8 @@ func (a *assembly) processFile(ctx context.Context, source string, paths []strin
 	return nil
 }
 
-// minify has a child process minify a file. It returns an error if the limits of the release for crashes or time are reached. If
-// [worker.IsTransient] reports true for the error, the release is tried again later.
+// minify has a child process minify a file, and returns the result. It returns an error if the limits of the release for crashes or
+// processor time are reached. If [worker.IsTransient] reports true for the error, the release is tried again later.
 func (a *assembly) minify(ctx context.Context, task worker.Task, data []byte) ([]byte, error) {
 	a.mu.Lock()
 	crashes, minifying := a.crashes, a.minifying
@@ -237,7 +241,7 @@ func (a *assembly) minify(ctx context.Context, task worker.Task, data []byte) ([
 	return small, err
 }
 
-// addFile stores the content of a published file and adds the file to the manifest.
+// addFile stores data, the content of a published file, and adds f to the manifest's files, with size and hashes.
 func (a *assembly) addFile(ctx context.Context, f logs.File, data []byte) error {
 	if err := a.cpu.Acquire(ctx, 1); err != nil {
 		return err
@@ -254,7 +258,7 @@ func (a *assembly) addFile(ctx context.Context, f logs.File, data []byte) error 
 	return nil
 }
 
-// addNote adds a note to the manifest, or counts it if there are too many.
+// addNote adds a formatted note for readers to the manifest, or only counts it if there are too many. Several goroutines may call it.
 func (a *assembly) addNote(format string, args ...any) {
 	note := text.Short(fmt.Sprintf(format, args...), sources.MaxNote)
 	a.logger.Debug("note", "package", a.pkg.Name, "version", a.version, "note", note)
@@ -267,7 +271,8 @@ func (a *assembly) addNote(format string, args ...any) {
 	}
 }
 
-// minifiedPath returns the path at which a minified copy of a file is published, and the task that makes it; "" if the file has none.
+// minifiedPath returns the path at which a minified copy of a file is published, and the task that makes it. source is the file's path in
+// the archive, and path the one at which it is published. target is "" if no copy is made.
 func (a *assembly) minifiedPath(source, path string) (target string, task worker.Task) {
 	target, extension := a.selected.Minified(source, path)
 	if extension == ".css" {
@@ -276,7 +281,8 @@ func (a *assembly) minifiedPath(source, path string) (target string, task worker
 	return target, worker.MinifyJS
 }
 
-// storeContent stores a content in quick encodings, unless the store has it, and pins it.
+// storeContent stores data in quick encodings, unless the store has it, and returns its hash. It pins the content, so that nothing deletes
+// it before pins is released. Equal contents of several goroutines are encoded once.
 func (pb *Publisher) storeContent(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
 	hash := kvstore.Sum(data)
 	if there, err := pins.Has(hash); err != nil || there {
@@ -311,7 +317,8 @@ func (pb *Publisher) storeContent(pins *kvstore.Pins, data []byte) (kvstore.Hash
 	return hash, err
 }
 
-// isIncompressible reports whether a content need not be recompressed: it is larger than a few KB, and quick encodings do not make it smaller.
+// isIncompressible reports whether a content need not be recompressed, because it is empty, or larger than 16 KiB and not made smaller by
+// the quick encodings.
 func isIncompressible(data []byte, quick []kvstore.Coded) bool {
 	return len(data) == 0 || quick[0].Coding == coding.Identity && len(data) > 16<<10
 }
@@ -319,7 +326,8 @@ func isIncompressible(data []byte, quick []kvstore.Coded) bool {
 // maxModule is the largest script whose format is found out, in bytes.
 const maxModule = 2 << 20
 
-// needsFormat reports whether a child process has to find out if a file is an ES module.
+// needsFormat reports whether a child process has to find out if a file is an ES module: its path ends with .js, it is not too large, and
+// it has a word that only modules need.
 func needsFormat(source string, data []byte) bool {
 	return strings.HasSuffix(strings.ToLower(source), ".js") && len(data) <= maxModule && maybeModule(data)
 }

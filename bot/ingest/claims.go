@@ -40,7 +40,7 @@ func (c *Claims) Acquire(ctx context.Context, id string) error {
 	}
 }
 
-// Release unlocks an id.
+// Release unlocks an id that the caller has locked, and wakes the goroutines that wait for it.
 func (c *Claims) Release(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

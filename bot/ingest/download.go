@@ -25,8 +25,9 @@ const (
 	wrongFor   = 6 * time.Hour
 )
 
-// fetchVerified downloads a release into file and verifies it. Wrong bytes are fetched again, at once and then after a while; came counts how often the
-// same came. It refuses the release once they have come several times over hours from an upstream that serves others.
+// fetchVerified downloads a release into file and verifies it. If the bytes are wrong, it downloads them again, at once and then after a
+// while. came has the last wrong hash, and counts how often it came; fetchVerified updates it. Once the same wrong bytes have come several
+// times over hours from an upstream that serves other packages, the error is a *sources.Refusal.
 func (pb *Publisher) fetchVerified(ctx context.Context, t Task, file *os.File, came *views.WrongBytes) (*sources.Fetched, error) {
 	for try := 1; ; try++ {
 		got, err := pb.options.Sources.ForPackage(t.Pkg).Fetch(ctx, t.Pkg, t.Pkg.Autoupdate.Target, t.Version, file)

@@ -50,7 +50,7 @@ func SendRelease(ctx context.Context, to Importer, name, version, override strin
 	return err
 }
 
-// listFiles reads a source and returns its files.
+// listFiles reads a source, and returns its files with their hashes, and the entries that are no regular files with the reasons.
 func listFiles(ctx context.Context, source archive.Source) ([]ImportFile, error) {
 	files := []ImportFile{}
 	skipped, regular := make(map[string]bool), make(map[string]bool)
@@ -77,7 +77,7 @@ func listFiles(ctx context.Context, source archive.Source) ([]ImportFile, error)
 	return slices.DeleteFunc(files, func(f ImportFile) bool { return f.Skipped != "" && regular[f.Path] }), err
 }
 
-// sortByFiles returns the hashes in the order of the files that have them.
+// sortByFiles returns each of the hashes once, in the order of the files that have these contents.
 func sortByFiles(files []ImportFile, hashes []kvstore.Hash) []kvstore.Hash {
 	wanted := make(map[kvstore.Hash]bool)
 	for _, hash := range hashes {
@@ -93,7 +93,8 @@ func sortByFiles(files []ImportFile, hashes []kvstore.Hash) []kvstore.Hash {
 	return sorted
 }
 
-// sendContents writes the contents of a request, in its order, from the source that the request lists.
+// sendContents writes to the writer the contents that r.Contents names, in that order, one behind the other. It reads them from the source
+// whose files r lists. It returns an error if the source has changed.
 func sendContents(ctx context.Context, to io.Writer, source archive.Source, r ImportRequest) error {
 	hashes := make(map[string]kvstore.Hash, len(r.Files))
 	for _, f := range r.Files {

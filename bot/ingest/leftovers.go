@@ -12,7 +12,8 @@ import (
 // work, and stays where it ended without tidying up.
 var uncleanKey = kvstore.Key("bot unclean")
 
-// markUnclean stores that contents may be left over from here on, and finds out whether an earlier process has left some.
+// markUnclean stores a mark that contents without a release may be left if the process ends. If an earlier process has left its mark, it
+// sets pb.leftovers, so that [Publisher.RemoveLeftovers] looks for them.
 func (pb *Publisher) markUnclean() error {
 	switch _, err := pb.store.Get(kvstore.Meta, uncleanKey); {
 	case err == nil:
@@ -27,7 +28,7 @@ func (pb *Publisher) markUnclean() error {
 	return batch.Commit()
 }
 
-// markClean deletes what markUnclean stored, unless contents are left over.
+// markClean deletes the mark that markUnclean stored, unless contents are left over.
 func (pb *Publisher) markClean() error {
 	if pb.leftovers.Load() {
 		return nil
@@ -38,7 +39,8 @@ func (pb *Publisher) markClean() error {
 	return batch.Commit()
 }
 
-// RemoveLeftovers deletes the contents of interrupted and failed releases, which no release names.
+// RemoveLeftovers deletes the contents of interrupted and failed releases, which no release names. It does nothing unless such contents may
+// exist, and logs errors. After an error the next call tries again.
 func (pb *Publisher) RemoveLeftovers(ctx context.Context) {
 	pb.collects.Lock()
 	defer pb.collects.Unlock()

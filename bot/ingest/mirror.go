@@ -41,7 +41,7 @@ func (pb *Publisher) CheckWanted(name, version string) error {
 	return pb.checkUnknown(name, version)
 }
 
-// checkUnknown returns [ErrStays] if a version was published or refused here.
+// checkUnknown returns nil if a version was neither published nor refused here, else [ErrStays] or an error of the store.
 func (pb *Publisher) checkUnknown(name, version string) error {
 	if _, err := views.LookupVersion(pb.store, name, version); !errors.Is(err, kvstore.ErrNotFound) {
 		return errors.Join(ErrStays, err)
@@ -64,7 +64,8 @@ type Mirroring struct {
 	pins    *kvstore.Pins
 }
 
-// Mirror starts to take a release from another origin. The caller closes the result.
+// Mirror starts to publish a release of another origin: it locks the version and pins its contents. The error is [ErrStays] if the version
+// must not be requested there, and [ErrInHand] if another goroutine is publishing it. The caller closes the result.
 func (pb *Publisher) Mirror(name, version string) (*Mirroring, error) {
 	if err := pb.CheckWanted(name, version); err != nil {
 		return nil, err
@@ -80,13 +81,14 @@ func (pb *Publisher) Mirror(name, version string) (*Mirroring, error) {
 	return &Mirroring{pb, p, version, pb.store.Pin()}, nil
 }
 
-// Close unpins the contents and lets others publish the version.
+// Close unpins the contents and unlocks the version, so that others may publish it.
 func (m *Mirroring) Close() {
 	m.pins.Release()
 	m.bot.claims.Release(ReleaseID(m.pkg.Name, m.version))
 }
 
-// StoreFile stores the content of a file that the caller has verified.
+// StoreFile stores data, the content of a file that the caller has verified, and returns its hash. It waits until the budget has memory for
+// it.
 func (m *Mirroring) StoreFile(ctx context.Context, data []byte) (kvstore.Hash, error) {
 	leave, err := m.bot.options.Budget.AcquireFile(ctx, ReleaseID(m.pkg.Name, m.version), true, coding.Memory(coding.Brotli, coding.Quick, int64(len(data))), 0)
 	if err != nil {
@@ -97,7 +99,8 @@ func (m *Mirroring) StoreFile(ctx context.Context, data []byte) (kvstore.Hash, e
 	return m.bot.storeContent(m.pins, data)
 }
 
-// IsModule reports whether a file is an ES module, which origins with cdnjs's API do not say.
+// IsModule reports whether a file of the release is an ES module, by its path and its content data. Origins with cdnjs's API do not say
+// that. An error means that it could not be found out now.
 func (m *Mirroring) IsModule(ctx context.Context, path string, data []byte) (bool, error) {
 	if !needsFormat(path, data) {
 		return false, nil
@@ -114,8 +117,9 @@ func (m *Mirroring) IsModule(ctx context.Context, path string, data []byte) (boo
 // npmTimeout is how long a release waits to be compared with npm before it is published.
 const npmTimeout = 30 * time.Second
 
-// Publish publishes the release, all of whose files are stored. If only the origin vouches for it and npm responds in time, it compares the release with
-// npm's first, and publishes npm's files if they differ.
+// Publish publishes the release with the given manifest, whose files are all stored, and returns the manifest that it published. mirror
+// says who vouches for the files. If only the origin does and npm responds in time, Publish compares the release with npm's first, and
+// publishes npm's files if they differ.
 func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror logs.Mirror) (*logs.Manifest, error) {
 	b := m.bot
 	if err := b.Register(ctx, m.pkg); err != nil {
@@ -168,7 +172,8 @@ func (m *Mirroring) completeManifest(manifest *logs.Manifest) {
 	}
 }
 
-// assembleFromNpm fetches npm's release and stores its contents. It returns the manifest and the evidence for the log entry, and publishes nothing.
+// assembleFromNpm downloads npm's release of a version, and stores its contents, which pins protects. It returns the manifest and an entry
+// that has only the evidence (signature, provenance, minifier). It publishes nothing.
 func (pb *Publisher) assembleFromNpm(ctx context.Context, p *packages.Package, version string, pins *kvstore.Pins) (*logs.Manifest, logs.Entry, error) {
 	from, ok := pb.options.Sources.ForPackage(p).(sources.NpmSource)
 	if !ok {
@@ -290,7 +295,8 @@ func (pb *Publisher) checkUnchanged(was views.Version) error {
 	return err
 }
 
-// replaceMirrored withdraws a release of another origin and publishes npm's in the same write.
+// replaceMirrored withdraws a release of another origin, v with the manifest mirrored, and publishes npm's release own in the same write.
+// evidence has npm's signature and provenance, and other the paths at which the bytes differ. It returns an error if v has changed.
 func (pb *Publisher) replaceMirrored(v views.Version, mirrored, own *logs.Manifest, evidence logs.Entry, other []string, pins *kvstore.Pins) error {
 	reason := fmt.Sprintf("npm has other bytes than %s at %s, %q first", v.Mirror.Source, text.Count(len(other), "path", "paths"), text.Short(other[0], maxPath))
 	err := pb.recordRelease(pins, own, func(tx *logs.Tx, hash kvstore.Hash) error {
@@ -373,7 +379,8 @@ func (pb *Publisher) RestoreMirrored(name, version string, manifest kvstore.Hash
 	return err
 }
 
-// followOrigin withdraws or restores a release, as kind says, if it is unchanged and allowed, which may be nil, returns no error.
+// followOrigin withdraws or restores a release, as kind says, and records the reason in the log. It returns an error if v has changed since
+// it was read, or the error of allowed, which may be nil and runs in the same update.
 func (pb *Publisher) followOrigin(v views.Version, kind logs.Kind, reason string, allowed func(*logs.Manifest) error) error {
 	m, err := logs.ReadManifest(pb.store, v.Manifest)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// isModule reports whether a .js file is an ES module, so that its tag can say so. What
-// is too large, or does not parse, is taken for a classic script. With an error
-// the release is tried again later.
+// isModule reports whether the file source of a release is an ES module, by its content data, so that its tag can say so. A script that is
+// too large, or does not parse, counts as a classic script. An error means that the release is to be tried again later. release is the id
+// for the child process.
 func (b *pipeline) isModule(ctx context.Context, release, source string, data []byte) (bool, error) {
 	if !needsFormat(source, data) {
 		return false, nil
@@ -43,7 +43,7 @@ func newPipeline(o Options, minifiers, children int) *pipeline {
 	}
 }
 
-// freshWorkers returns how many minifying jobs fresh releases have for themselves.
+// freshWorkers returns how many of the workers fresh releases have for themselves, which is a quarter and at least one.
 func freshWorkers(workers int) int { return max(1, workers/4) }
 
 // FreshDownloads are the downloads, beside those of the options, that only fresh releases get.

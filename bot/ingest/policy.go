@@ -18,9 +18,10 @@ import (
 // overrideHint ends a refusal.
 const overrideHint = "`--without-provenance REASON` publishes it nevertheless, and the log says so"
 
-// satisfyPolicy returns an error unless the attestation of a release's build satisfies the policy of its package, or an
-// operator overrides that for a reason. It returns what the entry says of both. A release whose attestation could not be
-// fetched is not refused: it is tried again.
+// satisfyPolicy checks found, the attestation of a release's build (nil for none), against the policy of its package. It returns the
+// provenance for the log entry, with the repository that is required. override is an operator's reason to publish the release although it
+// does not satisfy the policy; "" for none. Otherwise such a release is a *sources.Refusal, or another error if its attestation could not
+// be fetched, so that it is tried again.
 func satisfyPolicy(p *packages.Package, found *logs.Provenance, override string) (*logs.Provenance, error) {
 	required := p.Provenance.Required()
 	if required == "" {
@@ -51,8 +52,8 @@ func satisfyPolicy(p *packages.Package, found *logs.Provenance, override string)
 	return nil, sources.Refusef("the package JSON requires a build from %s, and nothing proves that: provenance %s; %s", required, checked, overrideHint)
 }
 
-// CheckRestored returns an error unless a withdrawn release has the attestation that its package requires by now, or an operator
-// overrides that for a reason. It returns what the entry says of both, nil for a package without a policy.
+// CheckRestored returns an error unless a withdrawn release has the attestation that its package requires now. override is an operator's
+// reason to restore it nevertheless; "" for none. It returns the provenance for the log entry, nil for a package without a policy.
 func CheckRestored(store *kvstore.Store, name, version, override string) (*logs.Provenance, error) {
 	required, err := requiredRepository(store, name)
 	if err != nil || required == "" {
@@ -92,7 +93,8 @@ func requiredRepository(store *kvstore.Store, name string) (string, error) {
 	return p.Provenance.Required(), nil
 }
 
-// checkPolicyUnchanged returns an error if the policy of a package has changed since the provenance in an entry satisfied it.
+// checkPolicyUnchanged returns an error if the catalogue requires another repository for a package than the one that the provenance in an
+// entry satisfied.
 func (pb *Publisher) checkPolicyUnchanged(e logs.Entry) error {
 	p, ok := pb.Catalogue().Get(e.Package)
 	if !ok {
@@ -120,8 +122,9 @@ func comparePolicies(known views.Package, p *packages.Package) logs.PolicyChange
 	return change
 }
 
-// refuseImport returns an error for an import that the policy of the package does not allow. The log has an entry of it, unless
-// the version has a state already, such as that of a release which the bot is going to fetch.
+// refuseImport returns an error for an import that the policy of the package does not allow, and nil for others. override is an operator's
+// reason to allow it; "" for none. It records the refusal in the log, unless the version has a state already, such as that of a release
+// which the bot is going to fetch.
 func (pb *Publisher) refuseImport(ctx context.Context, p *packages.Package, version, override string) error {
 	_, refusal := satisfyPolicy(p, nil, override)
 	if refusal == nil {
@@ -145,7 +148,8 @@ func (pb *Publisher) refuseImport(ctx context.Context, p *packages.Package, vers
 // the attestations for it.
 func (m *Mirroring) NeedsAttestation() bool { return m.pkg.Provenance.Required() != "" }
 
-// PublishFromNpm publishes npm's own release in place of one from another origin.
+// PublishFromNpm publishes npm's own release in place of one from another origin. If it must not be published, PublishFromNpm records the
+// refusal and returns it.
 func (m *Mirroring) PublishFromNpm(ctx context.Context) error {
 	b := m.bot
 	if err := b.Register(ctx, m.pkg); err != nil {

@@ -80,7 +80,7 @@ type Publisher struct {
 	collects  sync.Mutex // held by the goroutine in RemoveLeftovers
 }
 
-// New returns a publisher, and removes old downloads.
+// New returns a publisher, and deletes the downloads that an earlier process left in o.TempDir. It sets the pools of o.Budget.
 func New(o Options) (*Publisher, error) {
 	if err := emptyTempDir(o.TempDir); err != nil {
 		return nil, fmt.Errorf("couldn't empty %s: %w", o.TempDir, err)
@@ -101,7 +101,7 @@ func New(o Options) (*Publisher, error) {
 	return p, nil
 }
 
-// Close ends the child processes. No method may be running or follow.
+// Close ends the child processes, and records that no contents are left over. No other method may be running or follow.
 func (pb *Publisher) Close() {
 	pb.backlog.minifiers.Close()
 	pb.fresh.minifiers.Close()
@@ -116,14 +116,15 @@ func (pb *Publisher) Minifiers() *worker.Pool { return pb.backlog.minifiers }
 // CurrentCatalogue returns the catalogue in use, nil while none is known.
 func (pb *Publisher) CurrentCatalogue() *packages.Catalogue { return pb.current.Load() }
 
-// UseCatalogue replaces the catalogue in use.
+// UseCatalogue replaces the catalogue in use. It records nothing in the log; see [Publisher.RegisterCatalogue].
 func (pb *Publisher) UseCatalogue(c *packages.Catalogue) { pb.current.Store(c) }
 
-// TakeRefill reports whether a new package needs another release in place of a refused one, and forgets it.
+// TakeRefill reports whether a new package needs another release in place of a refused one. It clears this, so that the next call returns
+// false.
 func (pb *Publisher) TakeRefill(pkg string) bool {
 	_, ok := pb.refills.LoadAndDelete(pkg)
 	return ok
 }
 
-// ClearRefills forgets which packages need another release.
+// ClearRefills forgets for all packages that they need another release in place of a refused one.
 func (pb *Publisher) ClearRefills() { pb.refills.Clear() }

@@ -15,8 +15,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Regenerate fetches a release again and stores what the package JSON of its time selects and makes. It returns the bytes of the archive,
-// 0 if the release was not fetched.
+// Regenerate fetches a published release again, and stores the contents that the package JSON of its time selects and makes, so that lost
+// ones are there again. It publishes nothing. It returns the bytes of the archive, 0 if the release was not fetched.
 func (pb *Publisher) Regenerate(ctx context.Context, w replication.Wanted) (size int64, err error) {
 	if err := pb.releasing.Acquire(ctx, 1); err != nil {
 		return 0, err
@@ -68,8 +68,8 @@ func (pb *Publisher) Regenerate(ctx context.Context, w replication.Wanted) (size
 	return size, pb.keepManifests(pins, manifest)
 }
 
-// keepManifests stores a manifest, and as other versions would have written it: without what it says about the release, and without the tree of the
-// commit.
+// keepManifests stores a manifest as a content, in the four variants that versions of Larder would have written: with or without what it
+// says about the release, and with or without the tree of the commit.
 func (pb *Publisher) keepManifests(pins *kvstore.Pins, manifest *logs.Manifest) error {
 	for _, about := range []*logs.About{manifest.About, nil} {
 		for _, tree := range []string{manifest.Source.Tree, ""} {

@@ -28,8 +28,9 @@ func (pb *Publisher) Catalogue() *packages.Catalogue {
 	return &packages.Catalogue{}
 }
 
-// LastValidPackage returns a package as its last valid file had it; ok is false if it is not registered.
-func (pb *Publisher) LastValidPackage(name string) (*packages.Package, bool) {
+// LastValidPackage returns a package from the catalogue in use or, if its file there is not valid, from the JSON that was registered last.
+// ok is false if neither has it.
+func (pb *Publisher) LastValidPackage(name string) (_ *packages.Package, ok bool) {
 	if p, ok := pb.Catalogue().Get(name); ok {
 		return p, true
 	}
@@ -41,7 +42,7 @@ func (pb *Publisher) LastValidPackage(name string) (*packages.Package, bool) {
 	return p, err == nil
 }
 
-// RegisterCatalogue records which packages of a catalogue are new, changed, or gone.
+// RegisterCatalogue records in the log which packages of a catalogue are new or changed, and which registered ones it no longer has.
 func (pb *Publisher) RegisterCatalogue(ctx context.Context, c *packages.Catalogue) error {
 	if err := pb.Register(ctx, c.Packages()...); err != nil {
 		return err
@@ -109,8 +110,8 @@ func (pb *Publisher) recordRemoval(ctx context.Context, known views.Package) err
 	return nil
 }
 
-// Register records packages whose JSON is new or has changed. A change may remove the reason of refusals, so refused releases are tried again that a new
-// package starts with or that are new.
+// Register records in the log those packages whose JSON is new or has changed. Such a change may remove the reason of refusals, so Register
+// also schedules retries of the package's refused releases.
 func (pb *Publisher) Register(ctx context.Context, all ...*packages.Package) error {
 	pins := pb.store.Pin()
 	defer pins.Release()
@@ -129,7 +130,8 @@ func (pb *Publisher) Register(ctx context.Context, all ...*packages.Package) err
 	})
 }
 
-// registerOne adds to a batch what Register records of one package.
+// registerOne adds to the transaction what Register records of one package: the log entry, and the upstream's state. The caller holds
+// Records.Mu.
 func (pb *Publisher) registerOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Package) error {
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, p.JSON); err != nil {

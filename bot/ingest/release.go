@@ -25,14 +25,14 @@ import (
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
-// Erased reports whether files of a withdrawn release were erased since it was last served.
+// Erased reports whether the files of a withdrawn release were erased, and it was neither restored nor published again since.
 func Erased(r kvstore.Reader, name, version string) (bool, error) {
 	kinds := append([]logs.Kind{logs.Erased, logs.Restored}, logs.Publications...)
 	last, err := logs.Read(r, logs.Query{Package: name, Version: version, Kinds: kinds, Limit: 1})
 	return err == nil && len(last.Entries) > 0 && last.Entries[0].Kind == logs.Erased, err
 }
 
-// storeBundles stores the attestations and returns the provenance that names them.
+// storeBundles stores the attestations of a release as contents, which pins protects. It returns the provenance with their hashes.
 func (pb *Publisher) storeBundles(pins *kvstore.Pins, a sources.Attested) (*logs.Provenance, error) {
 	found := a.Found
 	for _, bundle := range []struct {
@@ -119,9 +119,8 @@ func SuggestWord(got string, words []string) string {
 // tempPattern names the files of downloads under way; never an upstream's name.
 const tempPattern = "download-*"
 
-// Release fetches and publishes one version, or records why not. If another
-// goroutine is releasing it, wait is closed once that is done. The error is for what stops
-// the bot.
+// Release fetches and publishes one version, or records why not. If another goroutine is publishing it, Release does nothing and returns a
+// channel that is closed once that is done. The error is for problems that stop the bot; a release that failed or was refused is none.
 func (pb *Publisher) Release(ctx context.Context, t Task) (wait <-chan struct{}, err error) {
 	pb.Recover()
 	if wait := pb.claims.TryAcquire(t.ID()); wait != nil {
@@ -169,9 +168,9 @@ func (pb *Publisher) releaseClaimed(ctx context.Context, t Task) error {
 // before that one waits like one that failed.
 const tooOften = 10
 
-// Recover returns once what an earlier process was at is back in the schedule. A goroutine
-// that is about to work on releases calls it first: with many releases in the store it takes
-// seconds, for which no client should wait.
+// Recover puts the releases that an earlier process was publishing when it ended back in the schedule. Only the first call does so; others
+// wait for it. A goroutine that is about to work on releases calls it first: with many releases in the store it takes seconds, for which no
+// client should wait.
 func (pb *Publisher) Recover() {
 	pb.resume.Do(func() {
 		if err := pb.recoverStates(); err != nil {
@@ -211,7 +210,8 @@ func publishedEvent(m *logs.Manifest) events.Event {
 	return event
 }
 
-// recordFailure records why a release was not published: it is refused, or failed and tried again at a time.
+// recordFailure records why the release of the task t was not published: it is refused, or it waits for its next attempt. s is its state so
+// far. The error is cause if that stops the bot, or else one of writing.
 func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, cause error) error {
 	if _, err := views.LookupVersion(pb.store, s.Package, s.Version); err == nil {
 		return nil // published by another way meanwhile, which its state says
@@ -345,7 +345,7 @@ func (pb *Publisher) checkManifest(name, version string, manifest kvstore.Hash) 
 	return nil
 }
 
-// setState stores the state of a version that the log does not have.
+// setState stores the state of a version without a log entry, and calls Options.Changed with the package.
 func (pb *Publisher) setState(s views.State) error {
 	batch := pb.store.NewBatch()
 	defer batch.Close()
@@ -359,7 +359,8 @@ func (pb *Publisher) setState(s views.State) error {
 	return nil
 }
 
-// fetchAndPublish downloads a release and publishes it. It counts in came the wrong bytes that came instead.
+// fetchAndPublish downloads the release of the task t and publishes it. It updates came, which counts how often upstream sent the same
+// wrong bytes.
 func (pb *Publisher) fetchAndPublish(ctx context.Context, t Task, came *views.WrongBytes) (*logs.Manifest, error) {
 	file, err := os.CreateTemp(pb.options.TempDir, tempPattern)
 	if err != nil {
@@ -402,9 +403,8 @@ type pendingRelease struct {
 	check     func(*logs.Manifest) error // has the last word on what is about to be published; may be nil
 }
 
-// publish takes the files that the package JSON names out of the archive and
-// publishes them. Contents are stored on the way; all that makes them a release
-// is one write at the end.
+// publish takes the files that the package JSON names out of a release's archive and publishes them. It stores the contents first; one
+// write at the end makes them a release. It returns the published manifest. After an error, stored contents may be left over.
 func (pb *Publisher) publish(ctx context.Context, in pendingRelease) (_ *logs.Manifest, err error) {
 	defer func() {
 		if err != nil {
@@ -453,7 +453,8 @@ func (pb *Publisher) collectEvidence(ctx context.Context, in pendingRelease, m *
 	return entry, err
 }
 
-// commit publishes a release whose contents are stored, in one write with entry and, if before is not "", an entry of that kind in front of it.
+// commit publishes a release whose contents are stored, in one write with entry. commit fills in who, when and which release. If before is
+// not "", an entry of that kind precedes it. It returns an error if the version was published, or its package's policy has changed.
 func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor string, before logs.Kind, entry logs.Entry) error {
 	return pb.recordRelease(pins, manifest, func(tx *logs.Tx, hash kvstore.Hash) error {
 		// The count at the time of publication is stored.
@@ -486,8 +487,8 @@ func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor s
 	})
 }
 
-// recordRelease stores the manifest of a release and queues its files for recompression, in the write in which record adds its entries.
-// hash is the manifest's.
+// recordRelease stores the manifest of a release. In one write it has record add its log entries, and queues the release's files for
+// recompression. record receives the transaction and the manifest's hash.
 func (pb *Publisher) recordRelease(pins *kvstore.Pins, manifest *logs.Manifest, record func(tx *logs.Tx, hash kvstore.Hash) error) error {
 	data, err := manifest.Encode()
 	if err != nil {

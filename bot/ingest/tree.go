@@ -83,7 +83,7 @@ type Sample struct {
 
 const sampleSize = 5
 
-// add counts names, and lists them while there are few.
+// add counts names, and lists the first few of them.
 func (s *Sample) add(names ...string) {
 	s.Count += len(names)
 	s.First = append(s.First, names[:min(len(names), sampleSize-len(s.First))]...)
@@ -112,7 +112,7 @@ func (e *treeError) Error() string { return e.cause.Error() }
 
 func (e *treeError) Unwrap() error { return e.cause }
 
-// treeProblem returns a [treeError] with a formatted cause.
+// treeProblem returns a [treeError] with one of the constant problems and a formatted cause.
 func treeProblem(problem, format string, args ...any) error {
 	return &treeError{problem, fmt.Errorf(format, args...)}
 }
@@ -170,7 +170,8 @@ func (pb *Publisher) ImportTree(ctx context.Context, tree Tree, report func(Tree
 	return t.sum, err
 }
 
-// scan finds the packages of the tree and their versions.
+// scan finds the packages of the tree that the catalogue has, with their versions, and stores them in t.packages. It returns an error if
+// there are none.
 func (t *treeImport) scan() error {
 	folders, err := t.listFolders(".")
 	if err != nil {
@@ -232,7 +233,8 @@ func (t *treeImport) listFolders(dir string) ([]string, error) {
 	return names, nil
 }
 
-// importAll imports the releases of all packages, several at once.
+// importAll imports the releases of all packages, several at once. A release that cannot be imported is reported; the error is for what
+// stops the import.
 func (t *treeImport) importAll(ctx context.Context) error {
 	g, groupCtx := errgroup.WithContext(ctx)
 	g.SetLimit(t.options.Downloads)
@@ -254,7 +256,8 @@ func (t *treeImport) importAll(ctx context.Context) error {
 	return cmp.Or(g.Wait(), ctx.Err())
 }
 
-// reportRelease counts how the import of one release ended, and reports it.
+// reportRelease counts the end of one release's import, and reports it to t.report. err is why the release was not imported, nil for
+// success.
 func (t *treeImport) reportRelease(name, version string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -280,7 +283,7 @@ func (t *treeImport) reportRelease(name, version string, err error) {
 	t.report(event)
 }
 
-// countRefusal counts a release that was not imported because of a problem.
+// countRefusal counts a release ("package version") in the summary as not imported because of a problem. The caller holds the lock.
 func (t *treeImport) countRefusal(problem, release string) {
 	i := slices.IndexFunc(t.sum.Refused, func(r TreeRefusals) bool { return r.Problem == problem })
 	if i < 0 {
@@ -290,7 +293,8 @@ func (t *treeImport) countRefusal(problem, release string) {
 	t.sum.Refused[i].add(release)
 }
 
-// importOne imports one release or, if it is published, compares it.
+// importOne publishes one release of the tree or, if it is published already, checks that its files are the same. The error is why neither
+// is the case.
 func (t *treeImport) importOne(ctx context.Context, p *treePackage, version string) error {
 	// A digit as well: "dist" would be a version, and what is published under it by mistake stays.
 	if !packages.ValidVersion(version) || !strings.ContainsAny(version, "0123456789") {

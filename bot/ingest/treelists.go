@@ -33,7 +33,8 @@ const (
 // dates are those of a file, by releaseID.
 type dates map[string]time.Time
 
-// readDates reads a file of dates: {"jquery": {"3.7.1": "2023-08-28T13:37:31Z"}}, or with "jquery/3.7.1" as key.
+// readDates reads a file of release dates: {"jquery": {"3.7.1": "2023-08-28T13:37:31Z"}}, or with "jquery/3.7.1" as key. For [ByPackument]
+// and [ByTimes], which are no files, it returns nil. A date in the future is an error.
 func readDates(file string, now time.Time) (dates, error) {
 	if file == ByPackument || file == ByTimes {
 		return nil, nil
@@ -110,7 +111,7 @@ func (t *treeImport) releaseDate(ctx context.Context, p *treePackage, version st
 
 const otherDates = "; --released takes a file of dates, or mtime for the files' times"
 
-// dateFromUpstream returns when npm published a version.
+// dateFromUpstream returns when npm published a version. The first call for a package requests the dates of all its versions.
 func (t *treeImport) dateFromUpstream(ctx context.Context, p *treePackage, version string) (time.Time, error) {
 	if p.Autoupdate == nil || p.Autoupdate.Source != sources.KindNpm {
 		return time.Time{}, treeProblem(noDate, "only npm has dates, and the package is not updated from there%s", otherDates)
@@ -132,7 +133,8 @@ func (t *treeImport) dateFromUpstream(ctx context.Context, p *treePackage, versi
 	return at, nil
 }
 
-// requestDates requests when npm published the versions of a package that the tree has, and stores it in p.
+// requestDates requests when npm published the package's versions, and stores those of the tree in p.upstream.dates. The caller holds the
+// lock of p.upstream.
 func (t *treeImport) requestDates(ctx context.Context, p *treePackage) error {
 	name := sources.UpstreamName(p.Package)
 	if t.options.Breakers.IsDown(name) {
@@ -187,14 +189,14 @@ func openIntegrities(name string) (*integrities, error) {
 	})
 }
 
-// close closes the folder.
+// close closes the folder of integrities, if there is one.
 func (l *integrities) close() {
 	if l != nil && l.folder != nil {
 		l.folder.Close()
 	}
 }
 
-// markFound records that the tree has these versions.
+// markFound removes the versions of a package, which the tree has, from the releases that are missing.
 func (l *integrities) markFound(name string, versions []string) {
 	if l == nil {
 		return
@@ -212,7 +214,7 @@ func (l *integrities) missingReleases() (some Sample) {
 	return some
 }
 
-// get returns the integrities of a release by path, nil for none.
+// get returns the integrities of a release's files by path, nil for none. It reads them from the folder if they are in one.
 func (l *integrities) get(name, version string) (map[string]string, error) {
 	switch {
 	case l == nil:
@@ -237,7 +239,7 @@ func (l *integrities) get(name, version string) (map[string]string, error) {
 	return found, nil
 }
 
-// setIntegrity adds the integrity of a file, and returns an error if it is malformed or the file has another.
+// setIntegrity adds the integrity value of a file to all. It returns an error if the value is malformed, or all has one for the file.
 func setIntegrity(all map[string]string, file, value string) error {
 	algorithm, encoded, _ := strings.Cut(value, "-")
 	sum, err := base64.StdEncoding.DecodeString(encoded)
@@ -282,7 +284,7 @@ func checkIntegrities(listed map[string]string, m *logs.Manifest) error {
 	return nil
 }
 
-// readStrings is decodeStrings for a file.
+// readStrings opens a file of JSON and calls fn for each string in it, as decodeStrings does.
 func readStrings(name string, fn func(key, value string) error) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -298,8 +300,8 @@ func readStrings(name string, fn func(key, value string) error) error {
 // deepest is how many objects lie in each other at most in what decodeStrings reads.
 const deepest = 8
 
-// decodeStrings calls fn for each string in a JSON object, and in the objects in that. Its key is those that lead to it,
-// with slashes between them.
+// decodeStrings reads a JSON object, and calls fn for each string in it and in the objects in it. key is the path to the string: the keys
+// of the objects around it, with slashes between them.
 func decodeStrings(r io.Reader, fn func(key, value string) error) error {
 	d := json.NewDecoder(r)
 	token, err := d.Token()

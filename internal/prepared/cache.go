@@ -70,7 +70,7 @@ func (p *Cache[K, V]) CachedIf(key K, isFresh func(V) bool) (value V, ok bool) {
 	return value, ok
 }
 
-// Len returns how many are kept.
+// Len returns the number of entries, those that are being made included.
 func (p *Cache[K, V]) Len() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
