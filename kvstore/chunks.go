@@ -126,7 +126,7 @@ func (c *chunkReader) headerLength(kind byte) int {
 	return 0
 }
 
-// parse parses the chunk that b begins with. It returns false if there is none, it belongs to another log, or its checksum is wrong.
+// parse parses the chunk that b begins with. It returns false if none exists, it belongs to another log, or its checksum is wrong.
 func (c *chunkReader) parse(b []byte) (chunk, bool) {
 	if len(b) < legacyHeader {
 		return chunk{}, false

@@ -353,7 +353,7 @@ func (d *rowDecoder) next(n int) []byte {
 	return taken
 }
 
-// byte consumes one byte of the row; it returns 0 if there is none.
+// byte consumes one byte of the row; it returns 0 if none exists.
 func (d *rowDecoder) byte() byte {
 	if b := d.next(1); b != nil {
 		return b[0]

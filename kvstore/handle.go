@@ -19,7 +19,7 @@ func pebbleBatch(b *Batch) *pebble.Batch { return b.batch.(*pebble.Batch) }
 
 // An iterator is the part of Pebble's that a scan uses.
 type iterator interface {
-	// First and Last move to the first or last key; Next and Prev to the one after or before. They return false if there is none, or after an error.
+	// First and Last move to the first or last key; Next and Prev to the one after or before. They return false if none exists, or after an error.
 	First() bool
 	Last() bool
 	Next() bool

@@ -15,7 +15,7 @@ const verifiedFile = "VERIFIED"
 // maxVerified bounds the file, which may be damaged.
 const maxVerified = 4 << 10
 
-// ReadVerified returns the record that the last check of the whole store left in its folder, at most 4 KiB of it; nil if there is none. For a store
+// ReadVerified returns the record that the last check of the whole store left in its folder, at most 4 KiB of it; nil if none exists. For a store
 // that is [Behind] it returns nil, because the record may be newer than the store.
 func (s *Store) ReadVerified() ([]byte, error) {
 	if s.Behind() != nil {

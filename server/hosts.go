@@ -41,7 +41,7 @@ func NewHosts(filesBase, siteBase, apiHost string, shared ...string) *Hosts {
 	return h
 }
 
-// hostOf returns the host of a URL in lower case, without port and final dot; "" if there is none or the URL is malformed.
+// hostOf returns the host of a URL in lower case, without port and final dot; "" if none exists or the URL is malformed.
 func hostOf(base string) string {
 	u, err := url.Parse(base)
 	if err != nil {

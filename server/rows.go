@@ -66,7 +66,7 @@ func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), u *
 // package compiles them once more.
 func assetCache(r *rows) *otter.Cache[string, *asset] { return r.memory.(*otter.Cache[string, *asset]) }
 
-// getCached returns the cached asset of a target, nil if there is none. The bool reports that it may be used at the time now; it is false for a stale
+// getCached returns the cached asset of a target, nil if none exists. The bool reports that it may be used at the time now; it is false for a stale
 // asset too, which the caller passes to rows.load.
 func (r *rows) getCached(t target, now time.Time) (*asset, bool) {
 	f, ok := assetCache(r).GetIfPresent(t.key)

@@ -44,7 +44,7 @@ func (m Marks) Of(version string) string {
 	return ""
 }
 
-// Safe returns the first of versions that is stable and neither deprecated nor vulnerable as far as m knows, "" if there is none.
+// Safe returns the first of versions that is stable and neither deprecated nor vulnerable as far as m knows, "" if none exists.
 func (m Marks) Safe(versions []string) string {
 	for _, version := range versions {
 		if !packages.IsPrerelease(version) && m.Of(version) == "" {
@@ -104,7 +104,7 @@ func (x *Index) Facts(l *Library, advisories *Advisories) (Facts, error) {
 	return f, errors.Join(failed, err)
 }
 
-// safeVersion returns the newest stable version of a library that is neither deprecated nor vulnerable, "" if there is none. latest has the marks of
+// safeVersion returns the newest stable version of a library that is neither deprecated nor vulnerable, "" if none exists. latest has the marks of
 // the latest version; the others are read only if that one is not safe.
 func (x *Index) safeVersion(l *Library, advisories *Advisories, latest Marks) (*string, error) {
 	if safe := latest.Safe([]string{l.Version}); safe != "" {

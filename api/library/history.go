@@ -63,7 +63,7 @@ func (x *Index) NextEntries(ctx context.Context, from int64, q logs.Query) (entr
 	return x.log.Next(ctx, from, q)
 }
 
-// FirstEntry returns the oldest log entry about the package name, or with "" the first entry of the log; [ErrNoEntry] if there is none.
+// FirstEntry returns the oldest log entry about the package name, or with "" the first entry of the log; [ErrNoEntry] if none exists.
 func (x *Index) FirstEntry(name string) (logs.Indexed, error) {
 	if name == "" {
 		return x.Entry(0)

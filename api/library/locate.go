@@ -126,7 +126,7 @@ func (d Directory) locateFile(ctx context.Context, index *Index, f CDNFile) (Loc
 
 // findCDNFile returns the file of release r that a CDN has at the address f: the one at the same path of the library or of the npm package. If there
 // is none and the integrity is known (hashes), it returns a file with the same name, apart from .min, whose bytes have one of the hashes; it compares
-// a few. found is false if there is none.
+// a few. found is false if none exists.
 func (d Directory) findCDNFile(ctx context.Context, index *Index, l *Library, r *Release, f CDNFile, hashes []string) (file views.PublishedFile, found bool, err error) {
 	if f.File != "" && l.Name == f.Library {
 		file, found = r.Find(f.File)

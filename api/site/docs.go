@@ -112,7 +112,7 @@ func (s *Site) docsPartPage(q *request) (*pageAnswer, error) {
 }
 
 // addExamples returns a copy of operations, each with a curl command as its example. The commands request data about the most popular library here,
-// or jquery if there is none.
+// or jquery if none exists.
 func (s *Site) addExamples(q *request, operations []docsOperation) ([]docsOperation, error) {
 	example := &library.Library{Name: "jquery", Version: "3.7.1"}
 	popular, err := s.library.Popular(q.Context(), 1)
@@ -479,7 +479,7 @@ func (s schema) describe(depth int) string {
 	return w
 }
 
-// additionalProperties returns the schema of an object's additional properties in a slice, which is nil if there is none.
+// additionalProperties returns the schema of an object's additional properties in a slice, which is nil if none exists.
 func (s schema) additionalProperties() []schema {
 	var additional schema
 	if len(s.AdditionalProperties) == 0 || s.AdditionalProperties[0] != '{' || json.Unmarshal(s.AdditionalProperties, &additional) != nil {

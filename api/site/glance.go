@@ -29,7 +29,7 @@ func (s *Site) newGlance(page *libraryPage, main *fileRow) *glance {
 	return g
 }
 
-// minifiedOf returns the minified file of release r beside the script or style sheet f, or f if there is none.
+// minifiedOf returns the minified file of release r beside the script or style sheet f, or f if none exists.
 func minifiedOf(r *library.Release, f views.PublishedFile) views.PublishedFile {
 	if m, ok := r.Find(library.MinifiedPath(f.Path)); ok {
 		return m

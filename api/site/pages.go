@@ -123,7 +123,7 @@ func (s *Site) getPage(q *request, path string) (*page, error) {
 	return p, nil
 }
 
-// cachedPage returns the cached page with this key; the result is false if there is none or an input of it has changed.
+// cachedPage returns the cached page with this key; the result is false if none exists or an input of it has changed.
 func (s *Site) cachedPage(key pageKey) (*page, bool) {
 	return s.cachedPages.CachedIf(key, func(p *page) bool { return !s.isStale(&p.inputs) })
 }

@@ -228,7 +228,7 @@ next:
 }
 
 // searchTextOf returns the text to search for in place of an unknown path: its last segment that is neither a version nor a common name such as
-// index; "" if there is none.
+// index; "" if none exists.
 func searchTextOf(path string) string {
 	decoded, err := url.PathUnescape(path)
 	if err != nil {

@@ -54,7 +54,7 @@ func (c *comparison) compareModules(ctx context.Context, src archive.Source) (fo
 	return found, nil
 }
 
-// recordedModules returns the manifest's record of how modules were built. It returns nil if there is none or if it does not list the
+// recordedModules returns the manifest's record of how modules were built. It returns nil if none exists or if it does not list the
 // inputs, without which modules cannot be built again.
 func (c *comparison) recordedModules() *logs.Modules {
 	if about := c.claim.Manifest.About; about != nil && about.Modules != nil && about.Modules.Inputs != nil {

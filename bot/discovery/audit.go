@@ -44,7 +44,7 @@ type auditPlan struct {
 // auditsKey is that of no package, as those have names.
 var auditsKey = []byte("\x00audits")
 
-// readAuditPlan returns the stored plan of the remaining audits, a zero plan if there is none. If it cannot be read, it logs that and
+// readAuditPlan returns the stored plan of the remaining audits, a zero plan if none exists. If it cannot be read, it logs that and
 // returns a zero plan, so that others are chosen.
 func (sc *Scheduler) readAuditPlan() auditPlan {
 	var a auditPlan
@@ -240,7 +240,7 @@ func (sc *Scheduler) recordAuditFailure(name string) error {
 }
 
 // presentUpstream returns the upstream that the package JSON of a package names, from the catalogue or else from the store; the
-// zero value if there is none.
+// zero value if none exists.
 func (sc *Scheduler) presentUpstream(name string) sources.Ref {
 	p, ok := sc.options.Publisher.Catalogue().Get(name)
 	if !ok {

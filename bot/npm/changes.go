@@ -30,7 +30,7 @@ const changesWait = 30 * time.Second
 // errEnough ends the reading of a response with more changes than are taken at once.
 var errEnough = errors.New("enough")
 
-// Changes requests the changes since a sequence from a change feed, CouchDB's _changes, at the URL feed. It waits a while if there is none.
+// Changes requests the changes since a sequence from a change feed, CouchDB's _changes, at the URL feed. It waits a while for the first one.
 // It calls take with the name of each changed package, and returns the sequence after them, which is opaque. If the response breaks off, it
 // returns the sequence that it reached with the error; after other errors the sequence is "". With an empty since it calls take for nothing
 // and returns the current sequence. npm's own feed knows since and limit only and answers anything else with 400. After that the client

@@ -67,7 +67,7 @@ func (r *Recompressor) makeDeltas(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// firstKey returns the first key of the queue's rows in the store that begins with a prefix, nil if there is none.
+// firstKey returns the first key of the queue's rows in the store that begins with a prefix, nil if none exists.
 func (r *Recompressor) firstKey(prefix []byte) ([]byte, error) {
 	for item, err := range r.store.Scan(kvstore.Queue, kvstore.Range{Prefix: prefix}) {
 		if err != nil {

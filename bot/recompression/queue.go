@@ -323,7 +323,7 @@ func (r *Recompressor) requeueGivenUp() error {
 func lastKey(h kvstore.Hash) []byte { return releaseOrderKey(time.Unix(0, 0), h) }
 
 // acquireRequested removes the content that clients requested last from the prioritized ones, marks it as busy and returns it. It skips contents that
-// a goroutine works on. The result is false if there is none.
+// a goroutine works on. The result is false if none exists.
 func (r *Recompressor) acquireRequested() (kvstore.Hash, bool) {
 	q := &r.queue
 	q.mu.Lock()

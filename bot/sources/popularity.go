@@ -108,7 +108,7 @@ func setPopularityCounts(batch *kvstore.Batch, name string, d PopularityCounts) 
 	return nil
 }
 
-// LookupPopularityCounts returns the stored [PopularityCounts] of a package, the zero value if there is none or its row is damaged.
+// LookupPopularityCounts returns the stored [PopularityCounts] of a package, the zero value if none exists or its row is damaged.
 func LookupPopularityCounts(r kvstore.Reader, name string) (d PopularityCounts, err error) {
 	data, err := r.Get(kvstore.Upstreams, popularityKey(name))
 	if errors.Is(err, kvstore.ErrNotFound) {

@@ -75,7 +75,7 @@ func (r *Records) States(pkg string) ([]views.State, error) {
 	return states, err
 }
 
-// Known returns the stored record of a package's upstream with times that are bounded by the clock; a new one if there is none or it is damaged, because
+// Known returns the stored record of a package's upstream with times that are bounded by the clock; a new one if none exists or it is damaged, because
 // a record only saves requests.
 func (r *Records) Known(pkg string) Upstream {
 	u, err := LookupUpstream(r.store, pkg)

@@ -61,7 +61,7 @@ func checkWriteSize(bytes, more int, deleted bool) error {
 	return nil
 }
 
-// pendingWrite returns the object's pending write, to which changes are added, and creates it if there is none. The caller holds o.mu.
+// pendingWrite returns the object's pending write, to which changes are added, and creates it if none exists. The caller holds o.mu.
 func (o *object) pendingWrite() *write {
 	if o.pending == nil {
 		o.pending = &write{object: o, done: make(chan struct{})}

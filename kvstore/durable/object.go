@@ -280,7 +280,7 @@ func (o *object) handleEvent(ctx context.Context, f handle, limited bool) error 
 const grace = time.Second
 
 // runStrand calls f, an event, with the object's instance for a strand that has the turn, and waits for the tasks that f began. It creates the
-// instance if there is none. A panic stops the instance.
+// instance if none exists. A panic stops the instance.
 func (o *object) runStrand(ctx context.Context, st *strand, f handle) (err error) {
 	s := &State{strand: st}
 	defer o.recover(&err)

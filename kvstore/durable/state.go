@@ -31,7 +31,7 @@ func joinOptions(options []Option) (all Option) {
 	return all
 }
 
-// Get returns a copy of the value of a key; the bool is false if there is none.
+// Get returns a copy of the value of a key; the bool is false if none exists.
 func (s *State) Get(ctx context.Context, key string, options ...Option) ([]byte, bool, error) {
 	value, ok, err := s.get(ctx, key, joinOptions(options))
 	return bytes.Clone(value), ok, err
@@ -49,7 +49,7 @@ func (s *State) GetAll(ctx context.Context, keys []string, options ...Option) (m
 	return found, err
 }
 
-// get does the work of [State.Get]: it returns the value of a key, and false if there is none. But the value is shared with the cache, and must not
+// get does the work of [State.Get]: it returns the value of a key, and false if none exists. But the value is shared with the cache, and must not
 // be changed.
 func (s *State) get(ctx context.Context, key string, option Option) ([]byte, bool, error) {
 	if err := checkKey(key); err != nil {
@@ -137,7 +137,7 @@ func (s *State) lookupMemory(key string) (value []byte, ok, known bool) {
 	return s.object.cache.get(key)
 }
 
-// readStored returns the value of a key of the object in the store; the bool is false if there is none.
+// readStored returns the value of a key of the object in the store; the bool is false if none exists.
 func (o *object) readStored(r kvstore.Reader, key string) ([]byte, bool, error) {
 	value, err := r.Get(kvstore.Durable, append(valuePrefix(o.class.name, o.name), key...))
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -244,7 +244,7 @@ func (s *State) Sync(ctx context.Context) error {
 	return last.wait(ctx)
 }
 
-// GetJSON returns the value of a key that [PutJSON] stored, decoded; the bool is false if there is none. Malformed JSON is [kvstore.ErrCorrupt].
+// GetJSON returns the value of a key that [PutJSON] stored, decoded; the bool is false if none exists. Malformed JSON is [kvstore.ErrCorrupt].
 func GetJSON[T any](ctx context.Context, s *State, key string, options ...Option) (T, bool, error) {
 	var v T
 	data, ok, err := s.get(ctx, key, joinOptions(options))

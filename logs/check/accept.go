@@ -82,7 +82,7 @@ func (e *engine) chooseBaseLog() (best ownLog, most int64) {
 }
 
 // signedAtSources returns the largest checkpoint among those of the sources that the log's key has signed and that is no larger than the lost one;
-// the zero one if there is none.
+// the zero one if none exists.
 func (e *engine) signedAtSources(ctx context.Context) (most logs.Checkpoint) {
 	_, key, _ := signing.ReadFolder(e.Keys)
 	for note := range e.sourceNotes(ctx) {

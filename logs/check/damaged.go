@@ -112,7 +112,7 @@ func (d *damagedStore) lostEntries() (all []int64) {
 // Name implements [Source]: it returns a name for messages.
 func (d *damagedStore) Name() string { return "the damaged store" }
 
-// Entries returns the raw entries from index on that were found, without a gap, for [replication.ReadEntries]; [fs.ErrNotExist] if there is none.
+// Entries returns the raw entries from index on that were found, without a gap, for [replication.ReadEntries]; [fs.ErrNotExist] if none exists.
 func (d *damagedStore) Entries(ctx context.Context, index int64) (entries [][]byte, err error) {
 	for n := index; n < index+tiles.Width; n++ {
 		raw := d.entry(n)

@@ -11,7 +11,7 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// readSigned returns the last signed checkpoint from the key folder, the zero one if there is none; it checks its signature and reports what is
+// readSigned returns the last signed checkpoint from the key folder, the zero one if none exists; it checks its signature and reports what is
 // wrong. A log that was signed needs its key folder: if a folder without a key were accepted, a wrong --keys would look like a log that was never
 // signed.
 func (c *check) readSigned() logs.Checkpoint {

@@ -131,7 +131,7 @@ func (n *Node) deleteSharedState(ctx context.Context, number int64) {
 	}
 }
 
-// LoadSharedState returns the last version of the shared state, decrypted, or nil if there is none. It ignores versions that a replaced leader wrote late.
+// LoadSharedState returns the last version of the shared state, decrypted, or nil if none exists. It ignores versions that a replaced leader wrote late.
 func (n *Node) LoadSharedState(ctx context.Context, key *Key) ([]byte, error) {
 	var best sealed
 	var state []byte

@@ -217,7 +217,7 @@ func (m *Manager) TLS() *tls.Config {
 	}
 }
 
-// getCertificate returns the certificate for the server name of a TLS handshake, and an error if there is none yet.
+// getCertificate returns the certificate for the server name of a TLS handshake, and an error if none exists yet.
 func (m *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	certificate, err := m.config.GetCertificate(hello)
 	if err != nil {

@@ -42,7 +42,7 @@ func (l *limited) prepareListener() error {
 }
 
 // acceptDescriptor waits for a slot and a client, and accepts the connection as a descriptor that Go's poller does not know. It
-// returns the descriptor and the connection's entry in the limit, nil if there is none. The goroutine that closes the descriptor
+// returns the descriptor and the connection's entry in the limit, nil if none exists. The goroutine that closes the descriptor
 // must call connEntry.remove before, and limited.releaseSlot afterwards.
 func (l *limited) acceptDescriptor() (int, *connEntry, error) {
 	if err := l.acceptNext(); err != nil {

@@ -114,7 +114,7 @@ const (
 
 // redeem requests from other nodes, through the leader, the session of a visitor whom one of them may have called. It reports to
 // the leader again and again, until the session has come or the node gives up. session is the ticket with its session. ok is
-// false if there is none.
+// false if none exists.
 func (r *remote) redeem(ctx context.Context, s *durable.State, c *centre, t queue.Ticket) (session queue.Ticket, ok bool, err error) {
 	wanted := r.redemptions.Want(t)
 	defer r.redemptions.Done(wanted)

@@ -37,7 +37,7 @@ type originHealth struct {
 	down atomic.Bool // by the last call of probe
 
 	mu        sync.Mutex
-	probing   chan struct{}     // closed when the probe that is under way is over; nil if there is none
+	probing   chan struct{}     // closed when the probe that is under way is over; nil if none exists
 	contact   time.Time         // of the last attempt to connect
 	connected bool              // that attempt succeeded
 	start     time.Time         // of the newer one of two windows

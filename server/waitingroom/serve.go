@@ -98,7 +98,7 @@ func isPageView(req *http.Request) bool {
 }
 
 // findTicket returns the ticket of a visitor from the cookies in the request header h. Of several valid tickets, which a browser
-// may have of several paths and partitions, one with a session comes before one that waits. known is false if there is none.
+// may have of several paths and partitions, one with a session comes before one that waits. known is false if none exists.
 // passes says that the session needs no decision and no renewal by the data centre.
 func (r *room) findTicket(h http.Header, now time.Time, m *config.EffectiveSettings) (counts queue.Ticket, known, passes bool) {
 	for t := range r.codec.readTickets(h) {

@@ -75,7 +75,7 @@ func (r *Rooms) Statuses() []Status {
 	return all
 }
 
-// Status returns the status of the room with a name; false if there is none.
+// Status returns the status of the room with a name; false if none exists.
 func (r *Rooms) Status(name string) (Status, bool) {
 	room, ok := r.currentRooms().byName[name]
 	if !ok {

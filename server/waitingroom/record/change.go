@@ -176,7 +176,7 @@ func (o owner) seedLater(ctx context.Context) {
 	}
 }
 
-// base returns the version in force, on which a change is based. It creates the first version if there is none. It returns a
+// base returns the version in force, on which a change is based. It creates the first version if none exists. It returns a
 // [*configstore.ConflictError] if number is neither 0 nor that of the version in force.
 func (o owner) base(ctx context.Context, number int64) (configstore.Version, error) {
 	if err := o.seed(ctx); err != nil {
