@@ -18,6 +18,7 @@ import (
 	"github.com/larder-cdn/larder/bot/recompression"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/internal/priority"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -298,23 +299,29 @@ func (pb *Publisher) storeContent(pins *kvstore.Pins, data []byte) (kvstore.Hash
 		pb.encoders <- struct{}{}
 		defer func() { <-pb.encoders }()
 		var coded []kvstore.Coded
-		for _, c := range recompression.Compressed {
-			quick, err := coding.Encode(c, coding.Quick, data)
-			if err != nil {
-				// It is served in the others, and inflated from them or as it is.
-				pb.logger.Warn("not compressed", "content", hash, "coding", c, "err", err)
-				continue
-			}
-			if coding.Worthwhile(len(data), len(quick)) {
-				coded = append(coded, kvstore.Coded{Coding: c, Bytes: quick})
-			}
-		}
-		if len(coded) == 0 {
-			coded = []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}
-		}
+		priority.Compute(func() { coded = pb.encodeQuickly(hash, data) })
 		return nil, pb.store.PutContent(hash, int64(len(data)), isIncompressible(data, coded), coded)
 	})
 	return hash, err
+}
+
+// encodeQuickly returns data, whose hash is given for the log, in the quick encodings that are worth storing, or as it is if none is.
+func (pb *Publisher) encodeQuickly(hash kvstore.Hash, data []byte) (coded []kvstore.Coded) {
+	for _, c := range recompression.Compressed {
+		quick, err := coding.Encode(c, coding.Quick, data)
+		if err != nil {
+			// It is served in the others, and inflated from them or as it is.
+			pb.logger.Warn("not compressed", "content", hash, "coding", c, "err", err)
+			continue
+		}
+		if coding.Worthwhile(len(data), len(quick)) {
+			coded = append(coded, kvstore.Coded{Coding: c, Bytes: quick})
+		}
+	}
+	if len(coded) == 0 {
+		coded = []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}
+	}
+	return coded
 }
 
 // isIncompressible reports whether a content need not be recompressed, because it is empty, or larger than 16 KiB and not made smaller by

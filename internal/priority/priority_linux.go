@@ -3,7 +3,9 @@ package priority
 import (
 	"errors"
 	"os"
+	"runtime"
 	"strconv"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,7 +14,27 @@ import (
 // the shortest time slice. It also lets more goroutines run at once than there are processors.
 func RaiseForRequests() error {
 	addThreads()
+	raised.Store(true)
 	return changeThreads(func(a *unix.SchedAttr) { a.Runtime = uint64(servingSlice) })
+}
+
+// raised is true once RaiseForRequests was called.
+var raised atomic.Bool
+
+// Compute runs f, which computes for a millisecond or longer. In a process that serves requests, f has a thread with the time slice of other
+// processes meanwhile, so that each thread that wakes up to serve a request takes the processor from it at once. f must not wait for
+// anything that takes long.
+func Compute(f func()) {
+	if !raised.Load() {
+		f()
+		return
+	}
+	runtime.LockOSThread() // the Go runtime does not start other threads from a locked one, which would inherit its time slice
+	defer runtime.UnlockOSThread()
+	if changeThread(0, func(a *unix.SchedAttr) { a.Runtime = 0 }) == nil {
+		defer func() { _ = changeThread(0, func(a *unix.SchedAttr) { a.Runtime = uint64(servingSlice) }) }()
+	}
+	f()
 }
 
 // RestoreTimeSlices gives all threads of this process the default time slices again. A child process calls it that has inherited

@@ -3,12 +3,50 @@ package priority
 import (
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
+
+// A goroutine that computes has a thread with the time slice of other processes, whose time slice is restored at the end.
+func TestCompute(t *testing.T) {
+	before, err := unix.SchedGetAttr(0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := RestoreTimeSlices(); err != nil {
+			t.Error(err)
+		}
+		raised.Store(false)
+	}()
+	if err := RaiseForRequests(); err != nil {
+		t.Fatal(err)
+	}
+	runtime.LockOSThread() // so that it is the thread on which f runs
+	defer runtime.UnlockOSThread()
+	within, called := uint64(0), 0
+	Compute(func() {
+		a, err := unix.SchedGetAttr(0, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		within, called = a.Runtime, called+1
+	})
+	after, err := unix.SchedGetAttr(0, 0)
+	if err != nil || called != 1 {
+		t.Fatalf("f was called %d times, %v", called, err)
+	}
+	if before.Runtime == 0 {
+		t.Skip("this Linux has no time slices of threads")
+	}
+	if within != before.Runtime || after.Runtime != uint64(servingSlice) {
+		t.Errorf("the time slice is %d within and %d afterwards, want %d and %d", within, after.Runtime, before.Runtime, uint64(servingSlice))
+	}
+}
 
 // TestPriority runs in processes of its own, since a process without privileges cannot take back the lowest priority.
 func TestPriority(t *testing.T) {

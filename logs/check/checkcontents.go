@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/larder-cdn/larder/internal/priority"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
@@ -70,14 +71,21 @@ func (c *check) checkEncodings(h kvstore.Hash, content kvstore.Content, where st
 			c.reportContent(h, where, "%s: %v", r.Coding, err)
 			continue
 		}
-		identity, err := coding.Decode(r.Coding, coded, content.Size)
+		var identity []byte
+		var hash kvstore.Hash
+		var sri logs.SRI
+		priority.Compute(func() {
+			if identity, err = coding.Decode(r.Coding, coded, content.Size); err == nil {
+				hash, sri = kvstore.Sum(identity), logs.SumSRI(identity)
+			}
+		})
 		switch {
 		case err != nil:
 			c.reportContent(h, where, "%s does not decode: %v", r.Coding, err)
-		case kvstore.Sum(identity) != h:
-			c.reportContent(h, where, "%s decodes to other bytes, of hash %s", r.Coding, kvstore.Sum(identity))
-		case file != nil && logs.SumSRI(identity) != file.SRI:
-			c.reportContent(h, where, "the integrity in the manifest is %s, that of the bytes %s", file.SRI, logs.SumSRI(identity))
+		case hash != h:
+			c.reportContent(h, where, "%s decodes to other bytes, of hash %s", r.Coding, hash)
+		case file != nil && sri != file.SRI:
+			c.reportContent(h, where, "the integrity in the manifest is %s, that of the bytes %s", file.SRI, sri)
 		}
 	}
 	c.mu.Lock()
