@@ -15,10 +15,10 @@ HOURS   ?= 1
 TIMEOUT ?= 30m
 MINUTES ?= $(shell expr $(HOURS) '*' 60)
 
-# One static file, whatever the system has; gin without a format that nothing here speaks. The same flags for all that is
-# compiled, so that it is compiled once.
+# One static file, whatever the system has; gin without a format that nothing here speaks; no symbols for debuggers, which the programs
+# that are linked here leave out. The same flags for all that is compiled, so that it is compiled once.
 export CGO_ENABLED ?= 0
-export GOFLAGS := $(shell $(GO) env GOFLAGS) -tags=nomsgpack -trimpath
+export GOFLAGS := $(shell $(GO) env GOFLAGS) -tags=nomsgpack -trimpath -gcflags=all=-dwarf=false
 
 # Tests that run JavaScript of npm in a Go interpreter need the tag oracle, since the interpreter takes long to compile.
 ORACLE  := nomsgpack,oracle

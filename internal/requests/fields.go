@@ -258,8 +258,8 @@ func PrefersJSON(lines []string) bool {
 	return json.quality > text.quality || json.quality > 0 && json.quality == text.quality && json.precision > text.precision
 }
 
-// WantsPage reports whether the lines of an Accept field name text/html, and do not refuse it. Browsers name it when a person
-// opens an address; requests of scripts and of programs do not.
+// WantsPage reports whether the lines of an Accept field name text/html, and do not refuse it with q=0, which must be the first parameter
+// of its first mention. Browsers name it when a person opens an address; requests of scripts and of programs do not.
 func WantsPage(lines []string) bool {
 	for _, line := range lines {
 		for member := range strings.SplitSeq(line, ",") {

@@ -262,8 +262,9 @@ func (h *Handler) newSender(place context.Context, w http.ResponseWriter, r *htt
 	return s
 }
 
-// Write implements io.Writer. It sends nothing before the first 64 KiB are complete, so that the response to an early error still
-// has an error status.
+// Write implements io.Writer. It buffers data and sends it in pieces of 64 KiB; finish sends the last one. Nothing is sent before the
+// first piece is complete, not even the head, so that the response to an early error still has an error status. It waits for the
+// client, and returns an error once the request has lost its slot.
 func (s *sender) Write(data []byte) (int, error) { return s.buffer.Write(data) }
 
 // finish sends the buffered rest of the archive. If nothing was sent yet, it sets Content-Length.

@@ -198,8 +198,9 @@ type writer struct {
 // Header implements http.ResponseWriter. Changes after WriteHeader have no effect.
 func (w *writer) Header() http.Header { return w.header }
 
-// WriteHeader implements http.ResponseWriter. It prepares the head with the status, which is sent with the first bytes of the
-// body, and sets the deadline for writes.
+// WriteHeader implements http.ResponseWriter. It prepares the head, which is sent with the first bytes of the body or at the end of
+// the response, and sets the deadline for writes. The handler must call it exactly once, before Write, with the final status: unlike
+// net/http it checks neither a second call nor an informational status (1xx).
 func (w *writer) WriteHeader(status int) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", status, http.StatusText(status))
@@ -424,8 +425,8 @@ func (g *gatherer) Read(p []byte) (int, error) {
 	return g.of.receiveNow(p)
 }
 
-// writeThrough sends encrypted bytes to the client now, without gathering them, and waits for the client if necessary. It returns
-// how many were sent.
+// writeThrough sends encrypted bytes to the client now, without gathering them, and returns how many were sent. It waits for the client
+// if necessary, unless the connection is being closed; then it returns io.ErrShortWrite.
 func (g *gatherer) writeThrough(p []byte) (int, error) {
 	c := g.of
 	if c == nil {

@@ -486,7 +486,8 @@ func (c *handedOffConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// CloseWrite closes the connection for writing. net/http calls it before it closes a connection that it has not read to the end.
+// CloseWrite closes the connection for writing. net/http calls it before it closes a connection that it has not read to the end. It
+// returns nil, and does nothing, if the connection cannot be closed for writing alone.
 func (c *handedOffConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

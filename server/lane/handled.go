@@ -385,8 +385,8 @@ func writeBody[T string | []byte](w *handled, p T) (int, error) {
 	return len(p), nil
 }
 
-// flushBuffer sends the buffered part of the body, and the head before it if that was not sent. Without a buffered part it does
-// nothing.
+// flushBuffer sends the buffered part of the body, and the head before it if that was not sent. It waits until the client's windows
+// have space; it locks the connection's mu. Without a buffered part it does nothing.
 func (w *handled) flushBuffer() error {
 	if len(w.buffer) == 0 {
 		return nil
@@ -497,14 +497,14 @@ func appendFields(b []byte, h http.Header) []byte {
 		if connectionFields[name] || strings.HasPrefix(name, http.TrailerPrefix) {
 			continue
 		}
-		b = appendField(b, name, h[name])
+		b = appendHPACK(b, name, h[name])
 	}
 	return b
 }
 
-// appendField appends a field to the header block b, once for each value, and returns the block. It omits invalid names and
-// values.
-func appendField(b []byte, name string, values []string) []byte {
+// appendHPACK appends a field to b, a header block of HTTP/2 in HPACK (RFC 7541), once for each of its values, and returns the block. It
+// writes the name in lower case and trims the values. It omits invalid names and values.
+func appendHPACK(b []byte, name string, values []string) []byte {
 	lower := strings.ToLower(name)
 	if !h2.IsName(lower) {
 		return b
@@ -521,11 +521,11 @@ func appendField(b []byte, name string, values []string) []byte {
 // prefixed with http.TrailerPrefix; nil if there are none.
 func (w *handled) trailerBlock() (block []byte) {
 	for _, name := range w.trailers {
-		block = appendField(block, name, w.header[name])
+		block = appendHPACK(block, name, w.header[name])
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.header)) {
 		if bare, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
-			block = appendField(block, bare, w.header[name])
+			block = appendHPACK(block, bare, w.header[name])
 		}
 	}
 	return block

@@ -148,8 +148,9 @@ func New(inner net.Listener, o Options) *Listener {
 	return l
 }
 
-// startLoops starts one event loop for each processor, before there is any connection. It starts none if the lane itself would
-// serve no request, or if that fails, which it logs; then each connection has a goroutine.
+// startLoops starts one event loop for each processor, before there is any connection, and a goroutine that closes idle connections. It
+// starts none if the lane itself would serve no request, if the connections do not come from a TCP listener, or if the system has no
+// event loops; then each connection has a goroutine. It logs other failures.
 func (l *Listener) startLoops() {
 	if l.source == nil || l.o.Handler == nil && (l.o.Requests == nil || l.o.TLS == nil && !l.o.Clear) {
 		return
@@ -175,7 +176,7 @@ func (l *Listener) startLoops() {
 	}
 }
 
-// nextLoop returns the event loop for the next connection, each in turn. The caller holds mu.
+// nextLoop returns the event loop for the next connection, each in turn. There must be loops, or it panics. The caller holds mu.
 func (l *Listener) nextLoop() *loop {
 	l.next++
 	return l.loops[l.next%len(l.loops)]
@@ -309,7 +310,8 @@ func (l *Listener) countHandOver(n int) {
 	l.checkNone()
 }
 
-// notifyHandOver reports to [Options.HandsOver] that n connections are about to be handed over to net/http.
+// notifyHandOver calls [Options.HandsOver], if it is set: with 1 before a connection is handed over to net/http, and with -1 if net/http
+// does not accept it after all.
 func (l *Listener) notifyHandOver(n int) {
 	if l.o.HandsOver != nil {
 		l.o.HandsOver(n)

@@ -81,8 +81,9 @@ func (m *multiplexer) isFull() bool {
 	return m.h.Full() || m.sealed != nil && len(*m.sealed)-m.sealedAt > sealedMost
 }
 
-// sendNow sends without waiting until nothing is left, the client takes no more, or it is another connection's turn. In the last
-// case, or if bytes are left to read, the loop serves the connection again later.
+// sendNow makes handlers' responses into frames and sends them, without waiting, until nothing is left, the client takes no more, or it
+// is another connection's turn. In the last case the loop serves the connection again later, as it does if bytes are left to read and
+// not too much waits to be sent. The caller holds mu.
 func (m *multiplexer) sendNow(now time.Time) error {
 	more, err := m.sendSome(now)
 	if err == nil && (more || m.halted && !m.isFull()) {

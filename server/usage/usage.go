@@ -147,7 +147,8 @@ func (c *Counter) CountSent(n int64) {
 	}
 }
 
-// schedule adds the counter to the counters whose counts are gathered next time, if it is not among them.
+// schedule adds the counter to the counters whose counts are gathered next time, if it is not among them. For that it locks the mu of
+// Usage, and if the list is full it gathers all counts.
 func (c *Counter) schedule() {
 	if !c.listed.Load() {
 		c.addToPending()

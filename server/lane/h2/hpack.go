@@ -137,7 +137,8 @@ func (d *decoder) decode(b []byte, r *Request) bool {
 }
 
 // decodeLiteral decodes a field whose value is at the beginning of b, after its name if index is 0; else its name is that of the
-// table entry index. The text is in the memory of r. It returns the rest of b, and false after a compression error.
+// table entry index. What is in b as text is copied to the memory of r. It returns the rest of b, and false after a compression error.
+// An invalid name or value is no such error: it is marked in e.
 func (d *decoder) decodeLiteral(index int, b []byte, r *Request) (e entry, rest []byte, ok bool) {
 	if index > 0 {
 		named := d.lookup(index)
