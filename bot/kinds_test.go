@@ -34,7 +34,7 @@ func TestEveryKindOfEntryIsAsTheSchemaHasIt(t *testing.T) {
 	r.poll()
 	r.poll()
 	for _, version := range []string{"2.0.0", "2.1.0"} {
-		m, err := r.bot.Mirror("a", version)
+		m, err := r.bot.StartMirroring("a", version)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -43,7 +43,7 @@ func ReadAccounts(r kvstore.Reader, name string) ([]views.Account, error) {
 		if a.Kind != views.Withdrawn {
 			continue
 		}
-		erased, err := ingest.Erased(r, name, a.Version)
+		erased, err := ingest.IsErased(r, name, a.Version)
 		if err != nil {
 			return nil, err
 		}

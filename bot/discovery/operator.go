@@ -167,7 +167,7 @@ func (sc *Scheduler) releaseAll(ctx context.Context, tasks []ingest.Task) error 
 	for _, t := range tasks {
 		g.Go(func() error {
 			for {
-				wait, err := sc.options.Publisher.Release(ctx, t)
+				wait, err := sc.options.Publisher.PublishTask(ctx, t)
 				if wait == nil {
 					return err
 				}

@@ -175,7 +175,7 @@ func (sc *Scheduler) publishTasks(ctx context.Context, q *queue, waits bool) err
 				continue
 			}
 			// A release that an operator's command is publishing is left to that.
-			_, err = sc.options.Publisher.Release(ctx, t)
+			_, err = sc.options.Publisher.PublishTask(ctx, t)
 			q.finishTask(t)
 			if err != nil {
 				return err

@@ -113,7 +113,7 @@ func (fl *flight) run(ctx context.Context) {
 
 // fetchRelease fetches the release from the first origin that has it, and publishes it.
 func (fl *flight) fetchRelease(ctx context.Context) error {
-	m, err := fl.o.Bot.Mirror(fl.id.pkg, fl.id.version)
+	m, err := fl.o.Bot.StartMirroring(fl.id.pkg, fl.id.version)
 	if err != nil {
 		return err
 	}

@@ -134,7 +134,7 @@ func (f *Fallback) lookupMirrored(id release) (v views.Version, here bool, err e
 	if err != nil || v.Mirror == nil || v.Withdrawn == nil {
 		return v, v.Mirror != nil, err
 	}
-	erased, err := ingest.Erased(f.o.Store, id.pkg, id.version)
+	erased, err := ingest.IsErased(f.o.Store, id.pkg, id.version)
 	return v, !erased, err
 }
 

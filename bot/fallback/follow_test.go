@@ -120,7 +120,7 @@ func TestOriginDoesNotUndoTheOperator(t *testing.T) {
 		t.Error(err)
 	}
 	for version, want := range map[string]bool{"1.0.0": false, "2.0.0": true} {
-		if got, err := ingest.Erased(r.Store, "a", version); err != nil || got != want {
+		if got, err := ingest.IsErased(r.Store, "a", version); err != nil || got != want {
 			t.Errorf("%s was erased: %v, %v", version, got, err)
 		}
 	}

@@ -11,7 +11,8 @@ type Claims struct {
 	held map[string]chan struct{}
 }
 
-// TryAcquire locks an id and returns nil or, if another goroutine has it, a channel that is closed when that one releases it.
+// TryAcquire locks an id, such as that of a version, and returns nil. If another goroutine has locked the id, TryAcquire locks nothing and
+// returns a channel that is closed when that goroutine releases the id.
 func (c *Claims) TryAcquire(id string) (wait <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -25,7 +26,8 @@ func (c *Claims) TryAcquire(id string) (wait <-chan struct{}) {
 	return nil
 }
 
-// Acquire locks an id, and waits while another goroutine has it, until ctx ends.
+// Acquire locks an id, such as that of a version. It waits while another goroutine has locked it. The only error is that of ctx, after
+// which nothing is locked.
 func (c *Claims) Acquire(ctx context.Context, id string) error {
 	for {
 		wait := c.TryAcquire(id)
@@ -40,7 +42,7 @@ func (c *Claims) Acquire(ctx context.Context, id string) error {
 	}
 }
 
-// Release unlocks an id that the caller has locked, and wakes the goroutines that wait for it.
+// Release unlocks an id that the caller has locked, and wakes the goroutines that wait for it. It panics if the id is not locked.
 func (c *Claims) Release(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,9 +25,10 @@ const (
 	wrongFor   = 6 * time.Hour
 )
 
-// fetchVerified downloads a release into file and verifies it. If the bytes are wrong, it downloads them again, at once and then after a
-// while. came has the last wrong hash, and counts how often it came; fetchVerified updates it. Once the same wrong bytes have come several
-// times over hours from an upstream that serves other packages, the error is a *sources.Refusal.
+// fetchVerified downloads the release of the task t from its upstream into file, and verifies the bytes. If they are wrong, it downloads
+// them again, at once and then after a while, three times at most. came has the last wrong hash, and counts how often it came;
+// fetchVerified updates it. Once the same wrong bytes have come several times over hours from an upstream that serves other packages, the
+// error is a *sources.Refusal. fetchVerified reports the outcomes to the upstream's circuit breaker.
 func (pb *Publisher) fetchVerified(ctx context.Context, t Task, file *os.File, came *views.WrongBytes) (*sources.Fetched, error) {
 	for try := 1; ; try++ {
 		got, err := pb.options.Sources.ForPackage(t.Pkg).Fetch(ctx, t.Pkg, t.Pkg.Autoupdate.Target, t.Version, file)
@@ -63,7 +64,8 @@ func (pb *Publisher) fetchVerified(ctx context.Context, t Task, file *os.File, c
 	}
 }
 
-// isErrorPage reports whether a download is a page in HTML or JSON instead of an archive.
+// isErrorPage reports whether a downloaded file is a page in HTML or JSON instead of an archive: its first character besides white space is
+// < or {.
 func isErrorPage(file *os.File) bool {
 	head := make([]byte, 64)
 	n, _ := file.ReadAt(head, 0)
@@ -71,7 +73,7 @@ func isErrorPage(file *os.File) bool {
 	return len(text) > 0 && (text[0] == '<' || text[0] == '{')
 }
 
-// describeWrong returns the end of a sentence that says how often the same wrong bytes came, and since when.
+// describeWrong returns the end of a sentence about a failed download: how often upstream sent the same wrong bytes, and since when.
 func describeWrong(w views.WrongBytes) string {
 	return fmt.Sprintf("; seen %s since %s", english.Plural(w.Times, "time", ""), w.First.UTC().Format(time.DateTime))
 }

@@ -48,7 +48,9 @@ type pendingImport struct {
 	skipped map[string]bool // the reasons why entries of the list are not regular files
 }
 
-// MissingContents returns the contents that an import of the release needs and the store does not have.
+// MissingContents returns the hashes of the contents that an import of the release needs and the store does not have; the sender sends
+// these with [Publisher.Import]. It returns an error if the release cannot be imported, such as a version that is published. A refusal by
+// the package's policy is recorded in the log.
 func (pb *Publisher) MissingContents(ctx context.Context, r ImportRequest) ([]kvstore.Hash, error) {
 	in, err := pb.planImport(ctx, r)
 	if err != nil {
@@ -69,8 +71,9 @@ func (pb *Publisher) MissingContents(ctx context.Context, r ImportRequest) ([]kv
 	return missing, nil
 }
 
-// Import publishes a version of a package from a list of files, by the same rules and in the same log as one from npm. It
-// reads the contents that the store does not have from contents, to the end. If it fails, it leaves no trace of the version.
+// Import publishes a version of a package from a list of files, by the same rules and in the same log as one from npm. It reads the
+// contents that r.Contents names from contents, one behind the other, to the end. It fails at once if another goroutine is publishing the
+// version. After an error the version is as it was before, except that the log may have a refusal by the package's policy.
 func (pb *Publisher) Import(ctx context.Context, r ImportRequest, contents io.Reader) error {
 	in, err := pb.planImport(ctx, r)
 	if err != nil {
@@ -102,7 +105,8 @@ func (pb *Publisher) Import(ctx context.Context, r ImportRequest, contents io.Re
 	return nil
 }
 
-// publishImport publishes the release from the received contents and from those in the store.
+// publishImport publishes a checked import and returns the manifest. It takes the files' contents from received, by hash, or else from the
+// store, and returns an error if neither has one. It records the package in the log if its JSON is new.
 func (pb *Publisher) publishImport(ctx context.Context, in *pendingImport, received map[kvstore.Hash]*io.SectionReader) (*logs.Manifest, error) {
 	pins := pb.store.Pin() // what is stored now stays until publication has pinned it
 	defer pins.Release()
@@ -135,8 +139,8 @@ func (pb *Publisher) publishImport(ctx context.Context, in *pendingImport, recei
 	})
 }
 
-// planImport checks a request against the catalogue, the log and the limits. It changes nothing, except that the log has an
-// entry of an import that the policy of the package does not allow.
+// planImport checks a request against the catalogue, the log, the limits of archives, and the policy of the package, and returns the
+// contents that publication needs. It changes nothing, except that the log gets an entry of an import that the policy does not allow.
 func (pb *Publisher) planImport(ctx context.Context, r ImportRequest) (*pendingImport, error) {
 	p, err := pb.LookupPackage(r.Package)
 	if err != nil {
@@ -167,7 +171,8 @@ func (in *pendingImport) wrapError(err error) error {
 	return fmt.Errorf("%s %s was not imported: %w", in.Package, in.Version, err)
 }
 
-// newSource returns the list of files as an archive; open returns the content of a file.
+// newSource returns the request's list of files in the form of an archive. open returns the content of a file when a reader of the archive
+// reads it.
 func (in *pendingImport) newSource(open func(ImportFile) (io.ReadCloser, error)) archive.Source {
 	entries := make([]archive.Entry, len(in.Files))
 	for i, f := range in.Files {
@@ -176,7 +181,7 @@ func (in *pendingImport) newSource(open func(ImportFile) (io.ReadCloser, error))
 	return archive.List(entries, func(i int) (io.ReadCloser, error) { return open(in.Files[i]) })
 }
 
-// openNothing is the open function of an archive of which only names are read.
+// openNothing always returns an error. It opens the files of an archive of which only the names are read.
 func openNothing(ImportFile) (io.ReadCloser, error) {
 	return nil, errors.New("the contents have yet to arrive")
 }
@@ -205,7 +210,7 @@ func (in *pendingImport) checkSelection(plan *packages.Plan) error {
 	return nil
 }
 
-// hasTopFolder reports whether all files are below one folder.
+// hasTopFolder reports whether all files of the request are in the same top folder, as in an archive made by npm pack.
 func (in *pendingImport) hasTopFolder() bool {
 	top := ""
 	for i, f := range in.Files {
@@ -218,8 +223,9 @@ func (in *pendingImport) hasTopFolder() bool {
 	return top != ""
 }
 
-// findNeeded finds the contents that publication reads, those of the selected files and of files that describe the release, and
-// why other entries are no regular files.
+// findNeeded stores in in.needed the files whose contents publication reads, one for each content: selected files, and those that describe
+// the release (README, package.json). It stores in in.skipped the reasons why entries are no regular files. It returns an error if the list
+// exceeds the limits of archives, or gives one content two sizes.
 func (in *pendingImport) findNeeded(ctx context.Context, plan *packages.Plan) error {
 	sizes := make(map[kvstore.Hash]int64)
 	i := 0
@@ -245,8 +251,9 @@ func (in *pendingImport) findNeeded(ctx context.Context, plan *packages.Plan) er
 	})
 }
 
-// receiveContents writes the contents that follow the request into a file, one behind the other, and returns them by hash. It
-// takes only needed contents, each once, so the limits of the list bound what it writes.
+// receiveContents copies the contents that the request announces from contents into a file, one behind the other, and returns readers of
+// them by hash. It refuses a content that the release does not need or that came before, so the limits of the list bound what it writes,
+// and it refuses further bytes at the end.
 func (in *pendingImport) receiveContents(file *os.File, contents io.Reader) (map[kvstore.Hash]*io.SectionReader, error) {
 	needed := make(map[kvstore.Hash]ImportFile)
 	for _, f := range in.needed {
@@ -275,7 +282,7 @@ func (in *pendingImport) receiveContents(file *os.File, contents io.Reader) (map
 	return received, nil
 }
 
-// receiveContent appends the content of one file to another file, and verifies its hash.
+// receiveContent copies the next f.Size bytes of contents, which are the content of the file f, to a writer, and verifies their hash.
 func receiveContent(to io.Writer, f ImportFile, contents io.Reader) error {
 	sum := sha256.New()
 	n, err := io.CopyN(io.MultiWriter(to, sum), contents, f.Size)
@@ -291,5 +298,5 @@ func receiveContent(to io.Writer, f ImportFile, contents io.Reader) error {
 	return nil
 }
 
-// quotePath quotes and shortens a path for a message.
+// quotePath returns a path in quotes, shortened to 150 bytes, for a message.
 func quotePath(path string) string { return fmt.Sprintf("%q", text.Short(path, maxPath)) }

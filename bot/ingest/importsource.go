@@ -14,15 +14,17 @@ import (
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
-// An Importer imports releases: a [Bot], or a client of the process that has one.
+// An Importer imports releases: a [Publisher], or a client of the process that has one.
 type Importer interface {
+	// MissingContents returns the hashes of the contents that the release needs and the importer's store does not have.
 	MissingContents(context.Context, ImportRequest) ([]kvstore.Hash, error)
-	// Import reads the contents to the end.
+	// Import publishes the release. It reads from contents, to the end, the contents that r.Contents names, in this order.
 	Import(ctx context.Context, r ImportRequest, contents io.Reader) error
 }
 
-// SendRelease imports the files of a source as a version of a package; override is that of an [ImportRequest]. It reads the source twice: the first time for the list
-// of its files, the second time for the contents that the importer does not have.
+// SendRelease imports the files of a source, such as a folder or an archive, as a version of a package, through the importer to. override
+// is an operator's reason to publish the release without the attestation that the package requires; "" for none. SendRelease reads the
+// source twice: the first time for the list of its files, the second time for the contents that the importer does not have.
 func SendRelease(ctx context.Context, to Importer, name, version, override string, source archive.Source) error {
 	r := ImportRequest{Package: name, Version: version, Override: override}
 	var err error
@@ -50,7 +52,8 @@ func SendRelease(ctx context.Context, to Importer, name, version, override strin
 	return err
 }
 
-// listFiles reads a source, and returns its files with their hashes, and the entries that are no regular files with the reasons.
+// listFiles reads a source, and returns its regular files with their SHA-256 hashes, and its other entries, such as links, with the reason
+// why they are none.
 func listFiles(ctx context.Context, source archive.Source) ([]ImportFile, error) {
 	files := []ImportFile{}
 	skipped, regular := make(map[string]bool), make(map[string]bool)
@@ -77,7 +80,8 @@ func listFiles(ctx context.Context, source archive.Source) ([]ImportFile, error)
 	return slices.DeleteFunc(files, func(f ImportFile) bool { return f.Skipped != "" && regular[f.Path] }), err
 }
 
-// sortByFiles returns each of the hashes once, in the order of the files that have these contents.
+// sortByFiles returns each of the hashes once, in the order in which files has contents with these hashes. It leaves out a hash that no
+// file has.
 func sortByFiles(files []ImportFile, hashes []kvstore.Hash) []kvstore.Hash {
 	wanted := make(map[kvstore.Hash]bool)
 	for _, hash := range hashes {

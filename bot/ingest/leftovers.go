@@ -12,8 +12,8 @@ import (
 // work, and stays where it ended without tidying up.
 var uncleanKey = kvstore.Key("bot unclean")
 
-// markUnclean stores a mark that contents without a release may be left if the process ends. If an earlier process has left its mark, it
-// sets pb.leftovers, so that [Publisher.RemoveLeftovers] looks for them.
+// markUnclean stores a mark that says: if the process ends without [Publisher.Close], contents may be stored that no release names. If an
+// earlier process has left this mark, markUnclean sets pb.leftovers, so that [Publisher.RemoveLeftovers] looks for such contents.
 func (pb *Publisher) markUnclean() error {
 	switch _, err := pb.store.Get(kvstore.Meta, uncleanKey); {
 	case err == nil:
@@ -28,7 +28,8 @@ func (pb *Publisher) markUnclean() error {
 	return batch.Commit()
 }
 
-// markClean deletes the mark that markUnclean stored, unless contents are left over.
+// markClean deletes the mark that markUnclean stored, so that the next process does not look for contents without a release. It keeps the
+// mark if this process may have left such contents itself.
 func (pb *Publisher) markClean() error {
 	if pb.leftovers.Load() {
 		return nil
@@ -39,8 +40,8 @@ func (pb *Publisher) markClean() error {
 	return batch.Commit()
 }
 
-// RemoveLeftovers deletes the contents of interrupted and failed releases, which no release names. It does nothing unless such contents may
-// exist, and logs errors. After an error the next call tries again.
+// RemoveLeftovers deletes the contents that no release names, which interrupted and failed publications have left. It does nothing unless
+// such contents may exist. It logs errors; after one, the next call tries again. Only one call runs at a time.
 func (pb *Publisher) RemoveLeftovers(ctx context.Context) {
 	pb.collects.Lock()
 	defer pb.collects.Unlock()

@@ -29,7 +29,8 @@ var (
 	ErrInHand = errors.New("it is being published right now")
 )
 
-// CheckWanted returns nil if a version may be requested from another origin, else [ErrStays].
+// CheckWanted returns nil if a version may be requested from another origin: the catalogue has its package, and the version was neither
+// published nor refused here. Else it returns [ErrStays], or an error of the store.
 func (pb *Publisher) CheckWanted(name, version string) error {
 	c := pb.current.Load()
 	if c == nil || !packages.ValidVersion(version) {
@@ -64,9 +65,10 @@ type Mirroring struct {
 	pins    *kvstore.Pins
 }
 
-// Mirror starts to publish a release of another origin: it locks the version and pins its contents. The error is [ErrStays] if the version
-// must not be requested there, and [ErrInHand] if another goroutine is publishing it. The caller closes the result.
-func (pb *Publisher) Mirror(name, version string) (*Mirroring, error) {
+// StartMirroring begins to publish a release of another origin: it locks the version, so that no other goroutine publishes it, and returns
+// an object that receives the files and the manifest. The error is [ErrStays] if the version must not be requested there, and [ErrInHand]
+// if another goroutine is publishing it. The caller closes the result.
+func (pb *Publisher) StartMirroring(name, version string) (*Mirroring, error) {
 	if err := pb.CheckWanted(name, version); err != nil {
 		return nil, err
 	}
@@ -81,14 +83,15 @@ func (pb *Publisher) Mirror(name, version string) (*Mirroring, error) {
 	return &Mirroring{pb, p, version, pb.store.Pin()}, nil
 }
 
-// Close unpins the contents and unlocks the version, so that others may publish it.
+// Close ends the work on a mirrored release, published or not. It unlocks the version, so that others may publish it, and allows the
+// deletion of stored contents that no release names.
 func (m *Mirroring) Close() {
 	m.pins.Release()
 	m.bot.claims.Release(ReleaseID(m.pkg.Name, m.version))
 }
 
 // StoreFile stores data, the content of a file that the caller has verified, and returns its hash. It waits until the budget has memory for
-// it.
+// the compression. The content is protected from deletion until [Mirroring.Close].
 func (m *Mirroring) StoreFile(ctx context.Context, data []byte) (kvstore.Hash, error) {
 	leave, err := m.bot.options.Budget.AcquireFile(ctx, ReleaseID(m.pkg.Name, m.version), true, coding.Memory(coding.Brotli, coding.Quick, int64(len(data))), 0)
 	if err != nil {
@@ -99,8 +102,8 @@ func (m *Mirroring) StoreFile(ctx context.Context, data []byte) (kvstore.Hash, e
 	return m.bot.storeContent(m.pins, data)
 }
 
-// IsModule reports whether a file of the release is an ES module, by its path and its content data. Origins with cdnjs's API do not say
-// that. An error means that it could not be found out now.
+// IsModule reports whether a file of the release is an ES module, by its path and its content data, which a child process parses. It is for
+// origins with cdnjs's API, which do not say that. An error means that it could not be found out now.
 func (m *Mirroring) IsModule(ctx context.Context, path string, data []byte) (bool, error) {
 	if !needsFormat(path, data) {
 		return false, nil
@@ -117,9 +120,9 @@ func (m *Mirroring) IsModule(ctx context.Context, path string, data []byte) (boo
 // npmTimeout is how long a release waits to be compared with npm before it is published.
 const npmTimeout = 30 * time.Second
 
-// Publish publishes the release with the given manifest, whose files are all stored, and returns the manifest that it published. mirror
-// says who vouches for the files. If only the origin does and npm responds in time, Publish compares the release with npm's first, and
-// publishes npm's files if they differ.
+// Publish publishes the mirrored release with the given manifest, whose files are all stored, and returns the manifest that it published.
+// mirror names the origin and says what proves that the files are upstream's. If nothing but the origin vouches for them, Publish compares
+// the release with npm's first, for 30 seconds at most, and publishes npm's own release if the bytes of a file differ.
 func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror logs.Mirror) (*logs.Manifest, error) {
 	b := m.bot
 	if err := b.Register(ctx, m.pkg); err != nil {
@@ -160,7 +163,8 @@ func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror
 // cdnjsType is the type of source of a release that was listed by an origin with cdnjs's API.
 const cdnjsType = "cdnjs"
 
-// completeManifest sets the default file of a manifest, and lists the paths in it that differ only in letter case.
+// completeManifest sets the default file in a manifest that an origin with cdnjs's API has listed. It also lists the paths in it that
+// differ only in case or Unicode form, with a note about them.
 func (m *Mirroring) completeManifest(manifest *logs.Manifest) {
 	paths := make([]string, len(manifest.Files))
 	for i, f := range manifest.Files {
@@ -172,8 +176,9 @@ func (m *Mirroring) completeManifest(manifest *logs.Manifest) {
 	}
 }
 
-// assembleFromNpm downloads npm's release of a version, and stores its contents, which pins protects. It returns the manifest and an entry
-// that has only the evidence (signature, provenance, minifier). It publishes nothing.
+// assembleFromNpm downloads npm's release of a version, and stores its contents, which pins protects from deletion. It returns the
+// manifest, and a log entry in which only the evidence is set: the registry's signature, the provenance, and the program that minified
+// files. It publishes nothing.
 func (pb *Publisher) assembleFromNpm(ctx context.Context, p *packages.Package, version string, pins *kvstore.Pins) (*logs.Manifest, logs.Entry, error) {
 	from, ok := pb.options.Sources.ForPackage(p).(sources.NpmSource)
 	if !ok {
@@ -213,8 +218,8 @@ func (pb *Publisher) assembleFromNpm(ctx context.Context, p *packages.Package, v
 	return manifest, entry, err
 }
 
-// compareFiles compares a release of another origin with upstream's: same is the number of upstream's files with the same bytes, other the paths with
-// other bytes.
+// compareFiles compares a release of another origin with npm's own release, by the files that both have and that npm's tarball has itself
+// (not minified or built here). same is the number of those with the same bytes, and other the sorted paths of those with other bytes.
 func compareFiles(mirrored, own *logs.Manifest) (same int, other []string) {
 	files := make(map[string]kvstore.Hash, len(mirrored.Files))
 	for _, f := range mirrored.Files {
@@ -233,8 +238,9 @@ func compareFiles(mirrored, own *logs.Manifest) (same int, other []string) {
 	return same, other
 }
 
-// ReconcileWithNpm compares a release for which only another origin vouches with npm's. If they are equal, the log says so; if not, the release is
-// withdrawn and npm's published. It reports whether nothing is left to compare.
+// ReconcileWithNpm compares a published release for which only another origin vouches with npm's release, which it downloads. If the bytes
+// are equal, the log says so. If not, the release is withdrawn, and npm's is published in its place if the package's policy allows that.
+// resolved is true if no later call is needed, also if the release does not exist or was withdrawn.
 func (pb *Publisher) ReconcileWithNpm(ctx context.Context, name, version string) (resolved bool, err error) {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -286,7 +292,7 @@ func (pb *Publisher) ReconcileWithNpm(ctx context.Context, name, version string)
 	return err == nil, err
 }
 
-// checkUnchanged returns an error if a version has changed since it was read.
+// checkUnchanged returns an error if the log has a newer entry about the version than was, its row that the caller has read before.
 func (pb *Publisher) checkUnchanged(was views.Version) error {
 	v, err := views.LookupVersion(pb.store, was.Package, was.Version)
 	if err == nil && v.Entry != was.Entry { // each change is an entry
@@ -323,9 +329,9 @@ func (pb *Publisher) replaceMirrored(v views.Version, mirrored, own *logs.Manife
 	return nil
 }
 
-// WithdrawMirrored withdraws a release because its origin has withdrawn it. withdrawnAt is when the origin did so or, if that is not known,
-// when the bot was notified. WithdrawMirrored does nothing if an operator has restored the release here at that time or later. The log
-// entry has the current time.
+// WithdrawMirrored withdraws a mirrored release because its origin has withdrawn it. withdrawnAt is when the origin did so or, if that is
+// not known, when the bot was notified. WithdrawMirrored does nothing if the release is withdrawn, or if an operator has restored it here
+// at that time or later. The log entry has the current time.
 func (pb *Publisher) WithdrawMirrored(name, version string, withdrawnAt time.Time, reason string) error {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if err != nil || v.Withdrawn != nil {
@@ -341,9 +347,9 @@ func (pb *Publisher) WithdrawMirrored(name, version string, withdrawnAt time.Tim
 // errErased says that files of a release are not here any more.
 var errErased = errors.New("its files were erased here")
 
-// RestoreMirrored restores a release that [Publisher.WithdrawMirrored] has withdrawn, because its origin serves the manifest again. It does
-// nothing if an operator has withdrawn the release, if the manifest differs, if files of it were erased, or if the package JSON requires an
-// attestation.
+// RestoreMirrored restores a release that [Publisher.WithdrawMirrored] has withdrawn, because its origin serves the manifest with that hash
+// again. reason is for the log. RestoreMirrored does nothing and returns nil if an operator has withdrawn the release, if the hash is not
+// that of its manifest, if files of it were erased, or if the package JSON requires an attestation.
 func (pb *Publisher) RestoreMirrored(name, version string, manifest kvstore.Hash, reason string) error {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if err != nil || v.Withdrawn == nil || v.Manifest != manifest {
@@ -362,7 +368,7 @@ func (pb *Publisher) RestoreMirrored(name, version string, manifest kvstore.Hash
 	pins := pb.store.Pin()
 	defer pins.Release()
 	err = pb.followOrigin(v, logs.Restored, reason, func(m *logs.Manifest) error {
-		if erased, err := Erased(pb.store, name, version); err != nil || erased {
+		if erased, err := IsErased(pb.store, name, version); err != nil || erased {
 			return cmp.Or(err, errErased)
 		}
 		for _, f := range m.Files {
@@ -379,8 +385,9 @@ func (pb *Publisher) RestoreMirrored(name, version string, manifest kvstore.Hash
 	return err
 }
 
-// followOrigin withdraws or restores a release, as kind says, and records the reason in the log. It returns an error if v has changed since
-// it was read, or the error of allowed, which may be nil and runs in the same update.
+// followOrigin withdraws or restores the mirrored release v here, because its origin did so or because npm has other bytes. kind is
+// logs.Withdrawn or logs.Restored, and reason is for the log. followOrigin returns an error if the log has a newer entry about the version
+// than v. allowed may be nil; its error prevents the change, and it runs in the same transaction.
 func (pb *Publisher) followOrigin(v views.Version, kind logs.Kind, reason string, allowed func(*logs.Manifest) error) error {
 	m, err := logs.ReadManifest(pb.store, v.Manifest)
 	if err != nil {

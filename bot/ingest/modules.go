@@ -8,8 +8,9 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// buildModules adds to the manifest the ES modules that the package JSON asks for. Without modules the release is published all the same, and
-// a note says why.
+// buildModules builds the ES modules that the package JSON asks for, stores them, and adds them to the manifest, with a record of how they
+// were built. It does nothing for a release that is not from npm. If they cannot be built, the release is published all the same, and a
+// note says why.
 func (a *assembly) buildModules(ctx context.Context) error {
 	u := a.pkg.Autoupdate
 	if u == nil || u.Modules == nil || a.pendingRelease.source.Type != "npm" {

@@ -11,9 +11,9 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// isModule reports whether the file source of a release is an ES module, by its content data, so that its tag can say so. A script that is
-// too large, or does not parse, counts as a classic script. An error means that the release is to be tried again later. release is the id
-// for the child process.
+// isModule reports whether a file of a release is an ES module. source is the file's path and data its content; release identifies the
+// release, which has a child process of its own for parsing. A script that is too large, or does not parse, counts as a classic script. An
+// error means that the release is to be tried again later.
 func (b *pipeline) isModule(ctx context.Context, release, source string, data []byte) (bool, error) {
 	if !needsFormat(source, data) {
 		return false, nil
@@ -31,8 +31,8 @@ type pipeline struct {
 	minifiers *worker.Pool
 }
 
-// newPipeline returns a pipeline with at most that many minifying jobs and child processes at once. There is a child for each release under way, so that
-// none ends between two files of its release.
+// newPipeline returns a pipeline: a limit of o.Workers files that are processed at once, and a pool of child processes. At most minifiers
+// jobs run at once, in at most children processes. With a child for each release under way, none ends between two files of its release.
 func newPipeline(o Options, minifiers, children int) *pipeline {
 	return &pipeline{
 		cpu: semaphore.NewWeighted(int64(o.Workers)),
@@ -43,7 +43,8 @@ func newPipeline(o Options, minifiers, children int) *pipeline {
 	}
 }
 
-// freshWorkers returns how many of the workers fresh releases have for themselves, which is a quarter and at least one.
+// freshWorkers returns how many child processes only fresh releases have, those that appeared since their package was first polled: a
+// quarter of the workers, and at least one.
 func freshWorkers(workers int) int { return max(1, workers/4) }
 
 // FreshDownloads are the downloads, beside those of the options, that only fresh releases get.

@@ -18,10 +18,10 @@ import (
 // overrideHint ends a refusal.
 const overrideHint = "`--without-provenance REASON` publishes it nevertheless, and the log says so"
 
-// satisfyPolicy checks found, the attestation of a release's build (nil for none), against the policy of its package. It returns the
-// provenance for the log entry, with the repository that is required. override is an operator's reason to publish the release although it
-// does not satisfy the policy; "" for none. Otherwise such a release is a *sources.Refusal, or another error if its attestation could not
-// be fetched, so that it is tried again.
+// satisfyPolicy checks whether the attestation of a release's build is from the repository that the policy of its package requires. found
+// is the attestation; nil for none. It returns the provenance for the log entry, with the required repository; found itself for a package
+// without a policy. override is an operator's reason to publish the release although it does not satisfy the policy; "" for none. Otherwise
+// the error is a *sources.Refusal or, if the attestation could not be fetched, one after which the release is tried again.
 func satisfyPolicy(p *packages.Package, found *logs.Provenance, override string) (*logs.Provenance, error) {
 	required := p.Provenance.Required()
 	if required == "" {
@@ -52,8 +52,9 @@ func satisfyPolicy(p *packages.Package, found *logs.Provenance, override string)
 	return nil, sources.Refusef("the package JSON requires a build from %s, and nothing proves that: provenance %s; %s", required, checked, overrideHint)
 }
 
-// CheckRestored returns an error unless a withdrawn release has the attestation that its package requires now. override is an operator's
-// reason to restore it nevertheless; "" for none. It returns the provenance for the log entry, nil for a package without a policy.
+// CheckRestored returns an error unless a withdrawn release was published with the attestation that its package requires now. override is
+// an operator's reason to restore the release nevertheless; "" for none. It returns the provenance for the log entry, nil for a package
+// without a policy.
 func CheckRestored(store *kvstore.Store, name, version, override string) (*logs.Provenance, error) {
 	required, err := requiredRepository(store, name)
 	if err != nil || required == "" {
@@ -77,7 +78,8 @@ func CheckRestored(store *kvstore.Store, name, version, override string) (*logs.
 	return checked, nil
 }
 
-// requiredRepository returns the repository from which the stored JSON of a package requires its releases to be built, "" for none.
+// requiredRepository returns the repository from which releases of a package must be built, according to the package JSON that was recorded
+// last. It returns "" if that requires none, is not valid any more, or does not exist.
 func requiredRepository(store *kvstore.Store, name string) (string, error) {
 	known, err := views.LookupPackage(store, name)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -93,8 +95,8 @@ func requiredRepository(store *kvstore.Store, name string) (string, error) {
 	return p.Provenance.Required(), nil
 }
 
-// checkPolicyUnchanged returns an error if the catalogue requires another repository for a package than the one that the provenance in an
-// entry satisfied.
+// checkPolicyUnchanged returns an error if the catalogue requires the package's releases to be built from another repository than the one
+// for which e.Provenance was checked. e is the log entry that is about to publish the release.
 func (pb *Publisher) checkPolicyUnchanged(e logs.Entry) error {
 	p, ok := pb.Catalogue().Get(e.Package)
 	if !ok {
@@ -110,7 +112,8 @@ func (pb *Publisher) checkPolicyUnchanged(e logs.Entry) error {
 	return nil
 }
 
-// comparePolicies returns how a package JSON changes the provenance policy of the stored one.
+// comparePolicies returns how the package JSON p changes the repository that known, the recorded JSON, requires for builds. The result is
+// zero if it does not change.
 func comparePolicies(known views.Package, p *packages.Package) logs.PolicyChange {
 	change := logs.PolicyChange{New: p.Provenance.Required()}
 	if before, err := packages.Parse(packages.Path(p.Name), known.JSON); err == nil {
@@ -122,9 +125,9 @@ func comparePolicies(known views.Package, p *packages.Package) logs.PolicyChange
 	return change
 }
 
-// refuseImport returns an error for an import that the policy of the package does not allow, and nil for others. override is an operator's
-// reason to allow it; "" for none. It records the refusal in the log, unless the version has a state already, such as that of a release
-// which the bot is going to fetch.
+// refuseImport returns a refusal for an import into a package that requires an attestation, and nil for other packages: an imported release
+// has none. override is an operator's reason to allow the import; "" for none. refuseImport records the refusal in the log, unless the
+// version has a state already, such as that of a release which the bot is going to fetch.
 func (pb *Publisher) refuseImport(ctx context.Context, p *packages.Package, version, override string) error {
 	_, refusal := satisfyPolicy(p, nil, override)
 	if refusal == nil {
@@ -144,12 +147,12 @@ func (pb *Publisher) refuseImport(ctx context.Context, p *packages.Package, vers
 	return refusal
 }
 
-// NeedsAttestation reports whether only npm's own release may be published: its package has a policy, and no other origin has
-// the attestations for it.
+// NeedsAttestation reports whether the package JSON requires an attestation of the build. Other origins have none, so only npm's own
+// release may be published then; see [Mirroring.PublishFromNpm].
 func (m *Mirroring) NeedsAttestation() bool { return m.pkg.Provenance.Required() != "" }
 
-// PublishFromNpm publishes npm's own release in place of one from another origin. If it must not be published, PublishFromNpm records the
-// refusal and returns it.
+// PublishFromNpm downloads and publishes npm's own release of the version, in place of the one from another origin, in 30 seconds at most.
+// If that must not be published either, PublishFromNpm records the refusal in the log and returns it.
 func (m *Mirroring) PublishFromNpm(ctx context.Context) error {
 	b := m.bot
 	if err := b.Register(ctx, m.pkg); err != nil {

@@ -80,7 +80,8 @@ type Publisher struct {
 	collects  sync.Mutex // held by the goroutine in RemoveLeftovers
 }
 
-// New returns a publisher, and deletes the downloads that an earlier process left in o.TempDir. It sets the pools of o.Budget.
+// New returns a publisher, and deletes the downloads that an earlier process left in o.TempDir. It sets o.Budget.Minifiers and
+// o.Budget.Fresh to its pools of child processes, so that the budget can end idle ones.
 func New(o Options) (*Publisher, error) {
 	if err := emptyTempDir(o.TempDir); err != nil {
 		return nil, fmt.Errorf("couldn't empty %s: %w", o.TempDir, err)
@@ -101,7 +102,8 @@ func New(o Options) (*Publisher, error) {
 	return p, nil
 }
 
-// Close ends the child processes, and records that no contents are left over. No other method may be running or follow.
+// Close ends the child processes, and records that no contents without a release are left over, unless some may be. No other method may be
+// running or follow.
 func (pb *Publisher) Close() {
 	pb.backlog.minifiers.Close()
 	pb.fresh.minifiers.Close()
@@ -110,21 +112,22 @@ func (pb *Publisher) Close() {
 	}
 }
 
-// Minifiers returns the pool that minifies files of releases, for audits that minify them again.
+// Minifiers returns the pool of child processes that minifies files of releases, for audits that minify published files again. It is not
+// the pool for fresh releases.
 func (pb *Publisher) Minifiers() *worker.Pool { return pb.backlog.minifiers }
 
-// CurrentCatalogue returns the catalogue in use, nil while none is known.
+// CurrentCatalogue returns the catalogue in use, nil while none was set; [Publisher.Catalogue] returns an empty one then.
 func (pb *Publisher) CurrentCatalogue() *packages.Catalogue { return pb.current.Load() }
 
 // UseCatalogue replaces the catalogue in use. It records nothing in the log; see [Publisher.RegisterCatalogue].
 func (pb *Publisher) UseCatalogue(c *packages.Catalogue) { pb.current.Store(c) }
 
-// TakeRefill reports whether a new package needs another release in place of a refused one. It clears this, so that the next call returns
-// false.
+// TakeRefill reports whether a package, of which the first releases are still to be published, needs another release in place of a refused
+// one. It clears this, so that the next call returns false.
 func (pb *Publisher) TakeRefill(pkg string) bool {
 	_, ok := pb.refills.LoadAndDelete(pkg)
 	return ok
 }
 
-// ClearRefills forgets for all packages that they need another release in place of a refused one.
+// ClearRefills has [Publisher.TakeRefill] return false for all packages until another release is refused.
 func (pb *Publisher) ClearRefills() { pb.refills.Clear() }

@@ -15,8 +15,9 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Regenerate fetches a published release again, and stores the contents that the package JSON of its time selects and makes, so that lost
-// ones are there again. It publishes nothing. It returns the bytes of the archive, 0 if the release was not fetched.
+// Regenerate fetches a published release, of which w names the log entry and the manifest, from its upstream again. It stores the contents
+// that the package JSON of that time selects and makes, so that lost ones are there again. It publishes nothing. size is that of the
+// downloaded archive in bytes, 0 if nothing was downloaded. The error wraps fs.ErrNotExist if upstream does not have the release any more.
 func (pb *Publisher) Regenerate(ctx context.Context, w replication.Wanted) (size int64, err error) {
 	if err := pb.releasing.Acquire(ctx, 1); err != nil {
 		return 0, err
@@ -38,7 +39,7 @@ func (pb *Publisher) Regenerate(ctx context.Context, w replication.Wanted) (size
 	if w.Manifest != nil {
 		target = w.Manifest.Source.Name
 	}
-	v, err := findOrigin(ctx, source, target, w)
+	v, err := findUpstreamVersion(ctx, source, target, w)
 	if err != nil {
 		return 0, err
 	}
@@ -65,12 +66,13 @@ func (pb *Publisher) Regenerate(ctx context.Context, w replication.Wanted) (size
 	if err != nil {
 		return size, err
 	}
-	return size, pb.keepManifests(pins, manifest)
+	return size, pb.storeManifestVariants(pins, manifest)
 }
 
-// keepManifests stores a manifest as a content, in the four variants that versions of Larder would have written: with or without what it
-// says about the release, and with or without the tree of the commit.
-func (pb *Publisher) keepManifests(pins *kvstore.Pins, manifest *logs.Manifest) error {
+// storeManifestVariants stores a manifest as a content, in the four variants that versions of Larder would have written, because it is not
+// known which one the log names. The variants have the description of the release (README, dependencies, modules) or not, and the hash of
+// the commit's tree or not.
+func (pb *Publisher) storeManifestVariants(pins *kvstore.Pins, manifest *logs.Manifest) error {
 	for _, about := range []*logs.About{manifest.About, nil} {
 		for _, tree := range []string{manifest.Source.Tree, ""} {
 			variant := *manifest
@@ -87,8 +89,9 @@ func (pb *Publisher) keepManifests(pins *kvstore.Pins, manifest *logs.Manifest) 
 	return nil
 }
 
-// findOrigin returns the version of upstream that a release was published from, or an error that wraps fs.ErrNotExist if upstream has it no longer.
-func findOrigin(ctx context.Context, s sources.Source, target string, w replication.Wanted) (sources.Candidate, error) {
+// findUpstreamVersion returns the version at the source s from which a published release w was made. target is the package or repository
+// there. The error wraps fs.ErrNotExist if s does not have the version any more, or has another archive for it.
+func findUpstreamVersion(ctx context.Context, s sources.Source, target string, w replication.Wanted) (sources.Candidate, error) {
 	version := w.Entry.Version
 	if w.Manifest != nil && w.Manifest.Source.Commit != "" {
 		at := w.Manifest.Source

@@ -20,7 +20,7 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Catalogue returns the catalogue in use, an empty one while none is known.
+// Catalogue returns the catalogue in use. It returns an empty one while none was set; [Publisher.CurrentCatalogue] returns nil then.
 func (pb *Publisher) Catalogue() *packages.Catalogue {
 	if c := pb.current.Load(); c != nil {
 		return c
@@ -28,8 +28,8 @@ func (pb *Publisher) Catalogue() *packages.Catalogue {
 	return &packages.Catalogue{}
 }
 
-// LastValidPackage returns a package from the catalogue in use or, if its file there is not valid, from the JSON that was registered last.
-// ok is false if neither has it.
+// LastValidPackage returns a package from the catalogue in use or, if its file there is not valid, from the JSON that the log has of it. ok
+// is false if neither has a valid one, or if the package was removed from the catalogue.
 func (pb *Publisher) LastValidPackage(name string) (_ *packages.Package, ok bool) {
 	if p, ok := pb.Catalogue().Get(name); ok {
 		return p, true
@@ -42,7 +42,8 @@ func (pb *Publisher) LastValidPackage(name string) (_ *packages.Package, ok bool
 	return p, err == nil
 }
 
-// RegisterCatalogue records in the log which packages of a catalogue are new or changed, and which registered ones it no longer has.
+// RegisterCatalogue records in the log which packages of a catalogue are new or changed, and which recorded ones it no longer has. It does
+// not put the catalogue in use.
 func (pb *Publisher) RegisterCatalogue(ctx context.Context, c *packages.Catalogue) error {
 	if err := pb.Register(ctx, c.Packages()...); err != nil {
 		return err
@@ -64,7 +65,8 @@ func (pb *Publisher) RegisterCatalogue(ctx context.Context, c *packages.Catalogu
 // removedReason is why a version is refused that waited when its package was removed.
 const removedReason = "the catalogue has the package no more"
 
-// recordRemoval records that the catalogue no longer has a package. Its waiting releases are refused, and published ones stay.
+// recordRemoval records in the log that the catalogue no longer has a package. It also refuses the package's releases that wait for
+// publication; published ones stay.
 func (pb *Publisher) recordRemoval(ctx context.Context, known views.Package) error {
 	pins := pb.store.Pin()
 	defer pins.Release()
@@ -110,8 +112,8 @@ func (pb *Publisher) recordRemoval(ctx context.Context, known views.Package) err
 	return nil
 }
 
-// Register records in the log those packages whose JSON is new or has changed. Such a change may remove the reason of refusals, so Register
-// also schedules retries of the package's refused releases.
+// Register records in the log those of the given packages whose JSON is new or has changed. Such a change may remove the reason of
+// refusals, so Register also schedules retries of the package's refused releases.
 func (pb *Publisher) Register(ctx context.Context, all ...*packages.Package) error {
 	pins := pb.store.Pin()
 	defer pins.Release()
@@ -130,8 +132,9 @@ func (pb *Publisher) Register(ctx context.Context, all ...*packages.Package) err
 	})
 }
 
-// registerOne adds to the transaction what Register records of one package: the log entry, and the upstream's state. The caller holds
-// Records.Mu.
+// registerOne adds to the transaction what [Publisher.Register] records of one package: a log entry, and the upstream's state, which is
+// reset so that the package is polled at once. It does nothing if the JSON is recorded already. pins protects the stored JSON from
+// deletion. The caller holds the lock Records.Mu of the upstreams' states.
 func (pb *Publisher) registerOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Package) error {
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, p.JSON); err != nil {
@@ -188,7 +191,8 @@ func (pb *Publisher) registerOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Pa
 	return nil
 }
 
-// storeDiff stores the difference between two JSONs of a package and returns the content's hash, zero if the previous JSON cannot be read.
+// storeDiff stores the difference between the recorded JSON of a package, known, and the new one, p, as a content, and returns its hash. It
+// returns a zero hash if the recorded JSON cannot be read.
 func (pb *Publisher) storeDiff(pins *kvstore.Pins, known views.Package, p *packages.Package) (kvstore.Hash, error) {
 	before, err := pb.readPackageJSON(known)
 	if err != nil {
@@ -199,7 +203,7 @@ func (pb *Publisher) storeDiff(pins *kvstore.Pins, known views.Package, p *packa
 	return pb.storeContent(pins, fmt.Appendf(nil, "--- a/%[1]s\n+++ b/%[1]s\n%s", path, text.Diff(string(before), string(p.JSON))))
 }
 
-// readPackageJSON returns a package's JSON as it was written. The views have it without white space.
+// readPackageJSON returns the JSON of a recorded package as it was written, with white space, which the row p does not have.
 func (pb *Publisher) readPackageJSON(p views.Package) ([]byte, error) {
 	e, err := logs.ReadEntry(pb.store, p.Entry)
 	if err != nil {
@@ -212,7 +216,8 @@ func (pb *Publisher) readPackageJSON(p views.Package) ([]byte, error) {
 	return data, nil
 }
 
-// storeDetail stores a reason that is too long for a log entry and returns the content's hash, zero for a shorter one.
+// storeDetail stores the complete text of a reason that is too long for a log entry as a content, and returns its hash. It stores nothing
+// and returns a zero hash for a shorter one.
 func (pb *Publisher) storeDetail(pins *kvstore.Pins, reason string) (kvstore.Hash, error) {
 	whole := strings.ToValidUTF8(reason, "\uFFFD")
 	if len(whole) <= logs.MaxReason {

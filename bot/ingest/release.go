@@ -25,14 +25,16 @@ import (
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
-// Erased reports whether the files of a withdrawn release were erased, and it was neither restored nor published again since.
-func Erased(r kvstore.Reader, name, version string) (bool, error) {
+// IsErased reports whether the log says that the files of a withdrawn release were erased, and not that the release was restored or
+// published again since.
+func IsErased(r kvstore.Reader, name, version string) (bool, error) {
 	kinds := append([]logs.Kind{logs.Erased, logs.Restored}, logs.Publications...)
 	last, err := logs.Read(r, logs.Query{Package: name, Version: version, Kinds: kinds, Limit: 1})
 	return err == nil && len(last.Entries) > 0 && last.Entries[0].Kind == logs.Erased, err
 }
 
-// storeBundles stores the attestations of a release as contents, which pins protects. It returns the provenance with their hashes.
+// storeBundles stores the attestations of a release (of its build and its publication) as contents, which pins protects from deletion. It
+// returns the provenance for the log entry, with their hashes. It leaves out an attestation that is too large.
 func (pb *Publisher) storeBundles(pins *kvstore.Pins, a sources.Attested) (*logs.Provenance, error) {
 	found := a.Found
 	for _, bundle := range []struct {
@@ -50,7 +52,7 @@ func (pb *Publisher) storeBundles(pins *kvstore.Pins, a sources.Attested) (*logs
 	return &found, nil
 }
 
-// emptyTempDir creates the folder for downloads, or deletes the downloads in it.
+// emptyTempDir creates the folder for downloads, and deletes the downloads that an earlier process has left in it.
 func emptyTempDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -73,7 +75,7 @@ const (
 	ActorOperator = "operator"
 )
 
-// LookupPackage returns a package of the catalogue, or an error that says why it has none of that name.
+// LookupPackage returns a package of the catalogue in use, or an error for users that says why it has no valid one of that name.
 func (pb *Publisher) LookupPackage(name string) (*packages.Package, error) {
 	p, ok := pb.Catalogue().Get(name)
 	if !ok {
@@ -91,7 +93,8 @@ func (pb *Publisher) LookupPackage(name string) (*packages.Package, error) {
 	return p, nil
 }
 
-// CheckUnpublished returns an error if a version is not valid, or was published.
+// CheckUnpublished returns nil if a version was never published here. It returns an error for users if the version is malformed, published,
+// or withdrawn.
 func (pb *Publisher) CheckUnpublished(name, version string) error {
 	if !packages.ValidVersion(version) {
 		return fmt.Errorf("%q is not a version: letters, digits and . _ + - are allowed, a letter or digit first", version)
@@ -108,7 +111,8 @@ func (pb *Publisher) CheckUnpublished(name, version string) error {
 	}
 }
 
-// SuggestWord returns the end of an error message that suggests the word most similar to got, "" if none is.
+// SuggestWord returns the end of an error message, "; did you mean …?", with the one of words that is most similar to the misspelt word
+// got. It returns "" if none is similar.
 func SuggestWord(got string, words []string) string {
 	if best, ok := text.Nearest(got, words); ok {
 		return fmt.Sprintf("; did you mean %q?", best)
@@ -119,9 +123,10 @@ func SuggestWord(got string, words []string) string {
 // tempPattern names the files of downloads under way; never an upstream's name.
 const tempPattern = "download-*"
 
-// Release fetches and publishes one version, or records why not. If another goroutine is publishing it, Release does nothing and returns a
-// channel that is closed once that is done. The error is for problems that stop the bot; a release that failed or was refused is none.
-func (pb *Publisher) Release(ctx context.Context, t Task) (wait <-chan struct{}, err error) {
+// PublishTask fetches and publishes the version of the task t, or records why that failed. If another goroutine is publishing the version,
+// PublishTask does nothing and returns a channel that is closed once that is done. It waits while too many releases are under way, unless
+// t.Fresh. The error is for problems that stop the bot; a release that failed or was refused is none.
+func (pb *Publisher) PublishTask(ctx context.Context, t Task) (wait <-chan struct{}, err error) {
 	pb.Recover()
 	if wait := pb.claims.TryAcquire(t.ID()); wait != nil {
 		return wait, nil
@@ -136,7 +141,8 @@ func (pb *Publisher) Release(ctx context.Context, t Task) (wait <-chan struct{},
 	return nil, pb.releaseClaimed(ctx, t)
 }
 
-// releaseClaimed fetches and publishes a version that the goroutine has claimed, or records why not.
+// releaseClaimed fetches and publishes the version of the task t, which the calling goroutine has locked, or records why that failed. It
+// does nothing if the version has been published or refused meanwhile. The error is for problems that stop the bot.
 func (pb *Publisher) releaseClaimed(ctx context.Context, t Task) error {
 	state, err := views.LookupState(pb.store, t.Pkg.Name, t.Version.Name)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
@@ -168,9 +174,9 @@ func (pb *Publisher) releaseClaimed(ctx context.Context, t Task) error {
 // before that one waits like one that failed.
 const tooOften = 10
 
-// Recover puts the releases that an earlier process was publishing when it ended back in the schedule. Only the first call does so; others
-// wait for it. A goroutine that is about to work on releases calls it first: with many releases in the store it takes seconds, for which no
-// client should wait.
+// Recover schedules the releases again that an earlier process was publishing when it ended. Only the first call does so; others wait for
+// it. A goroutine that is about to work on releases calls it first: with many releases in the store it takes seconds, for which no client
+// should wait. It logs errors.
 func (pb *Publisher) Recover() {
 	pb.resume.Do(func() {
 		if err := pb.recoverStates(); err != nil {
@@ -179,8 +185,8 @@ func (pb *Publisher) Recover() {
 	})
 }
 
-// recoverStates sets each release that was processed when an earlier process ended to detected, so that it is tried again; to failed, if
-// that has happened too often.
+// recoverStates sets the state of each release that an earlier process was publishing when it ended to detected, so that it is tried again.
+// This counts as an attempt. After ten attempts the state becomes failed, with a time for the next one.
 func (pb *Publisher) recoverStates() error {
 	states, err := views.StatesOf(pb.store, views.Processing)
 	if err != nil {
@@ -201,7 +207,7 @@ func (pb *Publisher) recoverStates() error {
 	return batch.Commit()
 }
 
-// publishedEvent returns the event that a release was published.
+// publishedEvent returns the event which says that a release was published, with the number and the total bytes of its files.
 func publishedEvent(m *logs.Manifest) events.Event {
 	event := events.Event{Kind: events.Published, Package: m.Package, Version: m.Version, Files: len(m.Files)}
 	for _, f := range m.Files {
@@ -210,8 +216,9 @@ func publishedEvent(m *logs.Manifest) events.Event {
 	return event
 }
 
-// recordFailure records why the release of the task t was not published: it is refused, or it waits for its next attempt. s is its state so
-// far. The error is cause if that stops the bot, or else one of writing.
+// recordFailure records why the release of the task t was not published; s is its state so far, and cause the error. A refusal is recorded
+// in the log, for good. After another error, the state has the time of the next attempt. If cause stops the bot, or ctx has ended, the
+// release stays due, and recordFailure returns cause. Otherwise the only error is one of writing.
 func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, cause error) error {
 	if _, err := views.LookupVersion(pb.store, s.Package, s.Version); err == nil {
 		return nil // published by another way meanwhile, which its state says
@@ -282,8 +289,8 @@ func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, c
 	return nil
 }
 
-// recordRefusal records in the log and the states that a version will not be published, for the reason in s. The entry has the actor, the signature
-// and the provenance of evidence.
+// recordRefusal records, in the log and in the version's state, that a version will not be published, for the reason in s. The log entry
+// has the actor, the signature and the provenance of evidence. recordRefusal returns an error if the version has been published.
 func (pb *Publisher) recordRefusal(s views.State, evidence logs.Entry) error {
 	pins := pb.store.Pin()
 	defer pins.Release()
@@ -307,8 +314,9 @@ func (pb *Publisher) recordRefusal(s views.State, evidence logs.Entry) error {
 	return err
 }
 
-// refuseWithoutFiles records that a version will not be published because the file map selects nothing of it. The log has one such entry for each
-// package JSON: the states of further versions have none, as long as that one is refused.
+// refuseWithoutFiles records that a version will not be published because the fileMap of the package JSON selects no file of it. Only the
+// first such version for each package JSON gets a log entry. Further ones only get a state, as long as the first one stays refused. The log
+// entry has the actor and the evidence of evidence.
 func (pb *Publisher) refuseWithoutFiles(s views.State, evidence logs.Entry) error {
 	pb.options.Records.Mu.Lock()
 	defer pb.options.Records.Mu.Unlock()
@@ -331,7 +339,8 @@ func (pb *Publisher) refuseWithoutFiles(s views.State, evidence logs.Entry) erro
 	return pb.options.Records.Set(upstream)
 }
 
-// checkManifest returns an error if the log says that a version was published with another manifest.
+// checkManifest returns a *sources.Refusal if the log says that the version was published before with another manifest than the one of that
+// hash, for example because the store has lost the release since.
 func (pb *Publisher) checkManifest(name, version string, manifest kvstore.Hash) error {
 	before, err := logs.LastPublication(pb.store, name, version)
 	switch {
@@ -345,7 +354,8 @@ func (pb *Publisher) checkManifest(name, version string, manifest kvstore.Hash) 
 	return nil
 }
 
-// setState stores the state of a version without a log entry, and calls Options.Changed with the package.
+// setState stores the state of a version (detected, processing, failed and so on) without a log entry, and calls Options.Changed with the
+// package.
 func (pb *Publisher) setState(s views.State) error {
 	batch := pb.store.NewBatch()
 	defer batch.Close()
@@ -359,8 +369,8 @@ func (pb *Publisher) setState(s views.State) error {
 	return nil
 }
 
-// fetchAndPublish downloads the release of the task t and publishes it. It updates came, which counts how often upstream sent the same
-// wrong bytes.
+// fetchAndPublish downloads the release of the task t from upstream, publishes it, and returns the manifest. It updates came, which counts
+// how often upstream sent the same wrong bytes.
 func (pb *Publisher) fetchAndPublish(ctx context.Context, t Task, came *views.WrongBytes) (*logs.Manifest, error) {
 	file, err := os.CreateTemp(pb.options.TempDir, tempPattern)
 	if err != nil {
@@ -403,8 +413,9 @@ type pendingRelease struct {
 	check     func(*logs.Manifest) error // has the last word on what is about to be published; may be nil
 }
 
-// publish takes the files that the package JSON names out of a release's archive and publishes them. It stores the contents first; one
-// write at the end makes them a release. It returns the published manifest. After an error, stored contents may be left over.
+// publish takes the files that the package JSON names out of the archive of the release in, and publishes them. It stores the contents
+// first; one write at the end makes them a release. It returns the published manifest. After an error, contents without a release may be
+// left over, for [Publisher.RemoveLeftovers]. The error is a *sources.Refusal if the release must not be published.
 func (pb *Publisher) publish(ctx context.Context, in pendingRelease) (_ *logs.Manifest, err error) {
 	defer func() {
 		if err != nil {
@@ -436,7 +447,8 @@ func (pb *Publisher) publish(ctx context.Context, in pendingRelease) (_ *logs.Ma
 	return manifest, nil
 }
 
-// collectEvidence returns an entry with the registry's signature, the attestations, and the program that minified files. It stores the attestations.
+// collectEvidence returns a log entry in which only the evidence about the release in is set: the registry's signature, the provenance, and
+// the program that minified files of m. It downloads the attestations and stores them as contents, which pins protects from deletion.
 func (pb *Publisher) collectEvidence(ctx context.Context, in pendingRelease, m *logs.Manifest, pins *kvstore.Pins) (logs.Entry, error) {
 	entry := logs.Entry{Signature: in.signature}
 	if slices.ContainsFunc(m.Files, func(f logs.File) bool { return f.Origin == logs.Minified }) {
@@ -453,8 +465,9 @@ func (pb *Publisher) collectEvidence(ctx context.Context, in pendingRelease, m *
 	return entry, err
 }
 
-// commit publishes a release whose contents are stored, in one write with entry. commit fills in who, when and which release. If before is
-// not "", an entry of that kind precedes it. It returns an error if the version was published, or its package's policy has changed.
+// commit publishes a release whose contents are stored, in one write with the log entry. The caller sets the kind of entry and its
+// evidence, and commit the time, the actor and the release. If before is not "", an entry of that kind precedes it. commit returns an error
+// if the version has been published, or if the package's policy has changed since the evidence was checked.
 func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor string, before logs.Kind, entry logs.Entry) error {
 	return pb.recordRelease(pins, manifest, func(tx *logs.Tx, hash kvstore.Hash) error {
 		// The count at the time of publication is stored.
@@ -487,8 +500,8 @@ func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor s
 	})
 }
 
-// recordRelease stores the manifest of a release. In one write it has record add its log entries, and queues the release's files for
-// recompression. record receives the transaction and the manifest's hash.
+// recordRelease stores the manifest of a release. In one transaction it has record add the log entries, and queues the release's files for
+// recompression. record receives the transaction and the manifest's hash; its error undoes the transaction.
 func (pb *Publisher) recordRelease(pins *kvstore.Pins, manifest *logs.Manifest, record func(tx *logs.Tx, hash kvstore.Hash) error) error {
 	data, err := manifest.Encode()
 	if err != nil {

@@ -19,7 +19,7 @@ type Task struct {
 	Override string // that of [pendingRelease]
 }
 
-// ID returns the id of the version in queues and claims.
+// ID returns the id of the task's version in queues and [Claims]; see [ReleaseID].
 func (t Task) ID() string { return ReleaseID(t.Pkg.Name, t.Version.Name) }
 
 // ReleaseID returns the id of a version in queues and claims: the package's name, a space, and the version.

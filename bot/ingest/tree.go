@@ -83,7 +83,7 @@ type Sample struct {
 
 const sampleSize = 5
 
-// add counts names, and lists the first few of them.
+// add adds names to the sample: it counts all of them, and stores those among the first five of the sample.
 func (s *Sample) add(names ...string) {
 	s.Count += len(names)
 	s.First = append(s.First, names[:min(len(names), sampleSize-len(s.First))]...)
@@ -112,7 +112,8 @@ func (e *treeError) Error() string { return e.cause.Error() }
 
 func (e *treeError) Unwrap() error { return e.cause }
 
-// treeProblem returns a [treeError] with one of the constant problems and a formatted cause.
+// treeProblem returns an error that says why a release is not imported: one of the constant problems, by which summaries group releases,
+// and a formatted cause.
 func treeProblem(problem, format string, args ...any) error {
 	return &treeError{problem, fmt.Errorf(format, args...)}
 }
@@ -141,10 +142,10 @@ type treePackage struct {
 	upstream upstreamDates
 }
 
-// ImportTree publishes the releases that lie in a folder as they are: no fileMap applies, and no minified copies are made.
-// Several are published at once. A release that is published with the same files is only counted, so an import that was
-// interrupted continues when it is called again. A release that cannot be imported does not stop the others and, as with Import, is
-// only reported to report; the error is for what stops the import.
+// ImportTree publishes the releases that lie in a folder as they are: no fileMap applies, and no minified copies are made. Several are
+// published at once. A release that is published with the same files is only counted, so an import that was interrupted continues when it
+// is called again. ImportTree calls report, under a lock, after each release, also one that cannot be imported, which does not stop the
+// others. The error is for what stops the import.
 func (pb *Publisher) ImportTree(ctx context.Context, tree Tree, report func(TreeEvent)) (TreeSummary, error) {
 	root, err := os.OpenRoot(tree.Dir)
 	if err != nil {
@@ -170,8 +171,8 @@ func (pb *Publisher) ImportTree(ctx context.Context, tree Tree, report func(Tree
 	return t.sum, err
 }
 
-// scan finds the packages of the tree that the catalogue has, with their versions, and stores them in t.packages. It returns an error if
-// there are none.
+// scan finds the folders of the tree that have the name of a package in the catalogue, and the versions in them, and stores them in
+// t.packages, without reading files. It counts other folders in the summary. It returns an error if there are no releases at all.
 func (t *treeImport) scan() error {
 	folders, err := t.listFolders(".")
 	if err != nil {
@@ -210,7 +211,8 @@ func (t *treeImport) scan() error {
 	return nil
 }
 
-// listFolders returns the names of the folders in dir, sorted. It adds all other entries, links included, to the summary's Beside.
+// listFolders returns the names of the folders in the folder dir of the tree, sorted. It adds all other entries of dir, links included, to
+// the summary's Beside.
 func (t *treeImport) listFolders(dir string) ([]string, error) {
 	f, err := t.root.Open(dir)
 	if err != nil {
@@ -256,8 +258,8 @@ func (t *treeImport) importAll(ctx context.Context) error {
 	return cmp.Or(g.Wait(), ctx.Err())
 }
 
-// reportRelease counts the end of one release's import, and reports it to t.report. err is why the release was not imported, nil for
-// success.
+// reportRelease counts one more release as done, and reports it to t.report. err is why the release was not imported, nil for success.
+// version is "" if the folder of the package could not be read.
 func (t *treeImport) reportRelease(name, version string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -283,7 +285,8 @@ func (t *treeImport) reportRelease(name, version string, err error) {
 	t.report(event)
 }
 
-// countRefusal counts a release ("package version") in the summary as not imported because of a problem. The caller holds the lock.
+// countRefusal counts a release ("package version") in the summary as not imported because of one of the constant problems. The caller
+// holds t.mu.
 func (t *treeImport) countRefusal(problem, release string) {
 	i := slices.IndexFunc(t.sum.Refused, func(r TreeRefusals) bool { return r.Problem == problem })
 	if i < 0 {
@@ -293,8 +296,9 @@ func (t *treeImport) countRefusal(problem, release string) {
 	t.sum.Refused[i].add(release)
 }
 
-// importOne publishes one release of the tree or, if it is published already, checks that its files are the same. The error is why neither
-// is the case.
+// importOne publishes one release of the tree or, if it is published already, checks that its files are the same, and counts it in the
+// summary. It waits while another goroutine is publishing the version. The error is why the release is neither published now nor the same
+// as before.
 func (t *treeImport) importOne(ctx context.Context, p *treePackage, version string) error {
 	// A digit as well: "dist" would be a version, and what is published under it by mistake stays.
 	if !packages.ValidVersion(version) || !strings.ContainsAny(version, "0123456789") {
@@ -352,7 +356,9 @@ func (t *treeImport) importOne(ctx context.Context, p *treePackage, version stri
 	return nil
 }
 
-// publishOne publishes one release of the tree, if its date is known and the integrities in listed match.
+// publishOne publishes one release of the tree and returns the manifest. source has its files, and listed the integrities that they must
+// have, by path. The error says so if the release date is not known, if an integrity does not match, or if the package requires an
+// attestation.
 func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version string, source archive.Source, listed map[string]string) (*logs.Manifest, error) {
 	released, err := t.releaseDate(ctx, p, version, source)
 	if err != nil {
@@ -372,7 +378,8 @@ func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version str
 	})
 }
 
-// checkSame returns nil if a release was published with the files that the tree has, and the integrities in listed match.
+// checkSame returns nil if published, a release that was published before, has the files that the tree has of it in source, and the
+// integrities in listed match. It returns an error if the release is withdrawn.
 func (t *treeImport) checkSame(ctx context.Context, p *treePackage, published views.Version, source archive.Source, listed map[string]string) error {
 	if w := published.Withdrawn; w != nil {
 		return treeProblem(wasWithdrawn, "%s; `larder withdraw --undo %s %s` serves it again as it was", w.Reason, p.Name, published.Version)
@@ -423,7 +430,7 @@ func (t *treeImport) checkSame(ctx context.Context, p *treePackage, published vi
 	return checkIntegrities(listed, manifest)
 }
 
-// String returns the names for the middle of a sentence.
+// String returns the stored names, and how many more were counted, for the middle of a sentence.
 func (s Sample) String() string {
 	text := strings.Join(s.First, ", ")
 	if more := s.Count - len(s.First); more > 0 {
@@ -432,7 +439,8 @@ func (s Sample) String() string {
 	return text
 }
 
-// retryUntilDone returns a function for several goroutines that calls do, one at a time, until it has succeeded once.
+// retryUntilDone returns a function that several goroutines may call. It calls do, one call at a time, until do has succeeded once; after
+// that it returns nil at once.
 func retryUntilDone(do func(context.Context) error) func(context.Context) error {
 	var mu sync.Mutex
 	done := false

@@ -33,8 +33,9 @@ const (
 // dates are those of a file, by releaseID.
 type dates map[string]time.Time
 
-// readDates reads a file of release dates: {"jquery": {"3.7.1": "2023-08-28T13:37:31Z"}}, or with "jquery/3.7.1" as key. For [ByPackument]
-// and [ByTimes], which are no files, it returns nil. A date in the future is an error.
+// readDates reads a JSON file of release dates: {"jquery": {"3.7.1": "2023-08-28T13:37:31Z"}}, or with "jquery/3.7.1" as key. It returns
+// them by release id. It returns nil if file is [ByPackument] or [ByTimes], which are no files. A date over a day after now, or before
+// 1995, is an error.
 func readDates(file string, now time.Time) (dates, error) {
 	if file == ByPackument || file == ByTimes {
 		return nil, nil
@@ -64,7 +65,8 @@ func readDates(file string, now time.Time) (dates, error) {
 // earliest is before anything that a public service of libraries has.
 var earliest = time.Date(1995, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// checkDate returns an error if a release cannot have been made at that time: npm's archives have files of 1985, others of 1970.
+// checkDate returns an error if a release cannot have been made at that time, because that is before 1995 or over a day after now. Files in
+// npm's archives have dates of 1985, and others of 1970.
 func checkDate(at, now time.Time) error {
 	if at.Before(earliest) || at.After(now.Add(24*time.Hour)) {
 		return fmt.Errorf("%s cannot be when it was released", at.UTC().Format(time.DateTime))
@@ -79,7 +81,8 @@ type upstreamDates struct {
 	err   error
 }
 
-// releaseDate returns the date of a release. It guesses nothing, because a published release keeps its date.
+// releaseDate returns when a release was made, as t.Released says: according to npm, to the newest file in source, or to a file of dates.
+// It returns an error if that does not have the date, because a published release keeps its date.
 func (t *treeImport) releaseDate(ctx context.Context, p *treePackage, version string, source archive.Source) (at time.Time, err error) {
 	switch t.Released {
 	case ByPackument:
@@ -111,7 +114,8 @@ func (t *treeImport) releaseDate(ctx context.Context, p *treePackage, version st
 
 const otherDates = "; --released takes a file of dates, or mtime for the files' times"
 
-// dateFromUpstream returns when npm published a version. The first call for a package requests the dates of all its versions.
+// dateFromUpstream returns when npm published a version. The first call for a package requests the dates of all its versions, and further
+// calls use these, or return the error of that request again.
 func (t *treeImport) dateFromUpstream(ctx context.Context, p *treePackage, version string) (time.Time, error) {
 	if p.Autoupdate == nil || p.Autoupdate.Source != sources.KindNpm {
 		return time.Time{}, treeProblem(noDate, "only npm has dates, and the package is not updated from there%s", otherDates)
@@ -158,8 +162,9 @@ type integrities struct {
 	absent map[string]struct{} // releases of all that the tree was not found to have
 }
 
-// openIntegrities reads a file of integrities: {"jquery": {"3.7.1": {"jquery.js": "sha512-…"}}}, or with "jquery/3.7.1/jquery.js" as key. From a
-// folder, the file of a version is read when the version is imported, so that memory does not grow with their number. name "" stands for none.
+// openIntegrities reads a JSON file of integrities that the imported files must have: {"jquery": {"3.7.1": {"jquery.js": "sha512-…"}}}, or
+// with "jquery/3.7.1/jquery.js" as key. name may also be a folder with a file for each version, which is read when the version is imported,
+// so that memory does not grow with their number. For name "", which stands for none, the result is nil.
 func openIntegrities(name string) (*integrities, error) {
 	if name == "" {
 		return nil, nil
@@ -196,7 +201,7 @@ func (l *integrities) close() {
 	}
 }
 
-// markFound removes the versions of a package, which the tree has, from the releases that are missing.
+// markFound records that the tree has these versions of a package, so that missingReleases does not return them.
 func (l *integrities) markFound(name string, versions []string) {
 	if l == nil {
 		return
@@ -206,7 +211,8 @@ func (l *integrities) markFound(name string, versions []string) {
 	}
 }
 
-// missingReleases returns the releases that the list of integrities names and the tree lacks.
+// missingReleases returns the releases for which integrities are listed and which the tree does not have. It returns none if the
+// integrities are in a folder.
 func (l *integrities) missingReleases() (some Sample) {
 	if l != nil {
 		some.add(slices.Sorted(maps.Keys(l.absent))...)
@@ -214,7 +220,8 @@ func (l *integrities) missingReleases() (some Sample) {
 	return some
 }
 
-// get returns the integrities of a release's files by path, nil for none. It reads them from the folder if they are in one.
+// get returns the integrities that the files of a release must have, by path; nil if none are listed. It reads them from the folder of
+// integrities, if there is one.
 func (l *integrities) get(name, version string) (map[string]string, error) {
 	switch {
 	case l == nil:
@@ -239,7 +246,8 @@ func (l *integrities) get(name, version string) (map[string]string, error) {
 	return found, nil
 }
 
-// setIntegrity adds the integrity value of a file to all. It returns an error if the value is malformed, or all has one for the file.
+// setIntegrity adds the integrity value ("sha512-…" or "sha256-…") of a file to all. It returns an error if the value is malformed, or if
+// all has one for the file.
 func setIntegrity(all map[string]string, file, value string) error {
 	algorithm, encoded, _ := strings.Cut(value, "-")
 	sum, err := base64.StdEncoding.DecodeString(encoded)
@@ -254,7 +262,8 @@ func setIntegrity(all map[string]string, file, value string) error {
 	return nil
 }
 
-// checkIntegrities returns an error unless the release has every file of listed with the integrity there.
+// checkIntegrities returns an error unless the manifest m has every file of listed, a map from paths to integrities, and with the integrity
+// there. Files that are not in listed are not checked.
 func checkIntegrities(listed map[string]string, m *logs.Manifest) error {
 	if len(listed) == 0 {
 		return nil
@@ -284,7 +293,8 @@ func checkIntegrities(listed map[string]string, m *logs.Manifest) error {
 	return nil
 }
 
-// readStrings opens a file of JSON and calls fn for each string in it, as decodeStrings does.
+// readStrings opens a file of JSON and calls fn for each string in its objects, with the path of keys to it, such as "jquery/3.7.1" (see
+// decodeStrings). The error of fn ends it, and names the file.
 func readStrings(name string, fn func(key, value string) error) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -300,8 +310,9 @@ func readStrings(name string, fn func(key, value string) error) error {
 // deepest is how many objects lie in each other at most in what decodeStrings reads.
 const deepest = 8
 
-// decodeStrings reads a JSON object, and calls fn for each string in it and in the objects in it. key is the path to the string: the keys
-// of the objects around it, with slashes between them.
+// decodeStrings reads one JSON object, and calls fn for each string in it and in the objects in it. key is the path to the string: the keys
+// of the objects around it and its own, with slashes between them. Other values, and deeper nesting than 8 objects, are errors. The error
+// of fn ends it.
 func decodeStrings(r io.Reader, fn func(key, value string) error) error {
 	d := json.NewDecoder(r)
 	token, err := d.Token()
@@ -327,7 +338,9 @@ func decodeStrings(r io.Reader, fn func(key, value string) error) error {
 	return err
 }
 
-// decodeObject calls fn for each string in the rest of an object, whose opening brace is read. The object's keys come after parent.
+// decodeObject reads the rest of an object from d, whose opening brace is read already, and calls fn for each string in it. parent is the
+// path to the object, "" or ending with a slash; the object's keys are appended to it. depth is the number of objects around, with this
+// one.
 func decodeObject(d *json.Decoder, parent string, depth int, fn func(key, value string) error) error {
 	for d.More() {
 		token, err := d.Token()
