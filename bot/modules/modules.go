@@ -53,9 +53,9 @@ type Release struct {
 	Published func(path string) bool
 }
 
-// Build builds the modules of a release in a child process of the pool. It returns the record for the log and the files of the modules. If
-// they cannot be built, record.Problem says why, and there are no files. The error is about reading the archive, waiting for r.Acquire, or
-// the child; then another attempt may succeed, and nothing is recorded.
+// Build builds the modules of a release in a child process of the pool. It returns the record for the log (subpaths, imports, skipped ones)
+// and the files of the modules. If they cannot be built, record.Problem says why, and there are no files. The error is about reading the
+// archive, waiting for r.Acquire, or the child; then another attempt may succeed, and nothing is recorded.
 func Build(ctx context.Context, pool *worker.Pool, r Release) (*logs.Modules, []worker.ModuleFile, error) {
 	record := new(logs.Modules)
 	record.Program, record.Version, record.Options = worker.ModuleBuilder()
@@ -126,23 +126,24 @@ func Build(ctx context.Context, pool *worker.Pool, r Release) (*logs.Modules, []
 	return record, result.Files, nil
 }
 
-// RequestedSubpaths returns the subpaths, sorted, that [Release].Subpaths needs so that a build makes the modules of a record again: all
-// that the record has, built or skipped, whether the package JSON named them or not.
+// RequestedSubpaths returns the value for [Release].Subpaths with which a build makes the modules of a record again: all subpaths in the
+// record, built or skipped, sorted, whether the package JSON named them or not.
 func RequestedSubpaths(record *logs.Modules) []string {
 	all := slices.AppendSeq(slices.Collect(maps.Keys(record.Subpaths)), maps.Keys(record.Skipped))
 	slices.Sort(all)
 	return slices.DeleteFunc(all, func(subpath string) bool { return subpath == worker.OtherSubpaths })
 }
 
-// parentMemory returns the bytes that a build from files of size bytes takes in this process: these files, the request and the largest
-// response, both with their files in base64, and the files of the response.
+// parentMemory returns how many bytes of memory a build takes in this process, the parent of the child, if its input files have size bytes
+// together: these files, the request and the largest response, both with their files in base64, and the files of the response.
 func parentMemory(size int64) int64 {
 	request := size / 3 * 4
 	response := int64(worker.MaxResponseSize(worker.BuildModules, int(request)))
 	return size + request + response + response/4*3
 }
 
-// measureBuildInput reads an archive and returns the sum in bytes of its files that a build may need, by their extensions.
+// measureBuildInput walks an archive and returns how many bytes its files have together that a build of modules may need, by their
+// extensions.
 func measureBuildInput(ctx context.Context, src archive.Source) (size int64, err error) {
 	err = archive.Walk(ctx, src, archive.DefaultLimits, func(e archive.Entry, _ io.Reader) error {
 		if e.Skipped == "" && worker.IsModuleInput(e.Name) {
@@ -153,7 +154,8 @@ func measureBuildInput(ctx context.Context, src archive.Source) (size int64, err
 	return size, err
 }
 
-// readBuildInput returns the files of an archive that a build may need, by their extensions; the keys are their paths.
+// readBuildInput returns the contents of the files of an archive that a build of modules may need, by their extensions; the keys are their
+// paths.
 func readBuildInput(ctx context.Context, src archive.Source) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	err := archive.Walk(ctx, src, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {

@@ -94,9 +94,10 @@ func (l *Budget) AcquireDelta(ctx context.Context, owner string, dictionary, siz
 	return l.wait(ctx, &turn{memory: coding.DeltaMemory(dictionary+size) + 2*(dictionary+size), owner: owner, pool: l.Squeezers, queue: &l.ordinary})
 }
 
-// AcquireFile waits until a file of a release may take here bytes in this process and child bytes in the release's child, and reserves
-// them. A file that needs no child has 0 for it. fresh says that the release is new, so that its files go first. A file that needs more
-// than the whole budget waits until it is alone. The caller calls leave afterwards. The only error is that of ctx.
+// AcquireFile waits until a file of a release may take here bytes of memory in this process and child bytes in the release's child process,
+// and reserves them. child is 0 for a file that needs no child. fresh says that the release is new, so that its files go first. A file that
+// needs more than the whole budget waits until it is alone. The caller calls leave afterwards, which returns the memory. The only error is
+// that of ctx.
 func (l *Budget) AcquireFile(ctx context.Context, release string, fresh bool, here, child int64) (leave func(), err error) {
 	t, minifiers := &turn{memory: here + child, owner: release, queue: &l.files}, l.Minifiers
 	if fresh {
@@ -108,8 +109,8 @@ func (l *Budget) AcquireFile(ctx context.Context, release string, fresh bool, he
 	return l.wait(ctx, t)
 }
 
-// wait adds a turn to its queue, and waits until it may start. The caller calls leave at the end of the turn, which returns its memory and
-// slot. If ctx ends first, wait removes the turn and returns the error of ctx.
+// wait adds a turn (the request of a file or an encoder for memory and a slot) to its queue, and waits until it may start. The caller calls
+// leave at the end of the turn, which returns its memory and slot. If ctx ends first, wait removes the turn and returns the error of ctx.
 func (l *Budget) wait(ctx context.Context, t *turn) (leave func(), err error) {
 	t.begin = make(chan struct{})
 	t.memory = min(t.memory, l.most-l.reservedFrom(t)) // one that needs more runs alone
@@ -138,8 +139,8 @@ func (l *Budget) reservedFrom(t *turn) int64 {
 	return l.reserved
 }
 
-// update calls do, which changes the queues or the free memory, under the lock. Then it starts the turns that may start now, and ends the
-// idle children whose memory these need.
+// update calls do, which changes the queues or the free memory, under the lock. Then it starts the waiting turns (files and encoders) that
+// fit now, and ends idle child processes if these turns need their memory.
 func (l *Budget) update(do func()) {
 	l.mu.Lock()
 	do()
@@ -152,9 +153,9 @@ func (l *Budget) update(do func()) {
 	}
 }
 
-// endIdleChildren ends idle children of all pools until the others fit into the free bytes, without the reserve for fresh releases. The
-// budget calls it after the started turns have got their memory. It keeps children of the owners of those turns, which are about to be
-// reused.
+// endIdleChildren ends idle child processes of all pools until the rest of them, at idleMemory each, fit into free, the bytes that no turn
+// has, without those reserved for fresh releases. The budget calls it after the turns in started have got their memory. It keeps children
+// of the owners of these turns, which are about to be reused.
 func (l *Budget) endIdleChildren(started []*turn, free int64) {
 	var owners []string
 	leave := int64(0)
@@ -176,7 +177,8 @@ func (l *Budget) endIdleChildren(started []*turn, free int64) {
 	}
 }
 
-// releaseTurn returns the memory and the slot of a turn to the budget. The caller holds the lock.
+// releaseTurn returns the memory and the slot of a turn (of a file or an encoder) that has ended to the budget. It starts no other turn.
+// The caller holds the lock.
 func (l *Budget) releaseTurn(t *turn) {
 	l.memory += t.memory
 	if t.queue == &l.huge {
@@ -194,8 +196,9 @@ func (l *Budget) releaseTurn(t *turn) {
 	}
 }
 
-// startNext starts the turns that may start, in the order of each queue, and calls started with each. If a file of a release does not fit,
-// no turn behind it in its queue or in the queues of contents starts either. The caller holds the lock.
+// startNext starts the waiting turns (files of releases, and contents to encode) that fit now, in the order of each queue, and calls
+// started with each. If a file of a release does not fit, no turn behind it in its queue or in the queues of contents starts either. The
+// caller holds the lock.
 func (l *Budget) startNext(started func(*turn)) {
 	for _, files := range []*[]*turn{&l.freshFiles, &l.files} {
 		for len(*files) > 0 {
@@ -223,8 +226,9 @@ func (l *Budget) startNext(started func(*turn)) {
 	}
 }
 
-// leavesEnough reports whether enough memory stays for contents of ordinary size if the turn t of a huge content starts. If none of these
-// waits or is encoded, and no other huge content is, the answer is always true. The caller holds the lock.
+// leavesEnough reports whether enough memory stays for contents of ordinary size if the turn t, which encodes a huge content (over
+// HugeSize), starts. The result is always true if no content of ordinary size waits or is encoded, and no other huge one is encoded. The
+// caller holds the lock.
 func (l *Budget) leavesEnough(t *turn) bool {
 	if l.slots == l.of && len(l.ordinary) == 0 && l.hugeMemory == 0 {
 		return true // there are none

@@ -161,8 +161,8 @@ func installFilter() error {
 	return nil
 }
 
-// unusedAddressSpace returns how much address space this process has mapped without having its own memory there. If it cannot be read, a
-// usual value is returned.
+// unusedAddressSpace returns how much address space this process has mapped beyond the memory that it uses itself, so that the limit for a
+// job does not count that. If the system does not report it, the result is a usual value.
 func unusedAddressSpace() addressUse {
 	const usual = 80 << 20
 	m, private, err := readStatm("self")
@@ -175,9 +175,9 @@ func unusedAddressSpace() addressUse {
 // arenas limits the address space that Go's runtime reserves beyond the heap that it uses. It reserves arenas of 64 MiB.
 const arenas = 192 << 20
 
-// limitMemory limits the memory of the process pid: it fails to allocate more than so many bytes besides unused, which it has mapped but
-// does not use, and then Go's runtime ends it. RLIMIT_DATA counts private writable mappings, and RLIMIT_AS all address space: shared
-// mappings, stacks that grow, and pages that are only read, which take tables.
+// limitMemory limits the memory of another process, pid, to bytes, in addition to unused, the address space that it has mapped but does not
+// use. If the process needs more, allocation fails and Go's runtime ends it. RLIMIT_DATA counts private writable mappings, and RLIMIT_AS
+// all address space: shared mappings, stacks that grow, and pages that are only read, which take tables.
 func limitMemory(pid int, unused addressUse, bytes int64) error {
 	limits := map[int]unix.Rlimit{
 		unix.RLIMIT_DATA: {Cur: uint64(unused.Data + bytes), Max: unix.RLIM_INFINITY},
@@ -205,8 +205,8 @@ func mappedData(pid int) int64 {
 	return m.Data
 }
 
-// readStatm returns what /proc/…/statm says of a process, which is an id or "self": the address space that it has mapped, and the bytes of
-// that which are resident and shared with no file.
+// readStatm reads /proc/PROCESS/statm, where process is an id or "self". It returns how much address space the process has mapped, and in
+// private how many bytes of memory it uses that are not shared with a file.
 func readStatm(process string) (m addressUse, private int64, err error) {
 	text, err := os.ReadFile("/proc/" + process + "/statm")
 	if err != nil {

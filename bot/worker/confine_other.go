@@ -15,7 +15,7 @@ func unsupported() error { return errors.New("this system has none that Larder c
 // confine sets only the limits of limitResources, because this system has no protections that Larder can use.
 func (protections) confine() error { return limitResources() }
 
-// unusedAddressSpace returns 0: on this system no limit counts mapped address space.
+// unusedAddressSpace returns zero. It is only needed on Linux, where a limit of memory counts mapped address space.
 func unusedAddressSpace() addressUse { return addressUse{} }
 
 // limitMemory does nothing, because this system cannot limit the memory of another process.

@@ -103,7 +103,7 @@ var tasks = map[Task]func(data []byte) ([]byte, error){
 	EncodeDelta:  encodeDelta,
 }
 
-// runTask runs a task on data in this process, and returns its result.
+// runTask runs a task on data in this process, which is a child, and returns its result. It returns an error for an unknown task.
 func runTask(t Task, data []byte) ([]byte, error) {
 	if task, ok := tasks[t]; ok {
 		return task(data)
@@ -204,15 +204,16 @@ func minify(data []byte, loader api.Loader) ([]byte, error) {
 	return out.Code, nil
 }
 
-// findFormat is the function of the task [FindFormat]. It returns the module format that the syntax of a script shows, as esbuild names it:
-// "esm" for import or export, "cjs" for exports or module, else "". It fails if the script does not parse or would take esbuild long.
+// findFormat is the function of the task [FindFormat]. data is a script. It returns the module format that the script's syntax shows, as
+// esbuild names it: "esm" for import or export, "cjs" for exports or module, else "". It fails if the script does not parse or would take
+// esbuild long.
 func findFormat(data []byte) ([]byte, error) {
 	in, err := readMetadata(data)
 	return []byte(in.Format), err
 }
 
-// findImports is the function of the task [FindImports]. It returns a JSON array of the specifiers that a script imports, statically or
-// dynamically. It fails if the script does not parse or would take esbuild long.
+// findImports is the function of the task [FindImports]. data is a script. It returns a JSON array of the specifiers, such as "./a.js",
+// that the script imports, statically or dynamically. It fails if the script does not parse or would take esbuild long.
 func findImports(data []byte) ([]byte, error) {
 	in, err := readMetadata(data)
 	if err != nil {
@@ -289,7 +290,8 @@ const maxStack = 256 << 20
 // it reads from standard input. It never returns: it ends the process when the input is closed.
 func RunChild() { runChild(system) }
 
-// runChild is [RunChild] with the given protections instead of those of the system.
+// runChild is the main function of a child process, see [RunChild]. k are the protections to apply; tests pass others than those of the
+// system. It never returns.
 func runChild(k protections) {
 	debug.SetMaxStack(maxStack)
 	// Ctrl-C and a service manager's stop reach the whole group of processes; the

@@ -92,9 +92,9 @@ func NewPool(o Options) *Pool {
 	return &Pool{options: o, slots: make(chan struct{}, o.Size)}
 }
 
-// Do runs the task t on data in a child of the owner, and returns the result. It waits while all children have jobs. The error is a
-// *CrashError if the process ended in the middle of the job or the job exceeded a limit, a *StartError if no process could be started, or
-// that of the task or of ctx.
+// Do runs the task t on data in a child process of the owner (usually a release), and returns the result. It waits while all children have
+// jobs. The error is a *CrashError if the process ended in the middle of the job or the job exceeded a limit, a *StartError if no process
+// could be started, or that of the task or of ctx.
 func (p *Pool) Do(ctx context.Context, owner string, t Task, data []byte) ([]byte, error) {
 	result, _, err := p.DoTimed(ctx, owner, t, data)
 	return result, err
@@ -130,8 +130,8 @@ func (p *Pool) DoTimed(ctx context.Context, owner string, t Task, data []byte) (
 	return answer.Data, used, nil
 }
 
-// acquireChild returns an idle child of the owner and removes it from the idle ones, or starts one. If there would be too many children, it
-// ends the one that is idle longest. The caller holds a slot.
+// acquireChild returns an idle child process of the owner and removes it from the idle ones, or starts one. If there would be too many
+// children, it ends the one that is idle longest. The caller holds a slot of the pool, of which there is one for each job.
 func (p *Pool) acquireChild(owner string) (*child, error) {
 	p.mu.Lock()
 	var c, other *child
@@ -384,8 +384,8 @@ func (c *child) processorTime() (time.Duration, error) {
 // kill sends the kill signal to the child, and does not wait for its end.
 func (c *child) kill() { _ = c.cmd.Process.Kill() }
 
-// wait closes the child's input and waits for the end of the process. reason is what the process wrote to its standard error, or else what
-// the system reports. killed says that a signal ended the process, and that it wrote nothing.
+// wait closes the child's input and waits for the end of the process. reason is what the process wrote to its standard error about its end,
+// or else what the system reports. killed says that a signal ended the process, and that it wrote nothing.
 func (c *child) wait() (reason string, killed bool) {
 	c.stdin.Close()
 	err := c.cmd.Wait()

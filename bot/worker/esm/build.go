@@ -194,9 +194,10 @@ func (b *builder) skipSubpath(subpath, reason string) {
 	b.skipped = append(b.skipped, Skipped{subpath, reason[:min(len(reason), maxReason)]})
 }
 
-// buildEntries runs esbuild on b.entries with the constant options. Of more, it uses only the three options to minify and Sourcemap. After
-// errors it has skipFailed remove or change the entry points that fail, and runs esbuild again, up to maxSkipped times in all. If no entry
-// point is left, it returns an empty result and no error. Before each run it clears b.loaded, b.imports and b.unresolved.
+// buildEntries runs esbuild on the entry points b.entries with the constant options. Of more, it uses only the three options to minify and
+// Sourcemap. After errors it has skipFailed remove or change the entry points that fail, and runs esbuild again, up to maxSkipped times in
+// all. If no entry point is left, it returns an empty result and no error. Before each run it clears b.loaded, b.imports and b.unresolved,
+// which the run fills.
 func (b *builder) buildEntries(more api.BuildOptions) (api.BuildResult, error) {
 	for range maxSkipped {
 		if len(b.entries) == 0 {
@@ -290,8 +291,8 @@ func (b *builder) skipLargeEntries(m metafile) {
 	})
 }
 
-// countOnDemand returns how many of a build's output files are loaded only when code calls import(), by the output file with the given path
-// or by files that it imports, directly or not.
+// countOnDemand returns how many output files of the build that m reports are loaded only when code calls import(). It counts those that
+// the output file with the given path imports in this way, or a file that it imports, directly or not.
 func countOnDemand(m metafile, output string) (n int) {
 	seen := map[string]bool{output: true}
 	for queue := []string{output}; len(queue) > 0; queue = queue[1:] {
@@ -351,8 +352,8 @@ func (b *builder) findReachable(file string) map[string]bool {
 	return found
 }
 
-// setUp registers the builder as a plugin of esbuild: its callbacks resolve every import, and load every file from the release in memory or
-// from generated text. So esbuild never reads from disk.
+// setUp adds callbacks to esbuild, for which the builder is a plugin. They resolve every import, and load every file from the release in
+// memory or from generated text, so esbuild never reads from disk.
 func (b *builder) setUp(p api.PluginBuild) {
 	p.OnResolve(api.OnResolveOptions{Filter: ".*"}, func(a api.OnResolveArgs) (api.OnResolveResult, error) { return b.resolve(a), nil })
 	p.OnLoad(api.OnLoadOptions{Filter: ".*", Namespace: fromRelease}, b.loadFile)

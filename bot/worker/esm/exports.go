@@ -37,7 +37,8 @@ func readCommonJS(source []byte) commonJS {
 	return found
 }
 
-// scanCommonJS finds the exports of a CommonJS module in its tokens. Of modules that depend on NODE_ENV, it returns all re-exports.
+// scanCommonJS finds the exports and re-exports of a CommonJS module in its tokens; no code runs. If the module chooses among others by
+// NODE_ENV, the result has all of these re-exports.
 func scanCommonJS(source []byte) commonJS {
 	s, _ := newExportScanner(source)
 	for at := range s.tokens {
@@ -72,7 +73,8 @@ func newExportScanner(source []byte) (s *exportScanner, complete bool) {
 	return s, read == len(source)
 }
 
-// matchBrackets fills s.closing: for each opening bracket, the index of the token that closes it.
+// matchBrackets fills s.closing: for the index of each token that opens a bracket, the index of the token that closes it, or the number of
+// tokens if none does.
 func (s *exportScanner) matchBrackets() {
 	s.closing = make([]int, len(s.tokens))
 	var open []int
@@ -90,7 +92,7 @@ func (s *exportScanner) matchBrackets() {
 	}
 }
 
-// text returns the text of the token with an index, "" if there is no such token.
+// text returns the text of the token with the index at, "" if there is no such token.
 func (s *exportScanner) text(at int) string {
 	if at < 0 || at >= len(s.tokens) {
 		return ""
@@ -98,7 +100,7 @@ func (s *exportScanner) text(at int) string {
 	return string(s.tokens[at])
 }
 
-// matches reports whether the tokens from an index on are the expected ones.
+// matches reports whether the texts of the tokens from the index at on are the expected ones.
 func (s *exportScanner) matches(at int, expected ...string) bool {
 	for i, e := range expected {
 		if s.text(at+i) != e {
@@ -108,8 +110,8 @@ func (s *exportScanner) matches(at int, expected ...string) bool {
 	return true
 }
 
-// scanAt records what starts at the token with an index: an export, a re-export, or the assignment of a required module to a variable. It
-// ignores anything else.
+// scanAt records what starts at the token with the index at: an export, a re-export, or the assignment of a required module to a variable.
+// It ignores anything else.
 func (s *exportScanner) scanAt(at int) {
 	switch s.text(at) {
 	case "exports", "module":
@@ -137,7 +139,7 @@ func (s *exportScanner) scanAt(at int) {
 	}
 }
 
-// skipExports returns the index of the token after "exports" or "module.exports" if one of these starts at an index, else 0.
+// skipExports returns the index of the token after "exports" or "module.exports" if one of these starts at the index at, else 0.
 func (s *exportScanner) skipExports(at int) int {
 	switch {
 	case s.text(at) == "exports":
@@ -252,8 +254,8 @@ func (s *exportScanner) scanDefinition(at int) {
 	}
 }
 
-// readRequire returns the specifier of a call such as require("lodash") at an index, and the index of the token after the call. If no such
-// call is there, it returns "" and at.
+// readRequire returns the specifier of a call such as require("lodash") that starts at the index at, and the index of the token after the
+// call. If no such call is there, it returns "" and at.
 func (s *exportScanner) readRequire(at int) (specifier string, after int) {
 	if name, ok := unquote(s.text(at + 2)); ok && s.matches(at, "require", "(") && s.text(at+3) == ")" {
 		return name, at + 4

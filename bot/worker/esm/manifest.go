@@ -28,7 +28,7 @@ type packageJSON struct {
 }
 
 // parsePackageJSON parses the members of a package.json that decide which files are modules and how imports are resolved. It ignores
-// members of wrong types, but malformed exports and imports are errors.
+// members of wrong types. Data that is no JSON object, and exports or imports beyond the limits, are errors.
 func parsePackageJSON(data []byte) (*packageJSON, error) {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
@@ -127,8 +127,9 @@ const (
 	maxTargets     = 10_000
 )
 
-// parseTarget parses the decoder's next JSON value. Its own parser keeps the order of an object's members, which decides. depth is the
-// number of values around this one. Values that are neither strings, objects nor arrays become a null target.
+// parseTarget parses the decoder's next JSON value, a part of exports or imports of a package.json, and keeps the order of an object's
+// members, which decides. depth is the number of values around this one. Values that are neither strings, objects nor arrays become a null
+// target. Too many levels or members are an error.
 func parseTarget(d *json.Decoder, depth int) (*target, error) {
 	if depth > maxTargetDepth {
 		return nil, fmt.Errorf("over %d levels", maxTargetDepth)
@@ -169,8 +170,8 @@ func (t *target) hasSubpathKeys() bool {
 	return len(t.Keys) > 0 && (strings.HasPrefix(t.Keys[0], ".") || strings.HasPrefix(t.Keys[0], "#"))
 }
 
-// matchConditions returns the path to which the value leads under the given conditions, such as "import". The path may contain an asterisk.
-// It returns "" if the value has none for them, or null.
+// matchConditions returns the path to which a value in exports or imports leads under the given conditions, such as "import". The path may
+// contain an asterisk. The result is "" if the value has no path for them, or null.
 func (t *target) matchConditions(conditions []string) string {
 	for i, item := range t.Items {
 		if t.Keys != nil && !slices.Contains(conditions, t.Keys[i]) {
@@ -220,8 +221,8 @@ func (t *target) lookup(name string, conditions []string) (string, error) {
 	return strings.ReplaceAll(found, "*", replacement), nil
 }
 
-// isMoreSpecific reports whether pattern a is preferred to pattern b if both match a name: its part before the asterisk is longer, or that
-// part is as long and the whole pattern is longer.
+// isMoreSpecific reports whether the pattern a, such as "./icons/*", is preferred to the pattern b if both match a name: its part before
+// the asterisk is longer, or that part is as long and the whole pattern is longer.
 func isMoreSpecific(a, b string) bool {
 	beforeA, _, _ := strings.Cut(a, "*")
 	beforeB, _, _ := strings.Cut(b, "*")

@@ -53,7 +53,7 @@ func newRelease(name string, files map[string][]byte) (*release, error) {
 	return r, nil
 }
 
-// packageOf returns the nearest package.json in the folder of a file or above, and the folder that has it.
+// packageOf returns the nearest package.json in the folder of a file or above it, and the path of the folder that has it, "." for the top.
 func (r *release) packageOf(file string) (*packageJSON, string) {
 	for dir := path.Dir(file); ; dir = path.Dir(dir) {
 		if p := r.packages[dir]; p != nil {
@@ -65,8 +65,9 @@ func (r *release) packageOf(file string) (*packageJSON, string) {
 	}
 }
 
-// resolve returns what a specifier leads to if the file importer imports it. The conditions, such as "import", select among the exports and
-// imports of package.json files. URLs and paths from the root count as external.
+// resolve returns what a specifier leads to if the file importer of the release imports it: a file, another package, a module of Node.js,
+// or nothing. The conditions, such as "import", select among the exports and imports of package.json files. URLs and paths from the root
+// count as other packages (external).
 func (r *release) resolve(importer, specifier string, conditions []string) resolved {
 	p, dir := r.packageOf(importer)
 	switch {
@@ -120,8 +121,9 @@ func (r *release) resolveBare(p *packageJSON, dir, specifier string, conditions 
 	return resolved{external: specifier}
 }
 
-// resolveSubpath returns the path of the file to which a subpath of the package, such as "./client", leads under the given conditions. It
-// reads exports of the package.json at the top, or without exports looks for a file at that path. It does not apply the browser field.
+// resolveSubpath returns the path of the file to which a subpath of the package, such as "./client", leads under the given conditions, such
+// as "import". It reads exports of the package.json at the top, or without exports looks for a file at that path. It does not apply the
+// browser field. It returns an error for people if there is no such file.
 func (r *release) resolveSubpath(subpath string, conditions []string) (string, error) {
 	p := r.packages["."]
 	if p.Exports != nil && !p.Exports.isNull() {

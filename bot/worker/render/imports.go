@@ -6,7 +6,7 @@ import (
 	"github.com/larder-cdn/larder/internal/document"
 )
 
-// renderImports returns the imports of the module whose text is r.Text.
+// renderImports returns a result with what the module whose source is r.Text imports; see findImports for what it misses.
 func renderImports(r document.Request) (document.Result, error) {
 	return document.Result{Imports: findImports(r.Text)}, nil
 }
@@ -55,7 +55,8 @@ func findImports(source string) []document.Import {
 	}
 }
 
-// endsInComment reports whether the last line of a text starts as a line of a comment that does not end in that line.
+// endsInComment reports whether the text, which ends in front of a word, ends inside a comment, judged by its last line only: the line
+// starts with //, or with * or /* and has no */.
 func endsInComment(text string) bool {
 	const longest = 4 << 10
 	line := text[max(0, len(text)-longest):]
@@ -83,8 +84,8 @@ func cutString(text string) (value string, ok bool) {
 	return value, !strings.ContainsAny(value, "\n\r\\ ")
 }
 
-// followsImport reports whether the last statement of a text has the word import or export, so that a "from" right after the text belongs
-// to it.
+// followsImport reports whether the unfinished statement at the end of a text has the word import or export, so that a "from" right after
+// the text belongs to it.
 func followsImport(text string) bool {
 	const longest = 4 << 10
 	text = text[max(0, len(text)-longest):]

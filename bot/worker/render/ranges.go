@@ -77,7 +77,7 @@ func parseAlternative(text string) (bounds []document.Bound, ok bool) {
 	return bounds, true
 }
 
-// cutOperator splits a comparison such as ">=1.2" into its operator, which may be empty, and the rest, its version.
+// cutOperator splits a comparison such as ">=1.2" into its operator and the rest, its version. Without an operator, operator is "".
 func cutOperator(s string) (operator, version string) {
 	for _, operator := range []string{">=", "<=", "~>", ">", "<", "=", "~", "^"} {
 		if version, ok := strings.CutPrefix(s, operator); ok {
@@ -126,13 +126,13 @@ func parsePartial(s string) (p partial, ok bool) {
 	return p, true
 }
 
-// lowest returns the version with zeros for the missing numbers, which is the lowest that a partial version covers.
+// lowest returns the lowest version that a partial version such as 1.2 covers: the one with zeros for the missing numbers.
 func (p partial) lowest() string {
 	return fmt.Sprintf("%d.%d.%d%s", p.numbers[0], p.numbers[1], p.numbers[2], p.prerelease)
 }
 
-// increment returns the version in which the number with this index (0 for major, 1 for minor, 2 for patch) is greater by one and those
-// after it are 0.
+// increment returns the version in which the number with this index (0 for major, 1 for minor, 2 for patch) is greater by one, those after
+// it are 0, and there is no prerelease.
 func (p partial) increment(number int) string {
 	n := p.numbers
 	n[number]++
@@ -140,8 +140,8 @@ func (p partial) increment(number int) string {
 	return fmt.Sprintf("%d.%d.%d", n[0], n[1], n[2])
 }
 
-// boundsOf returns the comparisons with complete versions, all of which must hold, that an operator ("" for none) with a partial version
-// means. An upper bound that it adds excludes prereleases of the version that it names.
+// boundsOf returns the comparisons with complete versions, all of which must hold, that an operator such as "^" ("" for none) with a
+// partial version means. An upper bound that it adds excludes prereleases of the version that it names.
 func boundsOf(operator string, p partial) []document.Bound {
 	from := document.Bound{Operator: ">=", Version: p.lowest()}
 	below := func(number int) document.Bound {

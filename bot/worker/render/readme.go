@@ -98,7 +98,8 @@ func renderReadme(r document.Request) (document.Result, error) {
 	return document.Result{Markup: fitted.String()}, nil
 }
 
-// removeBrokenLinks replaces links to headings that the README body does not have by their text. A README that was cut off lacks some.
+// removeBrokenLinks replaces links within the page to headings that the README body does not have by their text. A README that was cut off
+// lacks some.
 func removeBrokenLinks(body *html.Node) {
 	headings := map[string]bool{}
 	for n := range body.Descendants() {
@@ -133,9 +134,9 @@ type readmeFitter struct {
 	headings []byte // the README's levels of the headings whose sections are open, as digits
 }
 
-// headingLevel returns the level, as a digit, that the README's next heading gets on the page. level is its own, as a digit. It is one
-// below that of the section around it, because assistive technology presents a skipped level as a missing heading. headingLevel updates
-// f.headings.
+// headingLevel returns the level, as a digit such as '3', that the README's next heading gets on the page. level is the heading's own, as a
+// digit. The result is one below that of the section around the heading, because assistive technology presents a skipped level as a missing
+// heading. The caller passes all headings in order; headingLevel updates f.headings.
 func (f *readmeFitter) headingLevel(level byte) byte {
 	for n := len(f.headings); n > 0 && f.headings[n-1] >= level; n-- {
 		f.headings = f.headings[:n-1]
@@ -216,9 +217,9 @@ func (f *readmeFitter) fitElement(parent, n *html.Node) {
 	n.Attr = kept
 }
 
-// resolveLink returns the address for use on the page of the target of a link, "" if it must not be linked. A relative path starts at the
-// root of the release: it leads to the page of that file, or to the repository if the release lacks the file. A fragment gets the prefix of
-// the README's headings.
+// resolveLink returns the address that a link of the README to the address to gets on the release's page, "" if it must not be linked. A
+// relative path starts at the root of the release: it leads to the page of that file, or to the repository if the release lacks the file. A
+// fragment gets the prefix of the README's headings.
 func (f *readmeFitter) resolveLink(to string) string {
 	u, err := url.Parse(strings.TrimSpace(to))
 	switch {

@@ -28,8 +28,8 @@ var renderers = map[document.Kind]func(document.Request) (document.Result, error
 // Kinds returns the kinds of documents that can be rendered, sorted.
 func Kinds() []document.Kind { return slices.Sorted(maps.Keys(renderers)) }
 
-// Run renders the document of a [document.Request] in JSON, and returns the encoded [document.Result]. It is the function of the workers'
-// task to render.
+// Run renders the document of a [document.Request] in JSON, and returns the encoded [document.Result]. Child processes of package worker
+// call it for the task to render.
 func Run(data []byte) ([]byte, error) {
 	var r document.Request
 	if err := json.Unmarshal(data, &r); err != nil {

@@ -36,8 +36,8 @@ type piece struct {
 	class class
 }
 
-// splitSource splits source into pieces of one class each, which joined together are the source. The extension of the file's name says the
-// language. Source in an unknown language, or behind an error, is one piece without a class.
+// splitSource splits source into pieces of one CSS class each, by which a page colors it. The pieces joined together are the source. file
+// is the file's name, whose extension says the language. Source in an unknown language, or behind an error, is one piece without a class.
 func splitSource(file, source string) []piece {
 	var found []piece
 	switch strings.ToLower(path.Ext(file)) {
@@ -118,7 +118,8 @@ type slashReader struct {
 	open    []slashMeaning // of a slash after the closing of each open bracket
 }
 
-// addToken updates the meaning of a slash that comes next, for a token of the script. The caller passes every token in order.
+// addToken updates r.meaning, which says whether a slash that comes next in the script divides or starts a regular expression. The caller
+// passes every token of the script in order.
 func (r *slashReader) addToken(t js.TokenType) {
 	switch {
 	case t == js.LineTerminatorToken || t == js.CommentLineTerminatorToken:
@@ -150,7 +151,7 @@ func (r *slashReader) addToken(t js.TokenType) {
 	r.last, r.newLine = t, false
 }
 
-// meaningAfter returns what a slash right after the closing bracket will mean if the bracket is opened by the token opening. It is unclear
+// meaningAfter returns what a slash right after a closing bracket will mean, if opening is the token that opens the bracket. It is unclear
 // after the body of a function or class. r has read the tokens before opening, and meaningAfter does not change it.
 func (r *slashReader) meaningAfter(opening js.TokenType) slashMeaning {
 	switch opening {
@@ -188,7 +189,7 @@ func StartsObject(last js.TokenType, newLine bool) bool {
 	return js.IsOperator(last) && last != js.IncrToken && last != js.DecrToken && last != js.ArrowToken
 }
 
-// endsValue reports whether a token that is no bracket ends a value, so that a slash after it divides.
+// endsValue reports whether a token of a script that is no bracket ends a value, so that a slash after it divides.
 func endsValue(t js.TokenType) bool {
 	switch t {
 	case js.StringToken, js.TemplateToken, js.TemplateEndToken, js.RegExpToken, js.ThisToken, js.SuperToken, js.NullToken, js.TrueToken, js.FalseToken,
@@ -251,8 +252,8 @@ func stylePieces(source string) []piece {
 	}
 }
 
-// renderSource returns the markup of r.Lines lines of the source r.Text, after the first r.First lines. It colors the source unless a line
-// is very long. Then, and if the markup gets too long, it cuts lines and sets Cut in the result.
+// renderSource returns as HTML up to r.Lines lines of the source r.Text, after the first r.First lines. It colors the source, whose
+// language the name r.Name says, unless a line is very long. Then, and if the HTML gets too long, it cuts lines and sets Cut in the result.
 func renderSource(r document.Request) (document.Result, error) {
 	var lines []string
 	long := slices.ContainsFunc(strings.Split(r.Text, "\n"), func(line string) bool { return len(line) > document.LongestLine })
@@ -281,7 +282,8 @@ func renderSource(r document.Request) (document.Result, error) {
 // ellipsis replaces what is cut off.
 const ellipsis = "…"
 
-// markUpLines returns the lines of the source in pieces as markup, without line ends. No element continues in the next line.
+// markUpLines returns the lines of the source that the pieces are together, as HTML without line ends. No element continues in the next
+// line.
 func markUpLines(all []piece) []string {
 	var lines []string
 	var line strings.Builder
