@@ -118,7 +118,7 @@ func (d *Draft) encodePackage(name, target string, m *packageJSON, files []strin
 		p.Description = "The npm package " + target + "."
 		d.addNote("npm has no description; write what the library does, in a sentence")
 	}
-	if valid, nearest := lint.License(p.License); !valid && p.License != "" {
+	if valid, nearest := lint.ValidateLicense(p.License); !valid && p.License != "" {
 		d.addNote(fmt.Sprintf("npm has the license %q, which is not an SPDX identifier; see that %q is right", p.License, nearest))
 		if nearest == "" {
 			d.Notes[len(d.Notes)-1] = fmt.Sprintf("npm has the license %q, which is not an SPDX identifier; write the one that it is", p.License)

@@ -25,9 +25,9 @@ type Fixed struct {
 	Left string
 }
 
-// Fix puts a package JSON into the form and to the place that a catalogue has it in. What the file says
-// stays as it is. A file that breaks a rule of the package JSON is not touched, and no other file is
-// ever overwritten. A change is written whole or not at all.
+// Fix puts the package JSON in the file called name into the form that a catalogue has, and moves the file to its path there.
+// What the file says stays as it is. Fix does not change a file that breaks a rule of the package JSON, and never overwrites
+// another file; the result says why. A change is written completely or not at all.
 func Fix(name string) (Fixed, error) {
 	f := Fixed{File: name, To: name}
 	data, err := Read(name)
@@ -52,7 +52,7 @@ func Fix(name string) (Fixed, error) {
 			f.Done = append(f.Done, "properties put in order")
 		}
 	}
-	if place, folder := Place(name); place != "" && place != packages.Path(p.Name) {
+	if place, folder := cataloguePath(name); place != "" && place != packages.Path(p.Name) {
 		f.To = filepath.Join(folder, filepath.FromSlash(packages.Path(p.Name)))
 	}
 	switch {
@@ -73,8 +73,8 @@ func Fix(name string) (Fixed, error) {
 	return f, nil
 }
 
-// Create writes a file that is not there yet, and the folders above it. If there is one already, the
-// error is [fs.ErrExist] and nothing is changed.
+// Create writes data to a new file, and creates the folders above it. If the file exists, the error is [fs.ErrExist] and the
+// file is not changed.
 func Create(name string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
@@ -82,7 +82,8 @@ func Create(name string, data []byte) error {
 	return disk.Create(name, data, 0o644)
 }
 
-// moveFile writes data to a new file, to, and removes the file from.
+// moveFile writes data, the file's new content, to a new file called to, and then removes the file from. If the file to
+// exists, it does nothing and the error is fs.ErrExist.
 func moveFile(from, to string, data []byte) error {
 	if err := Create(to, data); err != nil {
 		return err
@@ -90,7 +91,7 @@ func moveFile(from, to string, data []byte) error {
 	return os.Remove(from)
 }
 
-// replaceFile writes data in place of a file, completely or not at all.
+// replaceFile replaces the content of a file by data, completely or not at all. The file keeps its permissions.
 func replaceFile(name string, data []byte) error {
 	info, err := os.Lstat(name)
 	if err != nil {
@@ -102,8 +103,9 @@ func replaceFile(name string, data []byte) error {
 // maxFiles bounds the files of one run.
 const maxFiles = 50_000
 
-// Files returns the package JSONs that names refer to: all below a folder (below its folder packages, if it has one), or the
-// named file. It leaves out hidden files and links in folders.
+// Files returns the paths of the package JSONs that names, files or folders, refer to: a named file itself, and of a folder
+// all .json files below it, or below its folder packages if it has one. It leaves out hidden files and links in folders. A
+// folder without such files, and over 50,000 files, are errors.
 func Files(names []string) ([]string, error) {
 	var files []string
 	for _, name := range names {
@@ -145,30 +147,32 @@ func Files(names []string) ([]string, error) {
 	return files, nil
 }
 
-// Read reads a package JSON, up to the size that is refused. It does not follow a link, which a submission could set to a
-// file that its author must not see.
+// Read returns the content of a package JSON. Of a file over [packages.MaxFileSize], it returns one byte more than that, so
+// that the checks refuse the file. It does not follow a link, which a submission could set to a file that its author must not
+// see.
 func Read(name string) ([]byte, error) {
 	info, err := os.Lstat(name)
 	if err != nil {
-		return nil, causeOf(err)
+		return nil, unwrapPathError(err)
 	}
 	if !info.Mode().IsRegular() {
 		return nil, errors.New("it is a link or something else that is no regular file; only regular files are read")
 	}
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, causeOf(err)
+		return nil, unwrapPathError(err)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, packages.MaxFileSize+1))
 	if err != nil {
-		return nil, causeOf(err)
+		return nil, unwrapPathError(err)
 	}
 	return data, nil
 }
 
-// causeOf returns an error without the operation and the path that package fs adds.
-func causeOf(err error) error {
+// unwrapPathError returns an error without the operation and the path that package fs adds. It returns other errors as they
+// are.
+func unwrapPathError(err error) error {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
 		return pathError.Err
@@ -176,9 +180,9 @@ func causeOf(err error) error {
 	return err
 }
 
-// Place returns the path of a file within its catalogue, such as packages/j/jquery.json, and the folder of the catalogue;
-// both are "" if no folder above the file is called packages.
-func Place(name string) (place, folder string) {
+// cataloguePath returns the path of a file within its catalogue, such as packages/j/jquery.json, and the folder of the
+// catalogue. Both are "" if no folder above the file is called packages.
+func cataloguePath(name string) (place, folder string) {
 	absolute, err := filepath.Abs(name)
 	if err != nil {
 		return "", ""
@@ -191,8 +195,9 @@ func Place(name string) (place, folder string) {
 	return slashed[at+1:], filepath.FromSlash(slashed[:at+1])
 }
 
-// CheckFiles checks files as parts of the catalogue in the folder catalogue, or, if that is "", of the catalogue that each
-// is in.
+// CheckFiles reads and checks package JSON files, as parts of the catalogue in the folder catalogue or, if that is "", of the
+// catalogue in whose folder each file is. It ignores o.Catalogue then. It returns a result for each file, in their order; a
+// file that cannot be read has a problem that says so. The error is for a catalogue that cannot be read.
 func CheckFiles(files []string, catalogue string, o Options) ([]*Result, error) {
 	linters := make(map[string]*Linter) // by the catalogue's folder
 	linter := func(folder string) (*Linter, error) {
@@ -221,7 +226,7 @@ func CheckFiles(files []string, catalogue string, o Options) ([]*Result, error) 
 			results = append(results, Unreadable(shown, err.Error()))
 			continue
 		}
-		place, folder := Place(file)
+		place, folder := cataloguePath(file)
 		l, err := linter(folder)
 		if err != nil {
 			return nil, err

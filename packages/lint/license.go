@@ -14,7 +14,8 @@ import (
 // maxLicense is the longest licence that is taken for an expression, in bytes.
 const maxLicense = 500
 
-// checkLicense adds a problem if the license of the package is no SPDX expression.
+// checkLicense adds a problem to the result r if the license of the package is not an SPDX expression, with the license that
+// was probably meant. It adds a warning if a valid package JSON has no license.
 func (l *Linter) checkLicense(r *Result, p *packages.Package) {
 	at := []string{"license"}
 	switch text := p.License; {
@@ -31,8 +32,9 @@ func (l *Linter) checkLicense(r *Result, p *packages.Package) {
 	}
 }
 
-// License reports whether a text is a valid SPDX expression. If not, nearest is the license that was probably meant, or "".
-func License(text string) (valid bool, nearest string) {
+// ValidateLicense reports whether a text is a valid SPDX expression, such as "MIT" or "(MIT OR GPL-3.0-only)". If not,
+// nearest is the identifier of the license that was probably meant, "" if that is not clear.
+func ValidateLicense(text string) (valid bool, nearest string) {
 	if validLicense(text) {
 		return true, ""
 	}
@@ -55,8 +57,9 @@ func validLicense(text string) bool {
 // expression is the unread rest of a license expression, in words.
 type expression struct{ words []string }
 
-// parseExpression parses licenses joined by AND and OR, and reports whether they are valid. The precedence of the operators does not
-// matter for that.
+// parseExpression reads licenses joined by AND and OR from e.words, up to a word that continues no expression, and reports
+// whether they are valid. depth is the number of parentheses around. The precedence of the operators does not matter for
+// that.
 func (e *expression) parseExpression(depth int) bool {
 	const deepest = 20
 	for {
@@ -69,8 +72,8 @@ func (e *expression) parseExpression(depth int) bool {
 	}
 }
 
-// parseOperand reads a license, with an exception if it has one, or an expression in parentheses, and reports whether it is
-// valid.
+// parseOperand reads from e.words a license, with an exception (WITH …) if it has one, or an expression in parentheses, and
+// reports whether it is valid. depth is the number of parentheses around.
 func (e *expression) parseOperand(depth int) bool {
 	if e.skipWord("(") {
 		return e.parseExpression(depth+1) && e.skipWord(")")
@@ -101,7 +104,8 @@ func (e *expression) skipWord(word string) bool {
 // licenseReference is a licence that is not on the list but described elsewhere.
 var licenseReference = lazyregexp.New(`^(DocumentRef-[A-Za-z0-9.-]+:)?LicenseRef-[A-Za-z0-9.-]+$`)
 
-// knownLicense reports whether a word is an identifier on the list of SPDX, or a reference to another license.
+// knownLicense reports whether a word is an identifier on the list of SPDX, perhaps with a plus sign, or a reference to
+// another license (LicenseRef-…).
 func knownLicense(word string) bool {
 	return licenses()[word] || licenses()[strings.TrimSuffix(word, "+")] || licenseReference.MatchString(word)
 }
@@ -111,7 +115,7 @@ var (
 	exceptions = sync.OnceValue(func() map[string]bool { return newSet(spdxlicenses.GetExceptions()) })
 )
 
-// newSet returns the words of all lists as a set.
+// newSet returns a set with the words of all lists.
 func newSet(lists ...[]string) map[string]bool {
 	all := make(map[string]bool)
 	for _, list := range lists {
@@ -132,7 +136,7 @@ var licenseCases = sync.OnceValue(func() map[string]string {
 })
 
 // usual are ways in which people write licences that are too far from the identifiers for counting
-// letters, by what simplify makes of them. A text that leaves open which of several is meant
+// letters, by what normalizeLicense makes of them. A text that leaves open which of several is meant
 // is not listed.
 var usual = map[string]string{
 	"apache":        "Apache-2.0",
@@ -168,7 +172,8 @@ var usual = map[string]string{
 	"silopenfont11": "OFL-1.1",
 }
 
-// nearestLicense returns the SPDX identifier that a text probably means, or "".
+// nearestLicense returns the SPDX identifier that a text which is none probably means: in other case, in a usual form such as
+// "Apache 2", or with a misspelling. It returns "" if that is not clear.
 func nearestLicense(written string) string {
 	if len(written) > maxLicense {
 		return ""
@@ -188,7 +193,7 @@ func nearestLicense(written string) string {
 	names := make(map[string]string)
 	for i, name := range spdxlicenses.GetLicenses() {
 		// Another digit is another version, not a slip.
-		if k := simplified()[i]; digitsOf(k) == digitsOf(simple) && names[k] == "" {
+		if k := normalizedLicenses()[i]; digitsOf(k) == digitsOf(simple) && names[k] == "" {
 			known, names[k] = append(known, k), name
 		}
 	}
@@ -199,8 +204,8 @@ func nearestLicense(written string) string {
 	return names[best]
 }
 
-// simplified is what simplify makes of the list's licences, in its order.
-var simplified = sync.OnceValue(func() []string {
+// normalizedLicenses returns the names of SPDX's licenses as normalizeLicense returns them, in the order of the list.
+var normalizedLicenses = sync.OnceValue(func() []string {
 	names := spdxlicenses.GetLicenses()
 	for i, name := range names {
 		names[i] = normalizeLicense(strings.ToLower(name))
@@ -208,7 +213,7 @@ var simplified = sync.OnceValue(func() []string {
 	return names
 })
 
-// digitsOf returns the digits of a text.
+// digitsOf returns the digits of a text without everything between them.
 func digitsOf(s string) string {
 	return strings.Map(func(r rune) rune {
 		if '0' <= r && r <= '9' {
@@ -218,7 +223,8 @@ func digitsOf(s string) string {
 	}, s)
 }
 
-// normalizeLicense removes from the name of a license, in lower case, the words that many licenses share.
+// normalizeLicense returns the lower-case name of a license in a form for comparison: without punctuation, and without words
+// that many licenses share, such as "license" and "version".
 func normalizeLicense(lower string) string {
 	var b strings.Builder
 	for _, word := range strings.FieldsFunc(lower, func(r rune) bool { return !('a' <= r && r <= 'z' || '0' <= r && r <= '9') }) {

@@ -40,11 +40,11 @@ type Options struct {
 // A Linter checks files. It is safe for concurrent use.
 type Linter struct {
 	o       Options
-	targets map[string][]*packages.Package // by what sameTarget makes of them
+	targets map[string][]*packages.Package // by what normalizeTarget makes of them
 	names   map[string][]*packages.Package // by name in lower case
 }
 
-// New returns a linter.
+// New returns a linter, with an index of the names and the upstreams in o.Catalogue.
 func New(o Options) *Linter {
 	l := &Linter{o: o, targets: map[string][]*packages.Package{}, names: map[string][]*packages.Package{}}
 	if o.Catalogue == nil {
@@ -54,7 +54,7 @@ func New(o Options) *Linter {
 		name := strings.ToLower(p.Name)
 		l.names[name] = append(l.names[name], p)
 		if p.Autoupdate != nil {
-			target := sameTarget(p.Autoupdate)
+			target := normalizeTarget(p.Autoupdate)
 			l.targets[target] = append(l.targets[target], p)
 		}
 	}
@@ -73,7 +73,7 @@ type Result struct {
 	Problems []packages.Problem
 }
 
-// Add adds problems, and keeps all sorted by their place in the file.
+// Add adds problems to the result, and sorts all of its problems by their line and column.
 func (r *Result) Add(problems ...packages.Problem) {
 	r.Problems = append(r.Problems, problems...)
 	slices.SortStableFunc(r.Problems, func(a, b packages.Problem) int {
@@ -81,7 +81,7 @@ func (r *Result) Add(problems ...packages.Problem) {
 	})
 }
 
-// Count returns how many errors and warnings there are.
+// Count returns how many of the result's problems are errors, and how many are warnings.
 func (r *Result) Count() (errors, warnings int) {
 	for _, p := range r.Problems {
 		if p.Severity == packages.Error {
@@ -93,15 +93,16 @@ func (r *Result) Count() (errors, warnings int) {
 	return errors, warnings
 }
 
-// Unreadable returns the result for a file that could not be read.
+// Unreadable returns the result for a file that could not be read: one error, with the reason. file is the name for messages.
 func Unreadable(file, reason string) *Result {
 	r := &Result{File: file}
 	r.Add(packages.ProblemAt(nil, packages.Error, "unreadable", reason))
 	return r
 }
 
-// Check checks one file. Its base name has to be the package's name. place is where it lies in its
-// catalogue, as [Place] tells; "" where that is unknown or does not matter.
+// Check checks the package JSON data and returns its problems. file is the name for messages; its base name has to be the
+// package's name. place is the file's path within its catalogue, such as packages/j/jquery.json; "" if that is unknown or
+// does not matter.
 func (l *Linter) Check(file, place string, data []byte) *Result {
 	r := &Result{File: file, Data: data}
 	p, err := packages.Parse(file, data)
@@ -135,7 +136,8 @@ func (l *Linter) Check(file, place string, data []byte) *Result {
 	return r
 }
 
-// lesserSeverity returns the severity of problems that are errors only in a new package: a warning for others.
+// lesserSeverity returns the severity of problems that old packages may have: an error if the linter checks new packages,
+// else a warning.
 func (l *Linter) lesserSeverity() packages.Severity {
 	if l.o.New {
 		return packages.Error
@@ -143,12 +145,15 @@ func (l *Linter) lesserSeverity() packages.Severity {
 	return packages.Warning
 }
 
-// add adds a problem of the value at a location.
+// add adds a problem with a formatted message to the result. rule is the name of a [Rule], and location the keys that lead to
+// the value in the JSON, such as "repository", "url".
 func (r *Result) add(severity packages.Severity, rule string, location []string, format string, args ...any) {
 	r.Add(packages.ProblemAt(r.Data, severity, rule, fmt.Sprintf(format, args...), location...))
 }
 
-// checkPath adds a problem if the file is not at the path that a catalogue has for the package.
+// checkPath adds an error to the result r if place, the file's path within its catalogue, is not the path that a catalogue
+// has for the package p. It adds none if place is "", or if the file does not have the package's name, which is another
+// problem.
 func (l *Linter) checkPath(r *Result, p *packages.Package, place string) {
 	if place == "" || p.Name == "" || path.Base(place) != p.Name+".json" { // which is said already
 		return
@@ -158,7 +163,8 @@ func (l *Linter) checkPath(r *Result, p *packages.Package, place string) {
 	}
 }
 
-// checkAddresses adds problems for URLs of the package that browsers or git cannot open, or that are not encrypted.
+// checkAddresses adds warnings to the result r for a homepage or an author's URL that browsers cannot open, and for a
+// repository with the git protocol, which is not encrypted.
 func (l *Linter) checkAddresses(r *Result, p *packages.Package) {
 	link := func(location []string, address string) {
 		if address != "" && !isWebAddress(address) {
@@ -176,13 +182,14 @@ func (l *Linter) checkAddresses(r *Result, p *packages.Package) {
 	}
 }
 
-// isWebAddress reports whether an address is an http or https URL with a host.
+// isWebAddress reports whether an address is an http or https URL with a host and without a user name.
 func isWebAddress(address string) bool {
 	u, err := url.Parse(address)
 	return err == nil && (strings.EqualFold(u.Scheme, "http") || strings.EqualFold(u.Scheme, "https")) && u.Hostname() != "" && u.User == nil
 }
 
-// splitGitAddress splits an address of the git: protocol, which is not encrypted, into host and rest; ok is false for others.
+// splitGitAddress splits an address such as git://host/path into the host and the escaped path, rest. ok is false for other
+// protocols, and for an address with a user name.
 func splitGitAddress(address string) (host, rest string, ok bool) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "git" || u.Host == "" || u.User != nil {
@@ -191,7 +198,8 @@ func splitGitAddress(address string) (host, rest string, ok bool) {
 	return u.Host, u.EscapedPath(), true
 }
 
-// checkDuplicates adds a problem if the catalogue has the same upstream under another name.
+// checkDuplicates adds problems to the result r if the catalogue has another package whose name differs from that of p only
+// in case, or that has the same upstream.
 func (l *Linter) checkDuplicates(r *Result, p *packages.Package) {
 	for _, other := range l.names[strings.ToLower(p.Name)] {
 		if other.Name != p.Name {
@@ -201,7 +209,7 @@ func (l *Linter) checkDuplicates(r *Result, p *packages.Package) {
 	if p.Autoupdate == nil || p.Autoupdate.Target == "" {
 		return
 	}
-	for _, other := range l.targets[sameTarget(p.Autoupdate)] {
+	for _, other := range l.targets[normalizeTarget(p.Autoupdate)] {
 		if other.Name != p.Name {
 			r.add(l.lesserSeverity(), "duplicate", []string{"autoupdate", "target"}, "the catalogue's package %q has this upstream, too; change that one instead of adding another", other.Name)
 			return
@@ -209,8 +217,9 @@ func (l *Linter) checkDuplicates(r *Result, p *packages.Package) {
 	}
 }
 
-// sameTarget returns the same text for all forms in which one upstream can be written.
-func sameTarget(a *packages.Autoupdate) string {
+// normalizeTarget returns a key for the upstream of a package that is the same for all forms in which its address can be
+// written, such as a git repository over https and over ssh.
+func normalizeTarget(a *packages.Autoupdate) string {
 	if a.Source != "git" {
 		return a.Source + " " + a.Target
 	}
@@ -226,7 +235,8 @@ func sameTarget(a *packages.Autoupdate) string {
 	return "git " + strings.TrimSuffix(strings.TrimRight(strings.ToLower(target), "/"), ".git")
 }
 
-// checkForm adds a problem if [packages.Format] would change the file.
+// checkForm adds a warning to the result r if [packages.Format] would change the layout of the file, at the first difference.
+// For new packages it also adds one if the properties are not in the usual order.
 func (l *Linter) checkForm(r *Result) {
 	formatted, err := packages.Format(r.Data, false)
 	if err != nil {
@@ -250,7 +260,7 @@ func (l *Linter) checkForm(r *Result) {
 	}
 }
 
-// shorten cuts a text from outside for a message.
+// shorten cuts a text that a stranger wrote to 100 bytes, for a message.
 func shorten(s string) string { return text.Short(s, 100) }
 
 // A Rule is one thing that files are checked for.
@@ -261,7 +271,7 @@ type Rule struct {
 	About string
 }
 
-// Rules returns all rules, also those of package packages and those that need an upstream, in the order in which
+// Rules returns all rules, also those that package packages checks and those that need an upstream, in the order in which
 // contributors meet them.
 func Rules() []Rule {
 	return []Rule{

@@ -166,7 +166,7 @@ func TestLicense(t *testing.T) {
 	}
 	for name := range usual {
 		if normalizeLicense(name) != name {
-			t.Errorf("usual has %q, which simplify makes %q of: it is never found", name, normalizeLicense(name))
+			t.Errorf("usual has %q, which normalizeLicense makes %q of: it is never found", name, normalizeLicense(name))
 		}
 	}
 	for _, name := range usual {
@@ -234,7 +234,7 @@ func TestPlace(t *testing.T) {
 		"a.json":                       "",
 		"packages.json":                "",
 	} {
-		place, root := Place(filepath.Join(folder, filepath.FromSlash(name)))
+		place, root := cataloguePath(filepath.Join(folder, filepath.FromSlash(name)))
 		if place != want {
 			t.Errorf("%s: got %q, want %q", name, place, want)
 		}

@@ -21,8 +21,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// WriteText writes each problem as a line that begins with file:line:column, and below it the line that
-// it is about with a mark under the place.
+// WriteText writes each problem as a line that begins with file:line:column, and below it an excerpt of the line in the file,
+// with a mark under the column.
 func WriteText(w io.Writer, results []*Result) error {
 	out := bufio.NewWriter(w)
 	for _, r := range results {
@@ -37,7 +37,8 @@ func WriteText(w io.Writer, results []*Result) error {
 	return out.Flush()
 }
 
-// excerpt returns a line of a file, cut around a column if it is long, and spaces as wide as the text before that column.
+// excerpt returns, for display in a terminal, the line with that number of a file (the first is 1), cut around a column if it
+// is long. mark is spaces as wide as the text before that column. Both are "" if there is no such line or if it is blank.
 func excerpt(data []byte, line, column int) (shown, mark string) {
 	const before, most = 60, 100 // characters
 	for ; line > 1; line-- {
@@ -66,7 +67,7 @@ func excerpt(data []byte, line, column int) (shown, mark string) {
 	return Plain(left + right), strings.Repeat(" ", runewidth.StringWidth(Plain(left)))
 }
 
-// lastRunes returns the last n characters of a text.
+// lastRunes returns the last n characters of a text, after an ellipsis if there are more.
 func lastRunes(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s
@@ -79,16 +80,16 @@ func lastRunes(s string, n int) string {
 	return "…" + s[at:]
 }
 
-// blankControls replaces each character that would move the cursor, or change colors or the direction of text, and each byte that is
-// no text, by a space.
+// blankControls replaces by a space each character that would move the cursor, or change colors or the direction of text, and
+// each byte that is not UTF-8.
 func blankControls(s string) string { return text.Line(s, ' ') }
 
-// Plain returns a name from outside for a line of text, in a terminal or in the log of GitHub Actions, where "##[" starts a
-// command.
+// Plain returns a text that a stranger may have written in a form that is safe within a line in a terminal, or in the log of
+// GitHub Actions, where "##[" starts a command. It replaces control characters by spaces.
 func Plain(s string) string { return strings.ReplaceAll(blankControls(s), "##[", "## [") }
 
-// WriteTable writes how many problems there are of each rule and in how many files, the most frequent
-// first, and a sentence about all of them.
+// WriteTable writes a table of the rules that files break, those with the most errors first: how many errors and warnings
+// there are in how many files, and where the first one is. A summary of all follows.
 func WriteTable(w io.Writer, results []*Result) error {
 	type row struct {
 		rule                    string
@@ -136,13 +137,13 @@ func WriteTable(w io.Writer, results []*Result) error {
 	return err
 }
 
-// Summary returns a sentence about how many files were checked, and how many problems were found.
+// Summary returns a sentence about how many files were checked, and how many errors and warnings they have.
 func Summary(results []*Result) string {
 	refused, errors, warnings := Totals(results)
 	return fmt.Sprintf("%s checked: %s in %s, %s.", text.Count(len(results), "file", "files"), text.Count(errors, "error", "errors"), text.Count(refused, "file", "files"), text.Count(warnings, "warning", "warnings"))
 }
 
-// Totals counts the files with errors, the errors and the warnings.
+// Totals returns how many of the files have errors (refused), and how many errors and warnings all files have.
 func Totals(results []*Result) (refused, errors, warnings int) {
 	for _, r := range results {
 		e, w := r.Count()
@@ -154,7 +155,8 @@ func Totals(results []*Result) (refused, errors, warnings int) {
 	return refused, errors, warnings
 }
 
-// WriteJSON writes one object: how many files were checked, the counts, and the problems.
+// WriteJSON writes one JSON object: how many files were checked, how many errors and warnings they have, and the problems
+// with file, line and column.
 func WriteJSON(w io.Writer, results []*Result) error {
 	type problem struct {
 		File     string `json:"file"`
@@ -209,13 +211,14 @@ var (
 	propertyEscapes = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
 )
 
-// escapeData escapes the message of a workflow command.
+// escapeData escapes a message for a workflow command of GitHub Actions, so that it cannot end the line.
 func escapeData(s string) string { return dataEscapes.Replace(s) }
 
-// escapeProperty escapes a property of a workflow command.
+// escapeProperty escapes the value of a property, such as the file name, for a workflow command of GitHub Actions, so that it
+// cannot end the property or the line.
 func escapeProperty(s string) string { return propertyEscapes.Replace(s) }
 
-// WriteSARIF writes the problems in SARIF 2.1.0. version is this program's.
+// WriteSARIF writes the rules and the problems in SARIF 2.1.0. version is that of this program.
 func WriteSARIF(w io.Writer, version string, results []*Result) error {
 	var rules []sarif.Rule
 	for _, rule := range Rules() {
