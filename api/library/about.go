@@ -14,8 +14,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// About returns what upstream says about a release, such as its README and dependencies, from memory if it was read lately. The result is never nil,
-// not even with an error; the caller must not change it.
+// About returns what upstream says about a release, such as its README and dependencies, and the record of its built modules. It comes from
+// memory if it was read lately. The result is never nil, not even with an error; the caller must not change it.
 func (x *Index) About(r *Release) (*logs.About, error) {
 	about, err := x.abouts.Get(r.Manifest, func() (*logs.About, int, error) {
 		about, err := logs.ReadAbout(x.store, r.Manifest)
@@ -30,7 +30,7 @@ func (x *Index) About(r *Release) (*logs.About, error) {
 	return about, err
 }
 
-// sizeOfModules estimates how many bytes of memory the description of built modules takes, 0 for nil.
+// sizeOfModules estimates how many bytes of memory the record of built modules takes, for caches; 0 for nil.
 func sizeOfModules(m *logs.Modules) int {
 	if m == nil {
 		return 0
@@ -112,7 +112,8 @@ func (x *Index) MainSizes(name string, versions []views.Version) ([]int64, error
 // package's name, or else the first.
 func (l *Listing) OfNPM(name string) *Library { return l.byNPM[name] }
 
-// byNPM returns libraries by the names of the npm packages that their releases come from; see [Listing.OfNPM].
+// byNPM returns libraries by the names of the npm packages that their releases come from. Of several libraries from one package, it has the
+// one with the package's name, or else the first.
 func byNPM(libraries []*Library) map[string]*Library {
 	found := make(map[string]*Library, len(libraries))
 	for _, l := range libraries {
@@ -135,8 +136,8 @@ type Wanted struct {
 // maxRanges limits the ranges that a release wants, as the bot does; the log of a mirror may have more.
 const maxRanges = 400
 
-// rangesOf returns the version ranges of the dependencies of a release, sorted and without duplicates and overlong ones, as renderers get them; nil
-// if there are more than maxRanges dependencies.
+// rangesOf returns the version ranges of the dependencies of a release, such as "^1.2", sorted and without duplicates and overlong ones, in
+// the form in which renderers get them. It returns nil if the release has more than maxRanges dependencies.
 func rangesOf(about *logs.About) []string {
 	if len(about.Dependencies)+len(about.Peers) > maxRanges {
 		return nil
@@ -147,8 +148,9 @@ func rangesOf(about *logs.About) []string {
 	return slices.Compact(ranges)
 }
 
-// ReadWanted has a renderer, by calling read, parse the version ranges of the dependencies of a release; owner is the release. pending says that it
-// has not responded yet. If the renderer refuses the ranges, the result is no error, and no version is in them.
+// ReadWanted returns the parsed version ranges of the dependencies of a release, of which about says which they are. It has a renderer
+// parse them by calling read; owner names the release for the renderer. pending says that the renderer has not responded yet. If it refuses
+// the ranges, that is no error, and the result has no version in them.
 func ReadWanted(ctx context.Context, owner string, about *logs.About, read Ranges) (w Wanted, pending bool, err error) {
 	if w.ranges = rangesOf(about); len(w.ranges) == 0 {
 		return w, false, nil
@@ -160,8 +162,8 @@ func ReadWanted(ctx context.Context, owner string, about *logs.About, read Range
 	return w, pending, err
 }
 
-// newest returns the newest of versions, which are sorted newest first, in the range wanted; "" if there is none. Every version is in the empty
-// range.
+// newest returns the first of versions, which are sorted newest first, that is in the range wanted, one of the ranges in w; "" if there is
+// none. Every version is in the empty range.
 func (w Wanted) newest(versions []views.Version, wanted string) string {
 	i := slices.IndexFunc(versions, func(v views.Version) bool { return w.includes(wanted, v.Version) })
 	if i < 0 {
@@ -170,7 +172,8 @@ func (w Wanted) newest(versions []views.Version, wanted string) string {
 	return versions[i].Version
 }
 
-// includes reports whether a version is in the range wanted. Every version is in the empty range; no version is in one that was not parsed.
+// includes reports whether a version is in the range wanted, one of the ranges in w. Every version is in the empty range; no version is in
+// a range that could not be parsed.
 func (w Wanted) includes(wanted, version string) bool {
 	r := document.Range{{{Operator: ">=", Version: "0.0.0"}}}
 	if wanted != "" {
@@ -183,8 +186,8 @@ func (w Wanted) includes(wanted, version string) bool {
 	return r.Has(version)
 }
 
-// ChooseVersion returns the newest published version of a library in the range wanted, one of those of w, and whether there is one (fits). If not, it
-// returns the library's latest version, or "" if nothing is published.
+// ChooseVersion returns the newest published version of library l in the range wanted, one of the ranges in w, and true (fits). If no
+// version is in the range, it returns the library's latest version, or "" if nothing is published, and false.
 func (x *Index) ChooseVersion(l *Library, w Wanted, wanted string) (version string, fits bool, err error) {
 	versions, err := x.Versions(l.Name)
 	if err != nil || len(versions) == 0 {

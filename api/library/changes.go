@@ -34,8 +34,8 @@ func (c *Changes) RecordChange(names ...string) {
 	}
 }
 
-// noteAll records that any library may have changed, and the set of all libraries.
-func (c *Changes) noteAll() {
+// recordAllChanged records that any library may have changed, and the set of all libraries, so that [Changes.Since] reports true for all names.
+func (c *Changes) recordAllChanged() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.count++

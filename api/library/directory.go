@@ -178,7 +178,8 @@ func (d Directory) Search(ctx context.Context, r SearchRequest) (Found, error) {
 	return answer, nil
 }
 
-// newBrief returns name, latest version, description, license, and if they are known the URL of the main file of a library.
+// newBrief returns the summary of a library for lists: name, latest version, description, license, and if they are known the URL of the
+// main file.
 func (d Directory) newBrief(l *Library) Brief {
 	found := Brief{Name: l.Name, Version: l.Version, Description: l.Description, License: l.License}
 	if l.HasFile() && d.AssetBase != "" {
@@ -313,8 +314,8 @@ func (d Directory) latestOr(ctx context.Context, r kvstore.Reader, name, version
 	return d.release(ctx, r, name, version)
 }
 
-// describeImports returns sentences about the imports of the file f of a release, if it is an ES module: which of them cannot be loaded, and whether
-// its tag lacks the integrity of others.
+// describeImports returns sentences about the imports of the file f of release r, whose snippet is s, if it is an ES module: which of them
+// cannot be loaded, and whether its tag lacks the integrity of others. For other files it returns nil.
 func (d Directory) describeImports(ctx context.Context, r *Release, f views.PublishedFile, s Snippet) ([]string, error) {
 	if s.Kind != Module {
 		return nil, nil
@@ -443,8 +444,8 @@ func NearVersions(versions []views.Version, asked string) []string {
 // mostAsked bounds the names that are compared, in bytes.
 const mostAsked = 500
 
-// NearFiles returns the paths of up to three files of a release that the wrong path asked may mean, nearest first: those whose names, without folder
-// and .min, differ in a few letters.
+// NearFiles returns the paths of up to three files of a release that a wrong path, asked, may mean, nearest first: those whose names,
+// without folder and .min, differ in a few letters.
 func NearFiles(r *Release, asked string) []string {
 	type candidate struct {
 		path     string

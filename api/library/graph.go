@@ -58,7 +58,7 @@ type GraphModule struct {
 	Path string
 }
 
-// Bytes estimates how many bytes of memory the graph takes.
+// Bytes estimates how many bytes of memory the graph takes, for caches.
 func (g *Graph) Bytes() int {
 	const module, importOf = 600, 400 // addresses, tags and integrity
 	imports := len(g.Imports)
@@ -77,9 +77,10 @@ const (
 	mostGraphProblems = 10
 )
 
-// Graph returns all modules that the given modules of release r import, directly or not, with an import map whose URLs begin with assetBase. The map
-// also names those of the given modules that were built from the release. If all of the given modules are minified, it prefers minified ones. What is
-// missing or beyond limits becomes a problem of the graph, not an error.
+// Graph returns all modules that load when a page imports the given modules of release r: these, and what they import, directly or not. Its
+// import map has the integrity of all of them, and URLs that begin with assetBase for what is imported by name, also for those of the given
+// modules that were built from the release. documents parse what is not known. If all of the given modules are minified, the graph prefers
+// minified ones. What is missing or beyond limits becomes a problem of the graph, not an error.
 func (x *Index) Graph(ctx context.Context, assetBase string, r *Release, modules []views.PublishedFile, documents Documents) (*Graph, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
@@ -157,7 +158,8 @@ type place struct {
 	file    views.PublishedFile
 }
 
-// addProblem records a problem of the graph, once, if there are not ten already.
+// addProblem records a formatted sentence about what the graph lacks, for people. It ignores a repeated sentence, and all after the first
+// ten.
 func (w *walk) addProblem(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if len(w.graph.Problems) < mostGraphProblems && !slices.Contains(w.graph.Problems, text) {
@@ -165,15 +167,16 @@ func (w *walk) addProblem(format string, args ...any) {
 	}
 }
 
-// addDependency records that the graph depends on a library, so that it is built again when the library changes.
+// addDependency records that the graph depends on a library, so that caches make the graph again when the library changes. [Catalogue]
+// stands for the set of all libraries.
 func (w *walk) addDependency(library string) {
 	if !slices.Contains(w.graph.Libraries, library) {
 		w.graph.Libraries = append(w.graph.Libraries, library)
 	}
 }
 
-// add adds the file f of release r to the graph and queues it, if it is a script, to have its imports followed. It returns the file's URL, also if
-// the file was there already or limits forbid to add it.
+// add adds the file f of release r, with its integrity, to the graph, and queues it, if it is a script, so that its imports are followed.
+// It returns the file's URL, also if the file was there already or if limits forbid adding it, which is recorded as a problem.
 func (w *walk) add(r *Release, f views.PublishedFile) string {
 	key := moduleKey{r.Library, r.Version, f.Path}
 	if url := w.seen[key]; url != "" {
@@ -195,7 +198,8 @@ func (w *walk) add(r *Release, f views.PublishedFile) string {
 	return s.URL
 }
 
-// addImports adds the modules that a file of the graph imports, according to the manifest or else to a renderer that parses the file.
+// addImports adds to the graph the modules that its file p imports, according to the manifest for a built module, or else to a renderer
+// that parses the file. While the renderer has not responded, it adds none and marks the graph as pending.
 func (w *walk) addImports(p place) error {
 	built, ok, err := w.builtImports(p.release, p.file.Path)
 	if err != nil {
@@ -232,7 +236,8 @@ func (w *walk) addImports(p place) error {
 	return w.followImports(p, imports)
 }
 
-// followImports adds the modules that the imports of file p load. Beyond the limit of imports it records a problem and ends the walk.
+// followImports adds to the graph the modules that the imports of its file p load. An import that leads nowhere, or to another service,
+// becomes a problem of the graph. Beyond the limit of imports it records a problem and ends the walk.
 func (w *walk) followImports(p place, imports []document.Import) error {
 	for _, i := range imports {
 		if w.imports++; w.imports > w.mostImports {
@@ -256,8 +261,8 @@ func (w *walk) followImports(p place, imports []document.Import) error {
 	return nil
 }
 
-// addRelativeImport adds the module in the same release that the import i of file p, with a relative path, loads. If the graph prefers minified
-// modules, it maps the import to the minified form.
+// addRelativeImport adds to the graph the module in the same release that the import i of file p, with a relative path, loads. If the graph
+// prefers minified modules and there is a minified form, it adds that, and the import map leads from the one to the other.
 func (w *walk) addRelativeImport(p place, i document.Import) {
 	specifier, _, _ := strings.Cut(i.Specifier, "?")
 	specifier, _, _ = strings.Cut(specifier, "#")
@@ -281,8 +286,8 @@ func (w *walk) addRelativeImport(p place, i document.Import) {
 	w.add(p.release, f)
 }
 
-// findMinified returns the minified file beside f in release r, such as a.min.js beside a.js, if the graph prefers minified files. The result is
-// false if f is minified itself or there is none.
+// findMinified returns the minified file beside f in release r, such as a.min.js beside a.js. The result is false if there is none, if f is
+// minified itself, or if the graph does not prefer minified files.
 func (w *walk) findMinified(r *Release, f views.PublishedFile) (views.PublishedFile, bool) {
 	if !w.minified || isMinified(f.Path) {
 		return f, false
@@ -291,7 +296,8 @@ func (w *walk) findMinified(r *Release, f views.PublishedFile) (views.PublishedF
 	return r.Find(strings.TrimSuffix(f.Path, ext) + ".min" + ext)
 }
 
-// looksWritten reports whether a module's source looks as its authors wrote it, not minified: it has short lines.
+// looksWritten reports whether a module's source looks as its authors wrote it, not minified: it has over 1 KiB, and lines of fewer than
+// 120 bytes on average.
 func looksWritten(source []byte) bool {
 	const small, longLine = 1 << 10, 120
 	return len(source) > small && bytes.Count(source, []byte("\n"))*longLine > len(source)
@@ -303,8 +309,8 @@ func isMinified(file string) bool {
 	return strings.Contains(name, ".min.") || strings.Contains(name, ".prod.") || strings.Contains(name, ".production.")
 }
 
-// addPackageImport adds the module that the import i of file p loads, which names an npm package, perhaps with a path in it. If it cannot be loaded,
-// that becomes a problem of the graph.
+// addPackageImport adds to the graph and its import map the module that the import i of file p loads, if i names an npm package, perhaps
+// with a path in it, such as "react-dom/client". If it cannot be loaded, that becomes a problem of the graph.
 func (w *walk) addPackageImport(p place, i document.Import) error {
 	name, subpath := packages.SplitSpecifier(i.Specifier)
 	l := w.listing.OfNPM(name)
@@ -348,8 +354,9 @@ func (w *walk) addPackageImport(p place, i document.Import) error {
 	return nil
 }
 
-// importsFor returns the part of the import map to which imports of release imported in modules of release importer are added: the one for all
-// modules, or that in the scope of the importer if other modules get another version.
+// importsFor returns the part of the import map, addresses by specifier, for imports of release imported by modules of release importer.
+// That is the part for all modules if the graph has chosen this version of the library, or else the scope of the importer, which it creates
+// if it is missing.
 func (w *walk) importsFor(importer, imported *Release) map[string]string {
 	if w.chosen[imported.Library] == imported.Version {
 		return w.graph.Imports
@@ -364,8 +371,8 @@ func (w *walk) importsFor(importer, imported *Release) map[string]string {
 	return w.graph.Scopes[scope]
 }
 
-// releaseOf returns the result of findRelease, which reads all versions of the library, and remembers it, so that it is called once for each
-// dependency of a release.
+// releaseOf returns the release of library l that file p imports as the npm package npm, nil if l has none. It calls findRelease once for
+// each dependency of a release, and stores the result, because findRelease reads all versions of the library.
 func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 	key := dependencyKey{p.release.Manifest, npm}
 	if r, ok := w.found[key]; ok {
@@ -378,9 +385,9 @@ func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 	return r, err
 }
 
-// findRelease returns the release of library l, which has the npm package npm, that the package of file p wants; nil if l has no release. All modules
-// get one version of a library, because most libraries work only if they are loaded once, unless that version is not in the range of a dependency. A
-// version outside of the range becomes a problem.
+// findRelease returns the release of library l, made from the npm package npm, that the package of file p needs according to its
+// dependencies; nil if l has no release. All modules get one version of a library, because most libraries work only if they are loaded
+// once, unless that version is not in the range of a dependency. A version outside of the range becomes a problem of the graph.
 func (w *walk) findRelease(p place, l *Library, npm string) (*Release, error) {
 	if l.Name == p.release.Library {
 		return p.release, nil
@@ -427,8 +434,8 @@ func (w *walk) findRelease(p place, l *Library, npm string) (*Release, error) {
 	return r, nil
 }
 
-// aboutOf returns what upstream says about a release, and has a renderer parse the version ranges of its dependencies, into w.wanted, once for each
-// release.
+// aboutOf returns what upstream says about a release, such as its dependencies. It has a renderer parse their version ranges, and stores
+// these in w.wanted. It does so once for each release. While the renderer has not responded, it marks the graph as pending.
 func (w *walk) aboutOf(r *Release) (*logs.About, error) {
 	if about := w.abouts[r.Manifest]; about != nil {
 		return about, nil
@@ -446,8 +453,8 @@ func (w *walk) aboutOf(r *Release) (*logs.About, error) {
 	return about, nil
 }
 
-// findEntry returns the module of a release that an import of a subpath of the package loads, such as "." or "./client": a built one, or else one
-// that upstream published. ok is false if there is none.
+// findEntry returns the module of release r that an import of a subpath of its package, such as "." or "./client", loads: a built one, or
+// else one that upstream published. ok is false if there is none.
 func (w *walk) findEntry(r *Release, subpath string) (f views.PublishedFile, ok bool, err error) {
 	about, err := w.About(r)
 	if err != nil {
@@ -462,9 +469,9 @@ func (w *walk) findEntry(r *Release, subpath string) (f views.PublishedFile, ok 
 	return f, ok, nil
 }
 
-// publishedEntry returns the module among those that upstream published that an import of a subpath loads: for "./name" the file with that name, for
-// "." the main file or the first module. Built modules of other subpaths have other exports, so it does not return them for ".". The result is false
-// if there is none.
+// publishedEntry returns the module of release r, among those that upstream published, that an import of a subpath of its package loads:
+// for "./name" the file with that name, for "." the main file or the first module. built is the record of built modules, nil for none;
+// these have the exports of other subpaths, so it does not return one for ".". The result is false if there is none.
 func (w *walk) publishedEntry(r *Release, built *logs.Modules, subpath string) (views.PublishedFile, bool) {
 	if sub, ok := strings.CutPrefix(subpath, "./"); ok {
 		for _, form := range []string{sub, sub + ".js", sub + ".mjs", sub + "/index.js", sub + "/index.mjs", "dist/" + sub + ".js"} {

@@ -175,7 +175,7 @@ func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 // publishes the libraries first.
 func (x *Index) notifyChanges(seen int64, c changes) {
 	if seen < 0 {
-		x.changes.noteAll()
+		x.changes.recordAllChanged()
 		return
 	}
 	for name, l := range c.read {
@@ -296,7 +296,7 @@ func changedNames(r kvstore.Reader, seen int64) (names, touched []string, err er
 	return names, touched, nil
 }
 
-// publish puts a listing in use, which has all changes of the first seen log entries, and wakes waiting goroutines.
+// publish puts a listing of all libraries in use, which reflects the first seen entries of the log, and wakes the goroutines that wait for one.
 func (x *Index) publish(l *Listing, seen int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -360,14 +360,14 @@ func (x *Index) Listing(ctx context.Context) (*Listing, error) {
 	return x.await(ctx, 0)
 }
 
-// Wait waits until the index has read the first entries entries of the log, or ctx ends.
+// Wait waits until the index has read at least that many entries of the log, or ctx ends, which is the error [ErrNotReady].
 func (x *Index) Wait(ctx context.Context, entries int64) error {
 	_, err := x.await(ctx, entries)
 	return err
 }
 
-// await returns the listing as soon as it reflects the first entries entries of the log. It returns [ErrNotReady] if ctx ends before, or the error
-// because of which there is no listing.
+// await returns the listing as soon as the index has read at least that many entries of the log. It returns [ErrNotReady] if ctx ends before, or the
+// error because of which there is no listing.
 func (x *Index) await(ctx context.Context, entries int64) (*Listing, error) {
 	for {
 		x.mu.Lock()

@@ -202,7 +202,8 @@ func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 	return l, nil
 }
 
-// readFile reads the row of a published file and its integrity. It returns [kvstore.ErrNotFound] if there is none at the path.
+// readFile reads the row of a published file, with its integrity, from the store. The error is [kvstore.ErrNotFound] if no file is published at the
+// path.
 func readFile(r kvstore.Reader, name, version, file string) (views.PublishedFile, error) {
 	sri, err := views.LookupSRI(r, name, version, file)
 	if err != nil {
@@ -245,7 +246,7 @@ type Release struct {
 // Owner returns NAME@VERSION, which is the key of the release's rendered documents, and names the release in requests to renderers.
 func (r *Release) Owner() string { return r.Library + "@" + r.Version }
 
-// Find returns the release's file at a path; the result is false if there is none.
+// Find returns the release's file at a path, and whether there is one.
 func (r *Release) Find(path string) (views.PublishedFile, bool) {
 	i, ok := slices.BinarySearchFunc(r.Files, path, func(f views.PublishedFile, path string) int { return cmp.Compare(f.Path, path) })
 	if !ok {

@@ -57,7 +57,8 @@ func (x *Index) Popular(ctx context.Context, n int) ([]*Library, error) {
 	return popular, nil
 }
 
-// rank returns a listing's libraries by popularity, then by the number of versions; those without a main file come last.
+// rank returns a copy of the listing's libraries, most popular first, by x.popularity and then by the number of versions. Those without a main file
+// come last.
 func (x *Index) rank(listing *Listing) []*Library {
 	demand := make(map[*Library]float64, len(listing.Libraries))
 	for _, l := range listing.Libraries {

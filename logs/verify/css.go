@@ -49,7 +49,8 @@ type styleScanner struct{ rest string }
 
 const styleSpace = " \t\r\n\f"
 
-// readIdentifier reads the identifier at the scanner's position and returns it, or "".
+// readIdentifier reads the CSS identifier at the scanner's position and returns it with its escapes decoded, "" if there is
+// none.
 func (s *styleScanner) readIdentifier() string {
 	var b strings.Builder
 	for s.rest != "" {
@@ -138,8 +139,8 @@ func (s *styleScanner) readUntil(isEnd func(c byte) bool) string {
 	return b.String()
 }
 
-// followStyleSheet fetches a style sheet that was found in the page, and queues what it loads for checking. One that cannot
-// be fetched is noted in the report; the error says that ctx has ended.
+// followStyleSheet fetches a style sheet that the page loads, and queues what that loads, to be checked next. A style sheet
+// that cannot be fetched is noted in the report; the error says that ctx has ended.
 func (c *pageCheck) followStyleSheet(ctx context.Context, found Referred) error {
 	data, err := c.fetchCode(ctx, found)
 	if err != nil || data == nil {
@@ -153,9 +154,9 @@ func (c *pageCheck) followStyleSheet(ctx context.Context, found Referred) error 
 	return nil
 }
 
-// queueStyleReferences queues what a CSS text at the address base loads for checking. line is that of the page's tag; from
-// is the style sheet's URL, or that of the frame that has it. Beyond a limit it queues nothing, and the report becomes
-// [Unproven] with a note.
+// queueStyleReferences adds to the queue c.pending what a CSS text at the address base loads, to be checked next. line is
+// that of the page's tag; from is the style sheet's URL, or that of the frame that has it. Beyond a limit it queues nothing,
+// and the report becomes [Unproven] with a note.
 func (c *pageCheck) queueStyleReferences(p *page, text string, base *webURL, line int, from string) {
 	imports, urls := styleReferences(text)
 	for _, of := range []struct {

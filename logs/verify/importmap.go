@@ -17,9 +17,9 @@ type importMap struct {
 	Integrity map[string]string // by URL
 }
 
-// merge adds the JSON of another import map to m, with its relative addresses resolved against base. If several map one
-// name, the first counts, as in browsers. Invalid addresses are skipped; the error says that the JSON is malformed, and then
-// m is unchanged.
+// merge adds the import map in text, which is JSON, to m, with its relative addresses resolved against base. If several maps
+// have an address for one name, the first counts, as in browsers. Invalid addresses are skipped; the error says that the JSON
+// is malformed, and then m is unchanged.
 func (m *importMap) merge(text string, base *webURL) error {
 	if len(text) > maxImportMap {
 		return fmt.Errorf("it has over %d bytes", maxImportMap)
@@ -66,7 +66,8 @@ func (m *importMap) merge(text string, base *webURL) error {
 	return nil
 }
 
-// parseObject parses a JSON object. nil data is an empty object, and null is an error.
+// parseObject parses the JSON object data, a member of an import map. nil data, a missing member, is an empty object; null is
+// an error.
 func parseObject(data json.RawMessage) (map[string]any, error) {
 	if data == nil {
 		return nil, nil
@@ -93,8 +94,8 @@ func addNames(into map[string]string, from map[string]any, base *webURL) {
 	}
 }
 
-// parseURLLike returns the absolute form of an address, and reports whether name is one: an absolute address, or one
-// relative to base that begins with /, ./ or ../. Anything else is a bare name.
+// parseURLLike returns the absolute form of name if it is an address: an absolute one, or one relative to base that begins
+// with /, ./ or ../. For anything else, such as the bare name of a module, it returns false.
 func parseURLLike(name string, base *webURL) (string, bool) {
 	if !strings.HasPrefix(name, "/") && !strings.HasPrefix(name, "./") && !strings.HasPrefix(name, "../") {
 		base = nil
@@ -106,8 +107,8 @@ func parseURLLike(name string, base *webURL) (string, bool) {
 	return at.String(), true
 }
 
-// resolve returns the address of a module that the module at the address from imports by name, "" for a bare name that no map
-// has.
+// resolve returns the address of the module that a script at the address from imports as name, according to the import map.
+// It returns "" if name is a bare name, such as "react", for which no map has an address.
 func (m *importMap) resolve(name, from string) string {
 	base, err := parseWebURL(from, nil)
 	if err != nil {
@@ -135,8 +136,9 @@ func (m *importMap) resolve(name, from string) string {
 	return at // "" for a bare name
 }
 
-// lookupAddress returns the address of a name in a part of an import map, by the name itself or its longest prefix that ends
-// with a slash, or "".
+// lookupAddress returns the address of name in one part of an import map, addresses by name: that of the name itself, or that
+// of its longest prefix in the map that ends with a slash, with the rest of the name appended. It returns "" if there is
+// none.
 func lookupAddress(in map[string]string, name string) string {
 	if at, ok := in[name]; ok {
 		return at

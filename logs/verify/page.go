@@ -85,8 +85,9 @@ type inline struct {
 	base *webURL // of the document when the element was read
 }
 
-// parsePage parses a page as browsers do. contentType is the value of the Content-Type header, "" for a file. address is the
-// page's own. A page whose loads would not be known completely is an error.
+// parsePage parses an HTML page as browsers do, and returns what it loads and runs. contentType is the value of the
+// Content-Type header, "" for a file. address is the page's own. It returns an error if it would not be known completely what
+// browsers load.
 func parsePage(ctx context.Context, data []byte, contentType string, address *webURL) (*page, error) {
 	if len(data) > MaxPage {
 		return nil, fmt.Errorf("the page has over %d bytes", MaxPage)
@@ -102,8 +103,8 @@ func parsePage(ctx context.Context, data []byte, contentType string, address *we
 	return p, p.parseText(ctx, decoded.text)
 }
 
-// parseText parses the decoded text of a document and records in p what it loads and runs. A document that browsers may read
-// in another way is an error.
+// parseText parses the decoded HTML text of a document, and records in p what it loads and runs. It returns an error for a
+// document that is too large, or that browsers may read in another way.
 func (p *page) parseText(ctx context.Context, text string) error {
 	early, err := p.scanTags(text)
 	if err != nil {
@@ -158,14 +159,15 @@ func (p *page) parseText(ctx context.Context, text string) error {
 // element is not in the tree.
 const endMark = "larder-end-of-page"
 
-// mayMixTemplates reports whether the page could have a template element in SVG or MathML.
+// mayMixTemplates reports whether the document has templates and also SVG or MathML, so that a template may be in one of
+// these, which the HTML parser does not support.
 func (p *page) mayMixTemplates() bool { return p.templates && p.foreign }
 
 // formatting are the elements that the HTML parser copies when it repairs wrong nesting.
 var formatting = []string{"a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"}
 
 // scanTags reads the tags of a document's text without building its tree. It records the line of each tag in p. It returns a
-// page with what browsers load when they look ahead of the parser, including tags that turn out to be text.
+// separate page, early, with what browsers load when they look ahead of the parser, including tags that turn out to be text.
 func (p *page) scanTags(text string) (early *page, err error) {
 	p.lines = map[string][]int{}
 	early = &page{address: p.address, base: p.base, from: p.from, legacy: p.legacy}
@@ -210,8 +212,8 @@ func (p *page) scanTags(text string) (early *page, err error) {
 	}
 }
 
-// addTag records what a tag that [page.scanTags] found loads, whatever its place in the tree. text is the content of a script
-// element.
+// addTag records in p what a tag that [page.scanTags] found loads, whatever its place in the tree. text is the content of a
+// script element, and line the tag's line in the document.
 func (p *page) addTag(token html.Token, text string, line int) {
 	switch token.Data {
 	case "base":
@@ -233,7 +235,8 @@ func (p *page) addTag(token html.Token, text string, line int) {
 	}
 }
 
-// tagKey returns a hash of a tag's name and attributes, the same for a token of the tokenizer and a node of the tree.
+// tagKey returns a key for a tag with this name and these attributes, by which its line is looked up: a hash that is the same
+// for a token of the tokenizer and a node of the tree.
 func tagKey(name string, attributes []html.Attribute) string {
 	var b strings.Builder
 	b.WriteString(name)
@@ -294,7 +297,7 @@ func (r *boundedReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// addNote adds a formatted message about the page to its report; beyond a limit it drops it.
+// addNote adds a formatted message to the notes of the document, which the report shows. It ignores all after the first 100.
 func (p *page) addNote(format string, args ...any) {
 	const maxNotes = 100
 	if len(p.notes) < maxNotes {
@@ -302,14 +305,15 @@ func (p *page) addNote(format string, args ...any) {
 	}
 }
 
-// cspHash returns the hash of an inline script or style as a Content-Security-Policy has it.
+// cspHash returns the hash of an inline script or style in the form that a Content-Security-Policy has, 'sha256-…' with the
+// quotes.
 func cspHash(text string) string {
 	text = strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\r", "\n") // as the browser's parser does
 	sum := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// parseDataURL returns the content type and the decoded body of a data: address, without its scheme:
+// parseDataURL returns the content type and the decoded body of a data: address. path is the address without "data:". See
 // https://fetch.spec.whatwg.org/#data-urls.
 func parseDataURL(path string) (contentType, body string, err error) {
 	header, body, ok := strings.Cut(path, ",")

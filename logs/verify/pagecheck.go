@@ -92,9 +92,9 @@ const unknownHost = "https://page.invalid"
 // maxDepth is how deep frames may be in frames.
 const maxDepth = 8
 
-// VerifyPage verifies everything that a page loads and runs. at is its URL or the path of a file. What is not proven is no
-// error: the report says so. The error says that the page cannot be fetched, that o.Own is invalid, or is one of
-// [Session.Verify].
+// VerifyPage verifies everything that a page loads and runs. at is the page's URL or the path of a file. What is not proven
+// is no error: the report says so. The error says that the page cannot be read or fetched, that o.Own is invalid, or is one
+// of [Session.Verify].
 func (s *Session) VerifyPage(ctx context.Context, at string, o PageOptions) (*PageReport, error) {
 	c := &pageCheck{Session: s, options: o, followed: map[string]bool{}, files: map[string]checkedFile{}, report: &PageReport{Page: at, Outcome: Nothing, References: []Referred{}}}
 	fetched, err := c.readPage(ctx, at)
@@ -141,8 +141,8 @@ type checkedFile struct {
 	origin string
 }
 
-// readPage reads the page at a URL or in a file, without parsing it. It also sets the client that all requests for the page
-// use.
+// readPage returns the page at a URL or in a file, without parsing it. It also sets the HTTP client that all requests for the
+// page use, unless the caller has set one: it connects to public addresses, and to hosts that the user has named.
 func (c *pageCheck) readPage(ctx context.Context, at string) (document, error) {
 	named := append(c.Known.servers(), c.options.Server)
 	if IsURL(at) {
@@ -184,7 +184,7 @@ func (c *pageCheck) fetchDocument(ctx context.Context, at string) (document, err
 	return d, err
 }
 
-// fetchURL returns the body at a URL, of at most limit bytes.
+// fetchURL returns the body of the response for a URL. A body of over limit bytes is an error.
 func (c *pageCheck) fetchURL(ctx context.Context, at string, limit int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -214,9 +214,9 @@ func (c *pageCheck) isOwn(at string) bool {
 	})
 }
 
-// checkDocument parses a document and checks everything that it loads. r is the reference to it; depth is how many frames it
-// is in. A document that cannot be read is reported as [Unproven], and is no error; see [pageCheck.checkReference] for
-// errors.
+// checkDocument parses a document, the page or a frame, and checks everything that it loads. r is the reference to it; depth
+// is how many frames it is in. A document that cannot be parsed is reported as [Unproven], and is no error; see
+// [pageCheck.checkReference] for errors.
 func (c *pageCheck) checkDocument(ctx context.Context, d document, r Reference, depth int) error {
 	p, err := c.parseDocument(ctx, d)
 	if err != nil {
@@ -226,7 +226,8 @@ func (c *pageCheck) checkDocument(ctx context.Context, d document, r Reference, 
 	return c.checkPage(ctx, p, depth)
 }
 
-// parseDocument parses a document with its Link headers, within the session's timeout.
+// parseDocument returns what a document, the page or a frame, loads by its HTML and by its Link headers. It takes at most the
+// session's timeout.
 func (c *pageCheck) parseDocument(ctx context.Context, d document) (*page, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -269,10 +270,10 @@ func (c *pageCheck) checkPage(ctx context.Context, p *page, depth int) error {
 	return nil
 }
 
-// checkReference verifies what a tag refers to, adds it to the report, and checks what that loads in turn. depth is how many
-// frames the tag's document is in. Each tag is checked by itself; what it refers to is fetched once. What is not proven is
-// no error, but the report says so; the error ends the whole check: ctx has ended, the known logs could not be written, or
-// there are too many modules.
+// checkReference verifies what a tag or an import refers to, adds it to the report, and checks what that loads in turn. depth
+// is how many frames the tag's document is in. Each tag is checked by itself; what it refers to is fetched once. What is not
+// proven is no error, but the report says so; the error ends the whole check: ctx has ended, the known logs could not be
+// written, or there are too many modules.
 func (c *pageCheck) checkReference(ctx context.Context, r Reference, depth int) error {
 	found := Referred{Reference: r}
 	server, name, err := ParseURL(r.URL)
@@ -395,7 +396,7 @@ func (c *pageCheck) followFrame(ctx context.Context, found Referred, depth int) 
 	return c.checkPage(ctx, p, depth)
 }
 
-// setLines sets the line of everything that a frame's document loads to that of the frame's tag.
+// setLines sets the line of everything that the document p of a frame loads to line, that of the frame's tag in the page.
 func setLines(p *page, line int) {
 	for i := range p.references {
 		p.references[i].Line = line
@@ -408,13 +409,13 @@ func setLines(p *page, line int) {
 	}
 }
 
-// addFinding adds a finding with a rule and a formatted message to a reference.
+// addFinding adds a formatted message for the page's author to a verified reference. rule is one of the rules of a [Finding].
 func (f *Referred) addFinding(rule string, isError bool, format string, args ...any) {
 	f.Findings = append(f.Findings, Finding{rule, isError, fmt.Sprintf(format, args...)})
 }
 
-// followModule fetches a module that was found in the page, and queues what it imports for checking. It does nothing if
-// imports are not followed. One that cannot be fetched is noted in the report and is no error.
+// followModule fetches a module that the page loads, and queues the modules that it imports, which are checked next. It does
+// nothing if imports are not followed. A module that cannot be fetched is noted in the report and is no error.
 func (c *pageCheck) followModule(ctx context.Context, found Referred) error {
 	if c.options.Imports == nil {
 		return nil
@@ -459,9 +460,10 @@ func (c *pageCheck) fetchCode(ctx context.Context, found Referred) ([]byte, erro
 	return data, nil
 }
 
-// queueImports queues what the text of a module, at the address base, imports for checking. line is that of the page's tag;
-// from is the module's URL, or that of the frame that has it. What cannot be parsed is queued as a problem. The error says
-// that ctx has ended or there are too many imports.
+// queueImports adds to the queue c.pending what a module imports, to be checked next; names are resolved by the import maps
+// of the document p. module is its text, and base its address. line is that of the page's tag, and from the module's URL, or
+// that of the frame that has it. A module that cannot be parsed is queued as a problem. The error says that ctx has ended or
+// there are too many imports.
 func (c *pageCheck) queueImports(ctx context.Context, p *page, module []byte, base *webURL, line int, from string) error {
 	if c.options.Imports == nil {
 		return nil
@@ -509,7 +511,7 @@ func (c *pageCheck) queueImports(ctx context.Context, p *page, module []byte, ba
 	return nil
 }
 
-// addNote adds a message to the report, once.
+// addNote adds a message to the notes of the report, unless it has the same message already.
 func (c *pageCheck) addNote(text string) {
 	if !slices.Contains(c.report.Notes, text) {
 		c.report.Notes = append(c.report.Notes, text)

@@ -42,8 +42,8 @@ type tagAttribute struct {
 // maxEditable bounds the tags of a page that can be edited.
 const maxEditable = 5000
 
-// ReadPageTags returns the tags of an HTML page that load scripts and style sheets, in the order of the page. A page that is too
-// large, or in an encoding in which tags cannot be found by ASCII's bytes, is an error.
+// ReadPageTags returns the tags of an HTML page that load scripts and style sheets, in the order of the page. A page that is
+// too large, has too many such tags, or has an encoding in which tags cannot be found by ASCII's bytes, is an error.
 func ReadPageTags(data []byte) ([]PageTag, error) {
 	if len(data) > MaxPage {
 		return nil, fmt.Errorf("the page has over %d bytes", MaxPage)
@@ -88,7 +88,8 @@ func ReadPageTags(data []byte) ([]PageTag, error) {
 	return tags, err
 }
 
-// eachToken calls do with each token of a page and the offsets of its bytes.
+// eachToken calls do with each token of an HTML page, in order, and the offsets of its first byte and of the byte after it.
+// The error of do ends it.
 func eachToken(data []byte, do func(kind html.TokenType, token html.Token, start, end int) error) error {
 	z := html.NewTokenizer(bytes.NewReader(data))
 	z.SetMaxBuf(MaxPage + 1)
@@ -108,7 +109,8 @@ func eachToken(data []byte, do func(kind html.TokenType, token html.Token, start
 	}
 }
 
-// addressOf returns which attribute of a tag has the address of a script or a style sheet that browsers load, "" for none.
+// addressOf returns the name of the attribute, "src" or "href", in which a tag has the address of a script or a style sheet
+// that browsers load. It returns "" if the tag loads none.
 func addressOf(token html.Token) string {
 	_, hasSource := attribute(token.Attr, "src")
 	_, hasTarget := attribute(token.Attr, "href")
@@ -129,8 +131,9 @@ func addressOf(token html.Token) string {
 // tagSpace is what separates attributes.
 const tagSpace = " \t\n\f\r"
 
-// scanAttributes returns the attributes in the bytes of a start tag, as https://html.spec.whatwg.org/#before-attribute-name-state
-// reads them. Callers compare them with those of the tokenizer.
+// scanAttributes returns the attributes in tag, the bytes of a start tag, and where they are, by the rules of
+// https://html.spec.whatwg.org/#before-attribute-name-state. Callers compare them with those of the tokenizer, which has no
+// positions.
 func scanAttributes(tag string) (found []tagAttribute) {
 	at := 1
 	for at < len(tag) && !strings.ContainsRune(tagSpace+"/>", rune(tag[at])) { // the tag's name
@@ -177,7 +180,8 @@ func scanAttributes(tag string) (found []tagAttribute) {
 	}
 }
 
-// sameAttributes reports whether the attributes that [scanAttributes] found are those of the tokenizer, which has the first of each name.
+// sameAttributes reports whether the attributes that [scanAttributes] found in a tag have the names and values of the
+// tokenizer's attributes. Of several with one name, the tokenizer has the first.
 func sameAttributes(found []tagAttribute, attributes []html.Attribute) bool {
 	named := map[string]bool{}
 	found = slices.DeleteFunc(slices.Clone(found), func(a tagAttribute) bool {
@@ -208,8 +212,9 @@ func (e *TagError) Error() string {
 	return fmt.Sprintf("line %d of the page: the tag cannot be changed without changing what surrounds it", e.Line)
 }
 
-// ReplaceTags returns the page with the changed tags, each with its address, integrity, and crossorigin="anonymous". The changes are in the
-// order of the page. All other bytes stay as they are: if a tokenizer reads anything else in the result, the error is a [*TagError].
+// ReplaceTags returns the page data with changed tags, each with its new address, its integrity, and crossorigin="anonymous".
+// The changes are in the order of the page. All other bytes stay as they are. If a tokenizer reads one of the changed tags in
+// another way in the result, the error is a [*TagError].
 func ReplaceTags(data []byte, changes []TagChange) ([]byte, error) {
 	var b bytes.Buffer
 	at := 0
@@ -236,7 +241,8 @@ func ReplaceTags(data []byte, changes []TagChange) ([]byte, error) {
 	return changed, nil
 }
 
-// changedTag returns the text of the tag after the change.
+// changedTag returns the text of the tag with the address and integrity of the change, and crossorigin="anonymous". It keeps
+// the other attributes and the tag's quotation marks.
 func (c TagChange) changedTag() string {
 	quote := byte('"')
 	for _, a := range c.Tag.attributes {

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/net/html"
 )
 
-// addElement records what an element loads or runs. More counts as code than in a browser: the content of templates,
-// scripts of any namespace with any attribute that could be their address.
+// addElement records in p what an element of the document, with its lower-case name and its line, loads or runs. More counts
+// as code than in a browser: the content of templates, and scripts of any namespace with any attribute that could be their
+// address.
 func (p *page) addElement(name string, node *html.Node, line int) {
 	attributes := node.Attr
 	p.addHandlers(attributes, line)
@@ -59,7 +60,8 @@ func textContent(node *html.Node) string {
 	return b.String()
 }
 
-// addHandlers records the code in an element's attributes: event handlers and javascript: addresses.
+// addHandlers records in p the code in an element's attributes as inline scripts: event handlers such as onclick, and
+// javascript: addresses. Beyond a limit it only counts them.
 func (p *page) addHandlers(attributes []html.Attribute, line int) {
 	for _, a := range attributes {
 		code := len(a.Key) > 2 && strings.HasPrefix(strings.ToLower(a.Key), "on")
@@ -76,7 +78,8 @@ func (p *page) addHandlers(attributes []html.Attribute, line int) {
 	}
 }
 
-// setBase sets the page's base address to that of a base element, if it is the first one with an address.
+// setBase sets the base address of the document, against which relative addresses are resolved, to that of a base element
+// with these attributes. It does nothing unless this is the first such element with an address.
 func (p *page) setBase(attributes []html.Attribute) {
 	href, ok := attribute(attributes, "href")
 	if !ok || p.based {
@@ -89,7 +92,8 @@ func (p *page) setBase(attributes []html.Attribute) {
 	}
 }
 
-// applyMapIntegrity gives modules that have no integrity attribute the integrity that the page's import maps have for them.
+// applyMapIntegrity gives the module scripts and preloads of the document that have no integrity attribute the integrity that
+// its import maps have for their URLs.
 func (p *page) applyMapIntegrity() {
 	for i, r := range p.references {
 		if r.Integrity == "" && (r.Kind == ModuleScript || r.Kind == ModulePreload) {
@@ -98,8 +102,8 @@ func (p *page) applyMapIntegrity() {
 	}
 }
 
-// attribute returns the value of an attribute in any namespace, as xlink:href is an address too, and reports whether there is
-// one.
+// attribute returns the value of the attribute with this name, whatever its case and its namespace, and reports whether there
+// is one.
 func attribute(attributes []html.Attribute, name string) (string, bool) {
 	for _, a := range attributes {
 		if strings.EqualFold(a.Key, name) {
@@ -178,7 +182,8 @@ func preloadsCode(relations []string, as string) bool {
 	return slices.Contains(relations, "preload") && !slices.Contains(notCode, strings.ToLower(as))
 }
 
-// addLink records what a link element or a Link header with these attributes has browsers load.
+// addLink records in p which style sheets, modules and preloads a link element or a Link header with these attributes has
+// browsers load.
 func (p *page) addLink(attributes []html.Attribute, line int) {
 	href, ok := attribute(attributes, "href")
 	if !ok || href == "" {
@@ -211,7 +216,8 @@ func scriptType(attributes []html.Attribute) string {
 	return strings.ToLower(strings.Trim(kind, " \t\n\f\r"))
 }
 
-// addScript records the code that a script element loads or contains, or its import map.
+// addScript records in p what a script element does: the script that it loads, the code in it, or the import map in it, which
+// it merges into p.maps. It ignores elements of types that browsers do not run.
 func (p *page) addScript(node *html.Node, line int) {
 	kind := scriptType(node.Attr)
 	classic := slices.Contains(scriptTypes, kind)
@@ -250,7 +256,7 @@ func (p *page) addScript(node *html.Node, line int) {
 	}
 }
 
-// addFrame records the document that an element such as iframe or object loads.
+// addFrame records in p the document that an element called name, such as iframe or object, with these attributes loads.
 func (p *page) addFrame(name string, attributes []html.Attribute, line int) {
 	if text, ok := attribute(attributes, "srcdoc"); ok && name == "iframe" {
 		p.references = append(p.references, Reference{Kind: Frame, URL: "about:srcdoc", Line: line, From: p.from, body: text, page: p})

@@ -16,9 +16,9 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// checkLibraryFile verifies a file under /ajax/libs/ by the log of its server, and the integrity that the page states for
-// it. It sets the outcome and the findings of found. The error is one of [Session.Verify]; a file that is not proven is
-// none.
+// checkLibraryFile verifies a file under /ajax/libs/ that the page loads by the log of server, and compares the integrity
+// that the page states for it. It sets the outcome and adds findings to found, also about a vulnerable or outdated version. A
+// file that is not proven is no error; the error is one of [Session.Verify].
 func (c *pageCheck) checkLibraryFile(ctx context.Context, found *Referred, server string, name Name) error {
 	own := !c.isCrossOrigin(found.Reference)
 	if !own && server != c.options.Server && c.Options.Trust.Key == "" && c.Options.Trust.Root == "" {
@@ -124,8 +124,8 @@ func Worse(a, b Outcome) Outcome {
 	return a
 }
 
-// newestVersion returns the newest version of a library as its server states it, "" if the server does not or fails. It
-// requests each library once.
+// newestVersion returns the newest version of a library as its server's API states it, "" if the server does not or the
+// request fails. It sends one request for each library.
 func (c *pageCheck) newestVersion(ctx context.Context, server, library string) string {
 	if c.newest == nil {
 		c.newest = map[string]string{}

@@ -6,8 +6,9 @@ import (
 	"golang.org/x/net/html"
 )
 
-// addHeaderLinks records what the values of a document's Link headers (RFC 8288) have browsers load. Their addresses are
-// relative to the document's own, whatever base it names.
+// addHeaderLinks records in p what the values of a document's Link headers (RFC 8288), fields, have browsers load. Their
+// addresses are relative to the document's own, whatever base it names. A header that cannot be parsed is recorded as a
+// problem.
 func (p *page) addHeaderLinks(fields []string) {
 	base := p.base
 	p.base = p.address
