@@ -132,7 +132,7 @@ func (x *Index) brotliSize(l *Library) (int64, error) {
 	return c.Length, err
 }
 
-// VersionNames returns the versions' names, in the same order.
+// VersionNames returns the name of each version, such as "3.7.1", in the same order.
 func VersionNames(versions []views.Version) []string {
 	names := make([]string, len(versions))
 	for i, v := range versions {

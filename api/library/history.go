@@ -16,7 +16,8 @@ var ErrNoEntry = errors.New("log entry not found")
 // the library or version of the query.
 func (x *Index) Entries(q logs.Query) (logs.Page, error) { return Entries(x.store, q) }
 
-// Entries is [Index.Entries] for a caller without an Index.
+// Entries returns a page of the log entries that a query selects, newest first, for a caller without an Index. The error is [ErrNoLibrary] or
+// [ErrNoVersion] if no entry is about the library or version of the query.
 func Entries(store *kvstore.Store, q logs.Query) (logs.Page, error) {
 	snapshot := store.Snapshot()
 	defer snapshot.Close()

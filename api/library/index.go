@@ -189,7 +189,7 @@ func (x *Index) notifyChanges(seen int64, c changes) {
 	}
 }
 
-// Notified returns how many of the log's entries are reflected in [Index.Changes].
+// Notified returns how many entries of the log the index has recorded in [Index.Changes]: the changes that they made of libraries are reported there.
 func (x *Index) Notified() int64 { return x.notified.Load() }
 
 // Changes returns the record of changed libraries, which the index updates.
@@ -304,7 +304,7 @@ func (x *Index) publish(l *Listing, seen int64) {
 	x.wakeWaiting()
 }
 
-// wakeWaiting wakes the goroutines that wait for a listing. The caller holds x.mu.
+// wakeWaiting wakes the goroutines that wait in await for a newer listing of all libraries or for an error. The caller holds x.mu.
 func (x *Index) wakeWaiting() {
 	close(x.changed)
 	x.changed = make(chan struct{})

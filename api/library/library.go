@@ -78,7 +78,7 @@ func (l *Library) NPM() string {
 // HasFile reports whether the library has a published version with a main file.
 func (l *Library) HasFile() bool { return l.Version != "" && l.Filename != "" }
 
-// FileType returns the extension of the library's main file without its dot.
+// FileType returns the extension of the library's main file without its dot, such as "js"; "" if there is no main file.
 func (l *Library) FileType() string { return strings.TrimPrefix(path.Ext(l.Filename), ".") }
 
 // A GitHub names a repository there.
@@ -272,7 +272,7 @@ func (e *WithdrawnError) Error() string {
 	return fmt.Sprintf("%s %s was withdrawn (log entry %d): %s", e.Package, e.Version, e.Entry, e.Reason)
 }
 
-// AssetPath returns the path of the URL at which a file is served, percent-encoded.
+// AssetPath returns the percent-encoded path of the URL at which a file of a release is served: /ajax/libs/name/version/file.
 func AssetPath(name, version, file string) string {
 	return "/ajax/libs/" + escapePath(name) + "/" + escapePath(version) + "/" + escapePath(file)
 }

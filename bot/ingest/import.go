@@ -166,7 +166,7 @@ func (pb *Publisher) planImport(ctx context.Context, r ImportRequest) (*pendingI
 	return in, nil
 }
 
-// wrapError returns an error that names the release that was not imported.
+// wrapError wraps err, the reason why the release was not imported, in an error that names the package and the version.
 func (in *pendingImport) wrapError(err error) error {
 	return fmt.Errorf("%s %s was not imported: %w", in.Package, in.Version, err)
 }

@@ -29,8 +29,8 @@ var (
 	ErrInHand = errors.New("it is being published right now")
 )
 
-// CheckWanted returns nil if a version may be requested from another origin: the catalogue has its package, and the version was neither
-// published nor refused here. Else it returns [ErrStays], or an error of the store.
+// CheckWanted returns nil if a version that is missing here may be requested from another origin, such as cdnjs or another Larder: the
+// catalogue has its package, and the version was neither published nor refused here. Else it returns [ErrStays], or an error of the store.
 func (pb *Publisher) CheckWanted(name, version string) error {
 	c := pb.current.Load()
 	if c == nil || !packages.ValidVersion(version) {
@@ -65,9 +65,9 @@ type Mirroring struct {
 	pins    *kvstore.Pins
 }
 
-// StartMirroring begins to publish a release of another origin: it locks the version, so that no other goroutine publishes it, and returns
-// an object that receives the files and the manifest. The error is [ErrStays] if the version must not be requested there, and [ErrInHand]
-// if another goroutine is publishing it. The caller closes the result.
+// StartMirroring begins to publish a release with the files of another origin, such as cdnjs or another Larder: it locks the version, so
+// that no other goroutine publishes it, and returns an object that receives the files and the manifest. The error is [ErrStays] if the
+// version must not be requested there, and [ErrInHand] if another goroutine is publishing it. The caller closes the result.
 func (pb *Publisher) StartMirroring(name, version string) (*Mirroring, error) {
 	if err := pb.CheckWanted(name, version); err != nil {
 		return nil, err
@@ -90,8 +90,8 @@ func (m *Mirroring) Close() {
 	m.bot.claims.Release(ReleaseID(m.pkg.Name, m.version))
 }
 
-// StoreFile stores data, the content of a file that the caller has verified, and returns its hash. It waits until the budget has memory for
-// the compression. The content is protected from deletion until [Mirroring.Close].
+// StoreFile stores data, the content of a file of the mirrored release that the caller has verified, and returns its hash. It waits until
+// the budget has memory for the compression. The content is protected from deletion until [Mirroring.Close].
 func (m *Mirroring) StoreFile(ctx context.Context, data []byte) (kvstore.Hash, error) {
 	leave, err := m.bot.options.Budget.AcquireFile(ctx, ReleaseID(m.pkg.Name, m.version), true, coding.Memory(coding.Brotli, coding.Quick, int64(len(data))), 0)
 	if err != nil {
@@ -102,8 +102,8 @@ func (m *Mirroring) StoreFile(ctx context.Context, data []byte) (kvstore.Hash, e
 	return m.bot.storeContent(m.pins, data)
 }
 
-// IsModule reports whether a file of the release is an ES module, by its path and its content data, which a child process parses. It is for
-// origins with cdnjs's API, which do not say that. An error means that it could not be found out now.
+// IsModule reports whether a file of the mirrored release is an ES module, by its path and its content data, which a child process parses
+// if necessary. It is for origins with cdnjs's API, which do not say that. An error means that it could not be found out now.
 func (m *Mirroring) IsModule(ctx context.Context, path string, data []byte) (bool, error) {
 	if !needsFormat(path, data) {
 		return false, nil
@@ -218,8 +218,9 @@ func (pb *Publisher) assembleFromNpm(ctx context.Context, p *packages.Package, v
 	return manifest, entry, err
 }
 
-// compareFiles compares a release of another origin with npm's own release, by the files that both have and that npm's tarball has itself
-// (not minified or built here). same is the number of those with the same bytes, and other the sorted paths of those with other bytes.
+// compareFiles compares the manifest of a release that was copied from another origin with the manifest own, made from npm's tarball. It
+// compares the files that both have and that are in the tarball, so none that was minified or built here. same is the number of those with
+// the same bytes, and other the sorted paths of those with other bytes.
 func compareFiles(mirrored, own *logs.Manifest) (same int, other []string) {
 	files := make(map[string]kvstore.Hash, len(mirrored.Files))
 	for _, f := range mirrored.Files {
@@ -238,9 +239,9 @@ func compareFiles(mirrored, own *logs.Manifest) (same int, other []string) {
 	return same, other
 }
 
-// ReconcileWithNpm compares a published release for which only another origin vouches with npm's release, which it downloads. If the bytes
-// are equal, the log says so. If not, the release is withdrawn, and npm's is published in its place if the package's policy allows that.
-// resolved is true if no later call is needed, also if the release does not exist or was withdrawn.
+// ReconcileWithNpm compares a published release that was copied from another origin, which alone vouches for its bytes, with npm's release,
+// which it downloads. If the bytes are equal, the log says so. If not, the release is withdrawn, and npm's is published in its place if the
+// package's policy allows that. resolved is true if no later call is needed, also if the release does not exist or was withdrawn.
 func (pb *Publisher) ReconcileWithNpm(ctx context.Context, name, version string) (resolved bool, err error) {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -329,9 +330,9 @@ func (pb *Publisher) replaceMirrored(v views.Version, mirrored, own *logs.Manife
 	return nil
 }
 
-// WithdrawMirrored withdraws a mirrored release because its origin has withdrawn it. withdrawnAt is when the origin did so or, if that is
-// not known, when the bot was notified. WithdrawMirrored does nothing if the release is withdrawn, or if an operator has restored it here
-// at that time or later. The log entry has the current time.
+// WithdrawMirrored withdraws a release that was copied from another origin, because the origin has withdrawn it. withdrawnAt is when the
+// origin did so or, if that is not known, when the bot was notified; reason is for the log. WithdrawMirrored does nothing if the release is
+// withdrawn, or if an operator has restored it here at that time or later. The log entry has the current time.
 func (pb *Publisher) WithdrawMirrored(name, version string, withdrawnAt time.Time, reason string) error {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if err != nil || v.Withdrawn != nil {

@@ -465,9 +465,10 @@ func (pb *Publisher) collectEvidence(ctx context.Context, in pendingRelease, m *
 	return entry, err
 }
 
-// commit publishes a release whose contents are stored, in one write with the log entry. The caller sets the kind of entry and its
-// evidence, and commit the time, the actor and the release. If before is not "", an entry of that kind precedes it. commit returns an error
-// if the version has been published, or if the package's policy has changed since the evidence was checked.
+// commit publishes a release whose contents are stored: it writes the log entry, the manifest and the rows for serving in one transaction.
+// The caller sets the kind of entry and its evidence, and commit the time, the actor and the release. If before is not "", an entry of that
+// kind precedes it. commit returns an error if the version has been published, or if the package's policy has changed since the evidence
+// was checked.
 func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor string, before logs.Kind, entry logs.Entry) error {
 	return pb.recordRelease(pins, manifest, func(tx *logs.Tx, hash kvstore.Hash) error {
 		// The count at the time of publication is stored.

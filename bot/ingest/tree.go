@@ -235,8 +235,8 @@ func (t *treeImport) listFolders(dir string) ([]string, error) {
 	return names, nil
 }
 
-// importAll imports the releases of all packages, several at once. A release that cannot be imported is reported; the error is for what
-// stops the import.
+// importAll imports the releases of all packages in t.packages, several at once. A release that cannot be imported is reported and counted;
+// the error is for what stops the import.
 func (t *treeImport) importAll(ctx context.Context) error {
 	g, groupCtx := errgroup.WithContext(ctx)
 	g.SetLimit(t.options.Downloads)

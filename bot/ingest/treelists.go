@@ -194,7 +194,7 @@ func openIntegrities(name string) (*integrities, error) {
 	})
 }
 
-// close closes the folder of integrities, if there is one.
+// close closes the folder from which integrities are read, if they are in one. l may be nil.
 func (l *integrities) close() {
 	if l != nil && l.folder != nil {
 		l.folder.Close()
@@ -220,8 +220,8 @@ func (l *integrities) missingReleases() (some Sample) {
 	return some
 }
 
-// get returns the integrities that the files of a release must have, by path; nil if none are listed. It reads them from the folder of
-// integrities, if there is one.
+// get returns the integrities ("sha512-…") that the files of a release must have, by path; nil if none are listed. It reads them from the
+// folder of integrities, if there is one. l may be nil.
 func (l *integrities) get(name, version string) (map[string]string, error) {
 	switch {
 	case l == nil:

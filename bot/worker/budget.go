@@ -130,8 +130,8 @@ func (l *Budget) wait(ctx context.Context, t *turn) (leave func(), err error) {
 	return nil, ctx.Err()
 }
 
-// reservedFrom returns the bytes that must stay free for files of fresh releases when a turn starts: 0 if the turn is of such a file
-// itself.
+// reservedFrom returns how many bytes of memory must stay free, for files of fresh releases, when the turn t (of a file or an encoder)
+// starts. It returns 0 if the turn is of such a file itself.
 func (l *Budget) reservedFrom(t *turn) int64 {
 	if t.queue == &l.freshFiles {
 		return 0
@@ -244,8 +244,8 @@ func (l *Budget) leavesEnough(t *turn) bool {
 	return l.hugeMemory+t.memory+keep <= l.most
 }
 
-// tryStart starts the turn t, which is the first of its queue, if there is memory for it, and reports whether it did. It removes the turn
-// from the queue, takes its memory from the budget, and calls started. The caller holds the lock.
+// tryStart starts the turn t (of a file or an encoder), which is the first of its queue, if there is memory for it, and reports whether it
+// did. It removes the turn from the queue, takes its memory from the budget, and calls started. The caller holds the lock.
 func (l *Budget) tryStart(t *turn, started func(*turn)) bool {
 	if t.memory+l.reservedFrom(t) > l.memory {
 		return false

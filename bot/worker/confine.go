@@ -13,7 +13,8 @@ type protections struct {
 // all.
 func Unprotected() []string { return system.missing() }
 
-// missing returns, for each of the protections that the system lacks, its name and why.
+// missing returns a text for each of the protections of child processes (Landlock, a system-call filter, a limit of memory) that the system
+// lacks: what it would do, and why the system lacks it.
 func (k protections) missing() []string {
 	var lacks []string
 	for _, protection := range []struct {

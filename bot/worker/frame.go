@@ -91,7 +91,7 @@ func (h hello) write(w io.Writer) error {
 	return writeField(w, []byte(h.Failure))
 }
 
-// readHello reads the greeting that a child sent with hello.write.
+// readHello reads, in the parent, the greeting that a child process sent with hello.write when it started.
 func readHello(r io.Reader) (h hello, err error) {
 	numbers, err := readField(r, 16)
 	if err != nil {

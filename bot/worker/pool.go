@@ -381,7 +381,7 @@ func (c *child) processorTime() (time.Duration, error) {
 	return processorTime(c.cmd.Process.Pid)
 }
 
-// kill sends the kill signal to the child, and does not wait for its end.
+// kill sends the kill signal to the child process, and does not wait for its end, for which the caller calls wait.
 func (c *child) kill() { _ = c.cmd.Process.Kill() }
 
 // wait closes the child's input and waits for the end of the process. reason is what the process wrote to its standard error about its end,

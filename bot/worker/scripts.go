@@ -79,7 +79,8 @@ const (
 	bytesAdded    = 4 // of an expression that a plus continues, for a unit: the minifier copies the text that it joined so far
 )
 
-// addToken updates the estimate for the script's next token, which takes size bytes.
+// addToken updates the estimate of what the script costs the minifier for its next token, of type t and with size bytes. The caller passes
+// all tokens in order.
 func (s *scriptCost) addToken(t js.TokenType, size int) {
 	s.read += size
 	switch t {

@@ -211,7 +211,7 @@ type fileDigest struct {
 	sha512 hash.Hash
 }
 
-// newFileDigest returns the digest of no bytes.
+// newFileDigest returns a digest, to which the bytes of a file are then written, that computes their number and hashes.
 func newFileDigest() *fileDigest { return &fileDigest{sha256: sha256.New(), sha512: sha512.New()} }
 
 // Write adds data to the digest. It never fails.
@@ -236,7 +236,7 @@ func (s *fileDigest) compareWith(file logs.File) error {
 	return nil
 }
 
-// asFile returns the manifest's record of a file with the bytes that were written.
+// asFile returns the number and the hashes of the bytes that were written, as a manifest's record of the file at the path.
 func (s *fileDigest) asFile(path string) logs.File {
 	return logs.File{Path: path, Size: s.size, SHA256: kvstore.Hash(s.sha256.Sum(nil)), SRI: logs.SRI(s.sha512.Sum(nil))}
 }
@@ -336,7 +336,8 @@ type limitedBody struct {
 	err   error
 }
 
-// Read reads from the body, and fails beyond the limit.
+// Read implements io.Reader: it reads from the body of a response. It fails and sets c.over once there are more bytes than
+// the limit, and records an error of the network in c.err.
 func (c *limitedBody) Read(p []byte) (int, error) {
 	n, err := c.rest.Read(p)
 	c.n += int64(n)

@@ -106,7 +106,7 @@ func (l *Log) openSeenCheckpoint(note string) (signing.Signed, error) {
 	return signing.OpenWithAny([]byte(note), l.trusted, l.changes)
 }
 
-// signedCheckpoint returns the log's verified checkpoint in the form of package signing.
+// signedCheckpoint returns the log's verified checkpoint, with its signed note, in the type that package signing uses.
 func (l *Log) signedCheckpoint() signing.Signed {
 	return signing.Signed{Checkpoint: logs.Checkpoint{Size: l.Tree.N, Root: l.Tree.Hash}, Note: l.note}
 }

@@ -186,7 +186,7 @@ func (k *Known) StoreEvidence(e *signing.Evidence) (string, error) {
 	return path, nil
 }
 
-// mergeLog applies what was verified of a server's log to k, as [Known.RecordLog] says.
+// mergeLog changes k to what was verified of a server's log, as [Known.RecordLog] describes it. It does not write the file.
 func (k *Known) mergeLog(server, trusted string, l *Log, now time.Time) {
 	for i := range k.Logs { // a server has one log
 		k.Logs[i].Servers = slices.DeleteFunc(k.Logs[i].Servers, func(s string) bool { return s == server })
@@ -228,7 +228,7 @@ func (k *Known) mergeLog(server, trusted string, l *Log, now time.Time) {
 	known.Seen = now.UTC().Truncate(time.Second)
 }
 
-// writeFile writes k to the file of known logs.
+// writeFile replaces the file of known logs by the content of k, completely or not at all. The caller holds the file's lock.
 func (k *Known) writeFile() error {
 	var data bytes.Buffer
 	encoder := json.NewEncoder(&data)

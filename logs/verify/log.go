@@ -90,7 +90,8 @@ func FetchKey(ctx context.Context, o Options) (string, error) {
 	return key, CheckKey(key)
 }
 
-// newRemote returns a remote for the server in the options.
+// newRemote returns an object that sends requests to the server in the options, with their client and user agent or the
+// defaults.
 func (o Options) newRemote() *remote {
 	r := &remote{base: strings.TrimSuffix(o.Server, "/"), client: o.Client, agent: o.UserAgent, read: o.Read}
 	if r.client == nil {
@@ -207,5 +208,5 @@ func (l *Log) Unverified() *UnverifiedError { return l.unverified }
 // Cosigned returns the time as of which the checkpoint is vouched to be the newest, for [CheckAge]; zero if nothing says so.
 func (l *Log) Cosigned() time.Time { return l.cosigned }
 
-// Cosignatures returns the cosignatures of the given witnesses.
+// Cosignatures returns those cosignatures of the checkpoint that are from witnesses in the options.
 func (l *Log) Cosignatures() []Cosignature { return l.cosignatures }

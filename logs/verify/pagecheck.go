@@ -526,7 +526,8 @@ func IsURL(argument string) bool {
 // maxOSV bounds the OSV data at a URL, in bytes.
 const maxOSV = 512 << 20
 
-// ReadAdvisories reads known vulnerabilities from a file or URL, as [osv.Read] does.
+// ReadAdvisories reads known vulnerabilities in the OSV format from the file or URL at. It uses Client and UserAgent of the
+// options for a URL.
 func ReadAdvisories(ctx context.Context, o Options, at string) (osv.Database, error) {
 	if !IsURL(at) {
 		known, _, err := osv.ReadFile(at)

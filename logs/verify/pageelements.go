@@ -49,7 +49,7 @@ func inTemplate(node *html.Node) bool {
 	return false
 }
 
-// textContent returns the text in an element.
+// textContent returns all text inside an HTML element, also that of elements in it, without markup.
 func textContent(node *html.Node) string {
 	var b strings.Builder
 	for child := range node.Descendants() { // in SVG, a style sheet may have elements, whose text is its own too

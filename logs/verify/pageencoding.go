@@ -96,7 +96,8 @@ func replaceNonASCII(data []byte) string {
 	return b.String()
 }
 
-// decodeUTF16 decodes the text of a page in UTF-16.
+// decodeUTF16 decodes the text of a page in UTF-16 with this byte order. It ignores an odd byte at the end, and never returns
+// an error.
 func decodeUTF16(data []byte, order binary.ByteOrder) (decodedPage, error) {
 	units := make([]uint16, 0, len(data)/2)
 	for ; len(data) >= 2; data = data[2:] {

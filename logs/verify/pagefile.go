@@ -55,7 +55,8 @@ func (c *pageCheck) checkLibraryFile(ctx context.Context, found *Referred, serve
 	return nil
 }
 
-// upstreamName returns the name of a file's package at npm, or else in the log.
+// upstreamName returns the name of a verified file's package at npm, or the name in the log if the release does not come from
+// npm.
 func upstreamName(r Result) string {
 	if r.Source != nil && r.Source.Type == "npm" {
 		return r.Source.Name

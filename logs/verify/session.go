@@ -74,7 +74,7 @@ type Subject struct {
 	File   string // in the place of a URL
 }
 
-// Logs returns the logs that were opened, in that order.
+// Logs returns the logs of all servers that the session has opened or tried to open, in that order.
 func (s *Session) Logs() []*SessionLog { return append([]*SessionLog{}, s.logs...) }
 
 // Verify verifies one subject, and opens its server's log if that is the first one of the server. What is not proven is no

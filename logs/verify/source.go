@@ -25,7 +25,7 @@ type Fetcher struct {
 	bytes    atomic.Int64
 }
 
-// NewFetcher returns a Fetcher. It uses Server, Client and UserAgent of the options.
+// NewFetcher returns a Fetcher for one server. It uses Server, Client and UserAgent of the options.
 func NewFetcher(o Options) *Fetcher {
 	f := &Fetcher{remote: o.newRemote()}
 	client := *f.remote.client
@@ -90,7 +90,8 @@ func (f *Fetcher) getContent(ctx context.Context, url, accept string, fields ...
 	return nil, fmt.Errorf("%s: the server answered %s%s", url, statusLine(response), excerpt(response))
 }
 
-// readEncoded reads the body of a response, whose decoded form may have size bytes.
+// readEncoded returns the body of a response without decoding it. size is the number of decoded bytes; a body that is far
+// longer is an error. url is for messages.
 func readEncoded(response *http.Response, url string, size int64) ([]byte, error) {
 	limit := maxEncodedSize(size)
 	if response.ContentLength > limit {
@@ -156,7 +157,7 @@ type countingBody struct {
 	fetcher *Fetcher
 }
 
-// Read reads from the body and counts the bytes.
+// Read implements io.Reader: it reads from the body of a response, and adds the bytes to those that the Fetcher has counted.
 func (b countingBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.fetcher.bytes.Add(int64(n))

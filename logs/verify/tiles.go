@@ -45,7 +45,7 @@ func (t *tileReader) hashReader(tree tlog.Tree) tlog.HashReader {
 	})
 }
 
-// Height returns the height of a tile; see [tlog.TileReader].
+// Height implements [tlog.TileReader]: it returns the height of a tile in levels of the tree, which is the same for all logs.
 func (t *tileReader) Height() int { return height }
 
 // ReadTiles returns the hashes in tiles, from the cache or the server; see [tlog.TileReader].
@@ -67,7 +67,8 @@ func (t *tileReader) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
 	return data, t.err
 }
 
-// readTile fetches a tile of hashes, unverified.
+// readTile fetches a tile of the log's tree from the server and returns its hashes, which it does not verify. A tile with too
+// few hashes is a [Difference].
 func (t *tileReader) readTile(ctx context.Context, tile tlog.Tile) ([]byte, error) {
 	data, err := t.remote.getTile(ctx, tile, tiles.TilePath(tile), tlog.HashSize)
 	if err != nil {
@@ -108,7 +109,7 @@ func (l *Log) entryTile(n int64) tlog.Tile {
 	return tlog.Tile{H: height, L: 0, N: n, W: int(min(fullWidth, l.Tree.N-n<<height))}
 }
 
-// fetchBundle fetches bundle n of the log's entries, without verifying it.
+// fetchBundle fetches bundle n of the log, which has 256 entries or is the last one, without verifying it.
 func (l *Log) fetchBundle(ctx context.Context, n int64) ([]byte, error) {
 	tile := l.entryTile(n)
 	return l.remote.getTile(ctx, tile, tiles.EntriesPath(n, tile.W), 2+logs.MaxEntry)

@@ -354,12 +354,14 @@ func (w *Watcher) readEntries(ctx context.Context, log *Log, found *WatchResult)
 	return nil
 }
 
-// isWatched reports whether an entry is about a watched package.
+// isWatched reports whether the watcher reports entries about this entry's package: no packages were chosen, it is one of
+// them, or the entry is about none.
 func (w *Watcher) isWatched(e logs.Entry) bool {
 	return len(w.options.Packages) == 0 || e.Package == "" || slices.Contains(w.options.Packages, e.Package)
 }
 
-// newEvent returns the event of an entry, and reports whether the watcher reports it.
+// newEvent returns the event to report for an entry of the log. The result is false if the entry is no news or its package is
+// not watched.
 func (w *Watcher) newEvent(e logs.Indexed) (WatchEvent, bool) {
 	if !slices.Contains(logs.News, e.Kind) && !e.Policy.Weakens() || !w.isWatched(e.Entry) {
 		return WatchEvent{}, false

@@ -137,7 +137,8 @@ func parseAuthority(scheme, text string) (*webURL, error) {
 // hosts are read as browsers do: without the limits of DNS, and not as of the transitional time.
 var hosts = idna.New(idna.MapForLookup(), idna.Transitional(false), idna.BidiRule(), idna.CheckHyphens(false), idna.CheckJoiners(true), idna.StrictDomainName(false), idna.VerifyDNSLength(false))
 
-// parseHost returns the host of an address in the canonical form of browsers.
+// parseHost returns the host of an address, which may be a name or an IP address, in the canonical form of browsers. A host
+// that browsers reject is an error.
 func parseHost(text string) (string, error) {
 	if strings.HasPrefix(text, "[") {
 		address, err := netip.ParseAddr(strings.TrimSuffix(text[1:], "]"))

@@ -92,7 +92,7 @@ func (e *expression) parseOperand(depth int) bool {
 	return true
 }
 
-// skipWord skips the next word if it is the given one, and reports whether it was.
+// skipWord removes the first word from e.words if it is the given one, and reports whether it was.
 func (e *expression) skipWord(word string) bool {
 	if len(e.words) == 0 || e.words[0] != word {
 		return false
@@ -213,7 +213,7 @@ var normalizedLicenses = sync.OnceValue(func() []string {
 	return names
 })
 
-// digitsOf returns the digits of a text without everything between them.
+// digitsOf returns the digits of s, in their order, without everything else: "20" for "apache-2.0".
 func digitsOf(s string) string {
 	return strings.Map(func(r rune) rune {
 		if '0' <= r && r <= '9' {

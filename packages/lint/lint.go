@@ -44,7 +44,8 @@ type Linter struct {
 	names   map[string][]*packages.Package // by name in lower case
 }
 
-// New returns a linter, with an index of the names and the upstreams in o.Catalogue.
+// New returns a linter that checks files as o says. It indexes the names and the upstreams of the packages in o.Catalogue, if
+// there is one, to find duplicates.
 func New(o Options) *Linter {
 	l := &Linter{o: o, targets: map[string][]*packages.Package{}, names: map[string][]*packages.Package{}}
 	if o.Catalogue == nil {

@@ -486,7 +486,7 @@ func relativeSpecifier(file, to string, external bool) string {
 	return relative
 }
 
-// sortUnique sorts a list in place, removes repeated elements, and returns the rest.
+// sortUnique sorts a list in place, removes repeated elements, and returns the shorter list.
 func sortUnique(all []string) []string {
 	slices.Sort(all)
 	return slices.Compact(all)

@@ -263,7 +263,7 @@ func (s *exportScanner) readRequire(at int) (specifier string, after int) {
 	return "", at
 }
 
-// addName records an exported name once. It ignores names over the limit of maxExports.
+// addName records a name that the scanned module exports, once. It ignores names over the limit of maxExports.
 func (s *exportScanner) addName(name string) {
 	if name != "" && !s.seen[name] && len(s.found.Names) < maxExports {
 		s.seen[name] = true

@@ -118,7 +118,7 @@ func removeBrokenLinks(body *html.Node) {
 	}
 }
 
-// unwrap replaces an element by its children in the element's parent.
+// unwrap replaces an HTML element by its children, in the element's parent.
 func unwrap(n *html.Node) {
 	for n.FirstChild != nil {
 		child := n.FirstChild
@@ -248,7 +248,7 @@ func (f *readmeFitter) resolveLink(to string) string {
 	return f.Repository + "/blob/HEAD/" + (&url.URL{Path: file}).EscapedPath()
 }
 
-// attributeOf returns the value of an attribute of a node, "" if it has none.
+// attributeOf returns the value of the attribute key of an HTML element, "" if the element does not have it.
 func attributeOf(n *html.Node, key string) string {
 	for _, a := range n.Attr {
 		if a.Key == key {
@@ -258,7 +258,7 @@ func attributeOf(n *html.Node, key string) string {
 	return ""
 }
 
-// textOf returns all text inside a node, without markup.
+// textOf returns all text inside an HTML element, without markup.
 func textOf(n *html.Node) string {
 	var b strings.Builder
 	for d := range n.Descendants() {

@@ -96,7 +96,7 @@ func ScriptTokens(source []byte) iter.Seq2[js.TokenType, []byte] {
 	}
 }
 
-// isSpace reports whether a token is white space, a new line or a comment.
+// isSpace reports whether a token of a script is white space, a new line or a comment.
 func isSpace(t js.TokenType) bool {
 	return t == js.WhitespaceToken || t == js.LineTerminatorToken || t == js.CommentToken || t == js.CommentLineTerminatorToken
 }
@@ -208,7 +208,7 @@ func scriptPieces(source string) []piece {
 	return found
 }
 
-// scriptClass returns the class in which a token of a script is displayed, "" for none.
+// scriptClass returns the CSS class by which a page colors a token of a script, "" for no color.
 func scriptClass(t js.TokenType) class {
 	switch t {
 	case js.CommentToken, js.CommentLineTerminatorToken:
