@@ -188,8 +188,9 @@ func (l *Log) readHistory(ctx context.Context, name [2]string) (*history, error)
 	return h, nil
 }
 
-// applyToMap applies an entry to the map of live releases, and returns a [Difference] if the map then does not have the root
-// that the entry states. A map that becomes too large to compute here is another error.
+// applyToMap applies a log entry to live, the map of the releases that are served at that point of the log, and returns a
+// [Difference] if the map then does not have the root hash that the entry states. A map that becomes too large to compute
+// here is another error.
 func applyToMap(live *livemap.Map, e logs.Indexed) error {
 	if err := logs.ApplyLive(live, e.Index, e.Entry); err != nil {
 		return err
@@ -203,7 +204,8 @@ func applyToMap(live *livemap.Map, e logs.Indexed) error {
 	return nil
 }
 
-// isProvisional reports whether only another origin, and not upstream, vouches for the release's files.
+// isProvisional reports whether the release was copied from another origin, such as cdnjs, and no entry says that upstream
+// has the same files.
 func (r *Release) isProvisional() bool { return r.Confirmed == nil && r.Published.Mirror.Provisional() }
 
 // isPublished reports whether an entry was read that publishes the release, even if a later one withdrew it.
@@ -263,7 +265,7 @@ func (l *Log) fetchManifest(ctx context.Context, e logs.Indexed) (*logs.Manifest
 	return m, nil
 }
 
-// File returns the manifest's record of a file, and reports whether it has one.
+// File returns the manifest's record of the release's file at a path, and reports whether the manifest has one.
 func (r *Release) File(path string) (logs.File, bool) {
 	for _, f := range r.Manifest.Files {
 		if f.Path == path {

@@ -86,7 +86,7 @@ func ReadWitnessKeys(arguments []string) (keys []string, err error) {
 	return keys, nil
 }
 
-// sameVerifier reports whether two verifiers have the same name and key, by the hash of it.
+// sameVerifier reports whether two verifiers of signatures have the same name and the same key, by the hash of the key.
 func sameVerifier(a, b note.Verifier) bool { return a.Name() == b.Name() && a.KeyHash() == b.KeyHash() }
 
 // readKeyArgument returns the key that an argument is, or that is in the file whose path it is, and "" for "". check returns
@@ -110,7 +110,7 @@ func readKeyArgument(argument string, check func(string) error) (string, error) 
 // errPrivate does not contain the key, because others may read messages.
 var errPrivate = errors.New("that is a private key; give the verifier key that goes with it, which a key folder has in log.pub")
 
-// isPrivateKey reports whether text is a private key of a log.
+// isPrivateKey reports whether text is the private key of a log, which must not be given in place of its verifier key.
 func isPrivateKey(text string) bool { return strings.HasPrefix(text, "PRIVATE+KEY+") }
 
 // A Cosignature is a witness's signature, by which it vouches that the checkpoint contains those that it has seen.
@@ -337,8 +337,9 @@ func VerifyEvidence(path, key string) (Evidence, error) {
 	return found, nil
 }
 
-// VerifyProofFile is [Trust.VerifyProof] for the paths of a proof and of a file. The error says that one of them cannot be
-// read; whether the proof holds is in the Result.
+// VerifyProofFile verifies offline that the file at the path file is one that was published, by the proof in the file at the
+// path proof; see [Trust.VerifyProof]. The error says that one of them cannot be read; whether the proof holds is in the
+// Result.
 func (t Trust) VerifyProofFile(proof, file string, name Name) (Result, error) {
 	p, err := readAtMost(proof, MaxProof)
 	if err != nil {

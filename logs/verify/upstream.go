@@ -21,6 +21,7 @@ type Build struct {
 
 // An Upstream compares what a log says about a release with what the release's upstream has.
 type Upstream interface {
+	// Compare compares a release with its upstream. An upstream that cannot be reached is no error: the Comparison is [Unproven].
 	Compare(ctx context.Context, c Claim) Comparison
 }
 

@@ -181,7 +181,7 @@ func (w *Watcher) Run(ctx context.Context, every time.Duration) error {
 			}
 			return err
 		}
-		w.noteAvailability(found)
+		w.notifyAvailability(found)
 		if retry.Sleep(ctx, every) != nil {
 			return nil // it is ctx that ended
 		}
@@ -230,9 +230,9 @@ func (w *Watcher) Poll(ctx context.Context) (WatchResult, error) {
 	return found, w.saveState()
 }
 
-// noteAvailability sends a notice when polls begin to prove nothing, and when they prove something again. found is the
+// notifyAvailability sends a notice when polls begin to prove nothing, and when they prove something again. found is the
 // result of a poll.
-func (w *Watcher) noteAvailability(found WatchResult) {
+func (w *Watcher) notifyAvailability(found WatchResult) {
 	away := ""
 	if found.Outcome == Unproven {
 		away = found.Problem
