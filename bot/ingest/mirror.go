@@ -102,8 +102,9 @@ func (m *Mirroring) StoreFile(ctx context.Context, data []byte) (kvstore.Hash, e
 	return m.bot.storeContent(m.pins, data)
 }
 
-// IsModule reports whether a file of the mirrored release is an ES module, by its path and its content data, which a child process parses
-// if necessary. It is for origins with cdnjs's API, which do not say that. An error means that it could not be found out now.
+// IsModule reports whether a .js file of the mirrored release is an ES module, by its content data, which a child process parses if
+// necessary. It is false for all other files, .mjs included, and for scripts that are too large or do not parse. It is for origins with
+// cdnjs's API, which do not say that. It waits until the memory budget has space. An error means that it could not be found out now.
 func (m *Mirroring) IsModule(ctx context.Context, path string, data []byte) (bool, error) {
 	if !needsFormat(path, data) {
 		return false, nil

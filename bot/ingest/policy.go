@@ -96,7 +96,8 @@ func requiredRepository(store *kvstore.Store, name string) (string, error) {
 }
 
 // checkPolicyUnchanged returns an error if the catalogue requires the package's releases to be built from another repository than the one
-// for which e.Provenance was checked. e is the log entry that is about to publish the release.
+// for which e.Provenance was checked, or requires one and the entry has no provenance. It returns nil if the catalogue requires none, or no
+// longer has the package. e is the log entry that is about to publish the release.
 func (pb *Publisher) checkPolicyUnchanged(e logs.Entry) error {
 	p, ok := pb.Catalogue().Get(e.Package)
 	if !ok {

@@ -216,9 +216,10 @@ func publishedEvent(m *logs.Manifest) events.Event {
 	return event
 }
 
-// recordFailure records why the release of the task t was not published; s is its state so far, and cause the error. A refusal is recorded
-// in the log, for good. After another error, the state has the time of the next attempt. If cause stops the bot, or ctx has ended, the
-// release stays due, and recordFailure returns cause. Otherwise the only error is one of writing.
+// recordFailure stores, logs and emits as an event why the release of the task t was not published, and reschedules its package; s is its
+// state so far, and cause the error. A refusal becomes an entry of the log, for good. After another error, the state has the time of the next
+// attempt. If cause stops the bot, or ctx has ended, recordFailure only sets the state back to Detected, and returns an error that wraps
+// cause. Otherwise the only error is one of writing. It does nothing if the version was published meanwhile.
 func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, cause error) error {
 	if _, err := views.LookupVersion(pb.store, s.Package, s.Version); err == nil {
 		return nil // published by another way meanwhile, which its state says

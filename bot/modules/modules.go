@@ -54,8 +54,9 @@ type Release struct {
 }
 
 // Build builds the modules of a release in a child process of the pool. It returns the record for the log (subpaths, imports, skipped ones)
-// and the files of the modules. If they cannot be built, record.Problem says why, and there are no files. The error is about reading the
-// archive, waiting for r.Acquire, or the child; then another attempt may succeed, and nothing is recorded.
+// and the files of the modules. If the release causes the failure, record.Problem says why, there are no files, and the error is nil: so it
+// is if the child crashes or exceeds its limits of memory or processor time. There is an error, and nothing to record, if another attempt
+// may succeed: the archive cannot be read, r.Acquire or ctx ends the wait, or [worker.IsTransient] reports true for the child's error.
 func Build(ctx context.Context, pool *worker.Pool, r Release) (*logs.Modules, []worker.ModuleFile, error) {
 	record := new(logs.Modules)
 	record.Program, record.Version, record.Options = worker.ModuleBuilder()
@@ -127,7 +128,7 @@ func Build(ctx context.Context, pool *worker.Pool, r Release) (*logs.Modules, []
 }
 
 // RequestedSubpaths returns the value for [Release].Subpaths with which a build makes the modules of a record again: all subpaths in the
-// record, built or skipped, sorted, whether the package JSON named them or not.
+// record, built or skipped, sorted, whether the package JSON named them or not; without the mark [worker.OtherSubpaths] of the skipped ones.
 func RequestedSubpaths(record *logs.Modules) []string {
 	all := slices.AppendSeq(slices.Collect(maps.Keys(record.Subpaths)), maps.Keys(record.Skipped))
 	slices.Sort(all)
@@ -170,7 +171,8 @@ func readBuildInput(ctx context.Context, src archive.Source) (map[string][]byte,
 }
 
 // runBuild sends a build request to a child process of the pool, and waits for the result. The pool reuses an idle child only for the same
-// owner, which is the release.
+// owner, which is the release. If [worker.IsTransient] reports true for the error, another attempt may succeed. Any other error says why
+// the release has no modules at all; the result only lists skipped subpaths.
 func runBuild(ctx context.Context, pool *worker.Pool, owner string, q worker.ModulesRequest) (result worker.ModulesResult, err error) {
 	data, err := json.Marshal(q)
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 
 var system = protections{landlock: probeLandlock, filter: probeFilter, memory: probeMemory}
 
-// probeLandlock returns nil if the kernel offers Landlock, which restricts a process's access to files and TCP, else why it does not.
+// probeLandlock returns nil if the kernel offers Landlock in any version, else why it does not. All versions restrict a process's access to
+// files; TCP is restricted only from version 4 on, which probeLandlock does not look for.
 func probeLandlock() error {
 	if _, err := landlocksys.LandlockGetABIVersion(); err != nil {
 		return fmt.Errorf("the kernel lacks it, or did not enable it when it started (lsm=landlock,…): %w", err)

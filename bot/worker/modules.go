@@ -40,8 +40,9 @@ func ModuleBuilder() (program, version, options string) {
 // IsModuleInput reports whether building modules may need the file of a release with that path, by its extension.
 func IsModuleInput(file string) bool { return esm.IsInput(file) }
 
-// buildModules is the function of the task [BuildModules]. data is a [ModulesRequest] in JSON, and the result a [ModulesResult]. It does
-// not build scripts and style sheets that would take esbuild long.
+// buildModules is the function of the task [BuildModules]. data is a [ModulesRequest] in JSON, and the result a [ModulesResult], which lists
+// skipped subpaths. It does not build scripts and style sheets that would take esbuild long. The error says that the request is malformed,
+// or why the release has no modules at all, such as a package.json that is missing.
 func buildModules(data []byte) ([]byte, error) {
 	var q esm.Request
 	if err := json.Unmarshal(data, &q); err != nil {

@@ -170,7 +170,8 @@ func (b *builder) rewriteCommonJSEntries(m metafile) error {
 
 // commonJSEntryText returns the text of the entry point for a CommonJS module. The text requires the file. It exports by name what Node.js
 // exports, and the value of the module as "module.exports". As the default it exports the value too, or the value's member "default" if
-// __esModule says that the module was compiled from an ES module. It also re-exports the other packages that the file re-exports.
+// __esModule says that the module was compiled from an ES module. It also re-exports the other packages that the file re-exports. It adds
+// the exported names to the total b.exported. The only error is errTooMuchExported, after which the release has no modules.
 func (b *builder) commonJSEntryText(file string) (string, error) {
 	names, packages, err := b.collectExports(file, b.commonJSExports)
 	var text strings.Builder

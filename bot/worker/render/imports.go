@@ -6,15 +6,15 @@ import (
 	"github.com/larder-cdn/larder/internal/document"
 )
 
-// renderImports returns a result with what the module whose source is r.Text imports; see findImports for what it misses.
+// renderImports returns a result with what the module whose source is r.Text imports; see findESImports for what it misses.
 func renderImports(r document.Request) (document.Result, error) {
-	return document.Result{Imports: findImports(r.Text)}, nil
+	return document.Result{Imports: findESImports(r.Text)}, nil
 }
 
-// findImports returns the imports that the text of a script seems to have, each specifier once, up to document.MaxImports. It looks for the
-// keywords and knows no syntax. It may report an import that stands in a string or in a comment behind code, which costs a line in a list.
+// findESImports returns the imports of an ES module (import, export … from, and import() with a string, not require) that the text of a
+// script seems to have, each specifier once, up to document.MaxImports. It looks for the keywords and knows no syntax. It may report an import that stands in a string or in a comment behind code, which costs a line in a list.
 // It misses imports with a computed specifier or a template, with a comment before the specifier, and on lines that start with *.
-func findImports(source string) []document.Import {
+func findESImports(source string) []document.Import {
 	var found []document.Import
 	seen := map[string]bool{}
 	add := func(specifier string, ok, dynamic bool) {

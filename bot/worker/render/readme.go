@@ -43,7 +43,7 @@ const (
 )
 
 // checkMarkdown returns an error if a README would take the Markdown parser long: too many quotes and lists that one line opens in each
-// other, or too many equal characters next to each other.
+// other, or too many equal characters next to each other that Markdown gives a meaning, such as * or [.
 func checkMarkdown(source string) error {
 	for line := range strings.Lines(source) {
 		depth, run, before := 0, 0, byte(0)
