@@ -187,6 +187,15 @@ func TestSettingsSurviveText(t *testing.T) {
 	}
 }
 
+func TestSwitches(t *testing.T) {
+	for text, want := range map[string]bool{"on": true, "off": false, "true": true, "false": false, "1": true} {
+		s, err := loaded(t, nil, []string{"LARDER_DICTIONARIES=" + text}, "")
+		if err != nil || s.Dictionaries != want {
+			t.Errorf("%s: %v; want %v", text, err, want)
+		}
+	}
+}
+
 func TestBases(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                              "",

@@ -108,10 +108,13 @@ func ChoiceValue(target *string, choices ...string) pflag.Value {
 	}}
 }
 
-// boolValue returns a setting that is a bool, as [strconv.ParseBool] reads it, or off, which is false. target receives it.
+// boolValue returns a setting that is a bool, as [strconv.ParseBool] reads it, or on or off. target receives it.
 func boolValue(target *bool) *value[bool] {
 	return &value[bool]{target: target, kind: "bool", isBool: true, format: strconv.FormatBool, parse: func(s string) (bool, error) {
-		if s == Off {
+		switch s {
+		case "on":
+			return true, nil
+		case Off:
 			return false, nil
 		}
 		parsed, err := strconv.ParseBool(s)
