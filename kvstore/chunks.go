@@ -49,6 +49,7 @@ type badChunk struct {
 	damage string
 }
 
+// Error implements error. The text is the same for all: callers read the fields, which say where the valid chunks end and whether that is damage.
 func (b *badChunk) Error() string { return "there is no chunk" }
 
 // newChunkReader returns a reader of the chunks of the write-ahead log with the number log, or of a MANIFEST if log is 0, which starts at the
@@ -60,8 +61,9 @@ func newChunkReader(r io.Reader, log uint64) *chunkReader {
 // offset returns the offset in the file up to which chunks were read without finding damage.
 func (c *chunkReader) offset() int64 { return c.block + int64(c.pos) }
 
-// next returns the next chunk, whose payload is valid until the next call. At the clean end of the file it returns [io.EOF]. If no valid chunk
-// follows, the error is a *badChunk, which says whether that is damage or what a crash leaves; other errors are the disk's.
+// next returns the next chunk, whose payload is valid until the next call. At the clean end of the file it returns [io.EOF]: behind the trailer of a
+// log, or where the file ends between two records. If no valid chunk follows, or the file ends within a record, the error is a *badChunk, whose field
+// damage is empty if a crash may leave that; other errors are the disk's.
 func (c *chunkReader) next() (chunk, error) {
 	for {
 		rest := c.buf[c.pos:c.n]
@@ -90,7 +92,8 @@ func (c *chunkReader) next() (chunk, error) {
 	}
 }
 
-// loadBlock reads the next block of the file into c.buf. It returns [io.EOF] after the last one, which may be shorter than others.
+// loadBlock reads the next block of the file into c.buf. It returns [io.EOF] after the last one, which may be shorter than others. Other errors are
+// the disk's.
 func (c *chunkReader) loadBlock() error {
 	if c.n > 0 && c.n < blockSize {
 		return io.EOF
@@ -126,7 +129,8 @@ func (c *chunkReader) headerLength(kind byte) int {
 	return 0
 }
 
-// parse parses the chunk that b begins with. It returns false if none exists, it belongs to another log, or its checksum is wrong.
+// parse parses the chunk that b begins with and verifies its checksum; the payload is a part of b. It returns false if none is there, it belongs to
+// another log, or its checksum is wrong.
 func (c *chunkReader) parse(b []byte) (chunk, bool) {
 	if len(b) < legacyHeader {
 		return chunk{}, false
@@ -144,20 +148,21 @@ func (c *chunkReader) parse(b []byte) (chunk, bool) {
 	return found, true
 }
 
-// isOfThisLog reports whether the chunk that b begins with has the number of this log, which is true for all chunks of a MANIFEST. Pebble reuses
-// files of older logs.
+// isOfThisLog reports whether the chunk that b begins with has the number of this write-ahead log: Pebble reuses files of older logs. It is always
+// true for a MANIFEST, and false for a log if b is too short. It does not verify the checksum.
 func (c *chunkReader) isOfThisLog(b []byte) bool {
 	return c.log == 0 || len(b) >= logHeader && binary.LittleEndian.Uint32(b[legacyHeader:]) == c.log
 }
 
-// isTrailer reports whether b begins with the trailer that Pebble writes at the end of a log when it closes it.
+// isTrailer reports whether b begins with the trailer that Pebble writes at the end of this write-ahead log when it closes it. It is always false for
+// a MANIFEST, which has none.
 func (c *chunkReader) isTrailer(b []byte) bool {
 	return c.log != 0 && len(b) >= logHeader && isZero(b[:chunkStart]) && b[chunkStart] == 5 &&
 		binary.LittleEndian.Uint32(b[legacyHeader:]) == c.log+1
 }
 
-// classifyDamage returns a *badChunk for the invalid chunk at c.pos. It says whether a crash may have left it so, or what the damage is: a flipped
-// bit, or that later records exist. It reads the rest of the file.
+// classifyDamage returns a *badChunk for the invalid chunk at c.pos. Its field damage says what the damage is, a flipped bit or that later records
+// exist; it is empty if a crash may have left the chunk so. It reads the rest of the file; if that fails, it returns the disk's error instead.
 func (c *chunkReader) classifyDamage() error {
 	bad := &badChunk{at: c.offset()}
 	rest := c.buf[c.pos:c.n]
@@ -177,8 +182,8 @@ func (c *chunkReader) classifyDamage() error {
 	return bad
 }
 
-// scanRest reads the rest of the file behind c.pos for valid chunks. It returns whether a record begins there, and how many bytes of the log had been
-// synced to the disk, at least, when the last of the chunks was written.
+// scanRest reads the rest of the file behind c.pos for valid chunks; afterwards nothing is left to read. It returns whether a record begins there,
+// and how many bytes of the log had been synced to the disk, at least, when the last of the chunks was written. err is the disk's.
 func (c *chunkReader) scanRest() (records bool, synced int64, err error) {
 	count := func(found chunk) {
 		records = records || found.first
@@ -245,7 +250,7 @@ func (c *chunkReader) hasFlippedBit(b []byte) bool {
 }
 
 // isFixable reports whether b, a chunk of known length with a header of header bytes, would be valid if one of its bits were flipped; bits of the
-// length are not tried.
+// length are not tried. It is false if the checksum is right already.
 func (c *chunkReader) isFixable(b []byte, header int) bool {
 	stored := binary.LittleEndian.Uint32(b)
 	sum := checksum(b[chunkStart:])
@@ -296,8 +301,9 @@ func isZero(b []byte) bool {
 	return true
 }
 
-// readRecords reads the file to its end and calls f with each record that its chunks form, cut to about limit bytes if limit is not 0. It returns the
-// offset up to which the file is sound, and nil at a clean end. Otherwise the error is a *badChunk, the disk's, or that of f, which ends the reading.
+// readRecords reads the file to its end and calls f with each record that its chunks form, cut to about limit bytes if limit is not 0. A record is
+// valid until f returns. readRecords returns the offset up to which the file is sound, and nil at a clean end. Otherwise the error is a *badChunk,
+// the disk's, or that of f, which ends the reading; after one of f, the offset is behind its record.
 func (c *chunkReader) readRecords(limit int, f func(record []byte) error) (sound int64, err error) {
 	var record []byte
 	for {

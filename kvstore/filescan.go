@@ -67,10 +67,10 @@ func (g Gap) Concerns(ns Namespace) bool { return g.From <= ns && ns <= g.To }
 var ErrUndecided = errors.New("there are two versions of a row, and nothing says which is newer")
 
 // ScanFiles reads every table, blob file and write-ahead log in the folder dir of a damaged store, whether the MANIFEST names it or not. It builds an
-// index of the rows of the namespaces in rows, and of where each content is. It calls progress with the bytes read and their total after each file.
-// What cannot be read is in [FileScan.Gaps]: the block or the record that is damaged, and nothing else. It writes only into a new folder in scratch,
-// by default the system's folder for temporary files, which Close removes. It returns [ErrLocked] if another process has the store open.
-// [Options.ReadOnly] says that this process has it open, read-only.
+// index of the rows of the namespaces in rows, and of where each content is. It calls progress, which must not be nil, with the bytes read and their
+// total after each file. Damaged parts of files are no error: [FileScan.Gaps] has them. It writes only into a new folder in scratch, by default the
+// system's folder for temporary files; the caller closes the scan, which removes it. It returns [ErrLocked] if another process has the store open.
+// With [Options.ReadOnly], which says that this process has it open, read-only, it takes no lock.
 func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Namespace, progress func(done, of int64)) (_ *FileScan, err error) {
 	o.setDefaults()
 	s := &FileScan{fs: o.FS, dir: dir, rows: make(map[Namespace]bool)}
@@ -118,8 +118,8 @@ func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Names
 	return s, s.commit()
 }
 
-// readFiles reads all files that the inspection l has listed into the index, and records gaps for the files that are missing. It calls progress after
-// each file.
+// readFiles reads all files that the inspection l has listed into the index, except empty ones. It records a gap for each file that belongs to the
+// last state of the store and is missing or empty. It calls progress after each file.
 func (s *FileScan) readFiles(ctx context.Context, l *inspection, progress func(done, of int64)) error {
 	sizes := make(map[string]int64, len(l.names))
 	var done, all int64
@@ -156,7 +156,8 @@ func (s *FileScan) readFiles(ctx context.Context, l *inspection, progress func(d
 var magics = map[string]string{".sst": "\U0001fab3\U0001fab3", ".blob": "\U0001fab3\U0001f980"}
 
 // readFile reads a file as the kind of file that its last bytes or else its name says. If it finds nothing, it reads the file as the other kinds: two
-// files may have been swapped. number is the file's index in s.files. A file that cannot be opened or has damage becomes gaps, not an error.
+// files may have been swapped. number is the file's index in s.files. A file that cannot be opened, and damage in a table, blob file or log by its
+// name, become gaps, not an error. An error is one of the index, of ctx, or of the disk while a log or a table without its own index is read.
 func (s *FileScan) readFile(ctx context.Context, number int, name string, size int64) error {
 	f, err := s.fs.Open(s.fs.PathJoin(s.dir, name))
 	if err != nil {
@@ -212,8 +213,9 @@ type fileReader struct {
 	ahead  int64  // where it begins
 }
 
-// addGap records that length bytes of the file from offset on cannot be read, unless the gap before has not been closed. from is the first namespace
-// of which rows may have been there; the last one is unknown until closeGap.
+// addGap begins a gap in the file: length bytes from offset on cannot be read, and rows of namespaces from the given one on may have been there. The
+// gap reaches to the highest namespace, unless recordRow ends it earlier. If a gap is open, addGap does nothing, because the bytes belong to that
+// one.
 func (r *fileReader) addGap(offset, length int64, from Namespace) {
 	if r.open && len(r.gaps) > 0 {
 		return // it is part of the one before
@@ -222,8 +224,9 @@ func (r *fileReader) addGap(offset, length int64, from Namespace) {
 	r.gaps = append(r.gaps, Gap{Finding{r.name, offset, fmt.Sprintf("%d bytes from here on cannot be read", length)}, from, math.MaxUint8})
 }
 
-// closeGap ends the open gap, if there is one, because the row with this key can be read again: rows of later namespaces are not in the gap.
-func (r *fileReader) closeGap(key []byte) {
+// recordRow records that a row of a table with this key was read. The open gap, if there is one, ends with the namespace of the key, inclusive, and
+// the next gap begins at it. It is called for every row, in the order of the file, and ignores an empty key.
+func (r *fileReader) recordRow(key []byte) {
 	if len(key) == 0 {
 		return
 	}
@@ -270,7 +273,7 @@ const (
 	inTable
 )
 
-// encode returns the location as bytes for the index.
+// encode returns the location as bytes, of variable length, for the index; see decodeLocation.
 func (l location) encode() []byte {
 	b := []byte{l.kind}
 	for _, n := range []int64{int64(l.file), l.offset, l.length, int64(l.row)} {
@@ -279,14 +282,16 @@ func (l location) encode() []byte {
 	return b
 }
 
-// decodeLocation is the inverse of [location.encode]: it returns the location that b begins with.
+// decodeLocation is the inverse of [location.encode]: it returns the location that b begins with. b must not be empty; numbers that it is too short
+// for are 0.
 func decodeLocation(b []byte) (l location) {
 	d := decoder{r: bytes.NewReader(b[1:])}
 	return location{b[0], int(d.number()), int64(d.number()), int64(d.number()), int(d.number())}
 }
 
-// addVersion adds a version of a row to the index, if the scan keeps rows of its namespace. For rows of [Blobs] and [Contents] it records where
-// contents may be found instead.
+// addVersion adds a version of a row to the index, if the scan keeps rows of its namespace; its key begins with the namespace. For rows of [Blobs]
+// and [Contents] it records where contents may be found instead. Of these it ignores deletions and malformed rows, and values in blob files, which
+// readBlobFile records. It verifies nothing.
 func (s *FileScan) addVersion(v rowVersion) error {
 	ns, key := Namespace(v.key[0]), v.key[1:]
 	switch {
@@ -358,7 +363,8 @@ func (s *FileScan) addName(h Hash, c coding.Coding, value Hash, squeezed bool) {
 	_ = changesOf(s).Set(append([]byte{'n'}, value[:]...), nil, nil)
 }
 
-// addLocation records in the index where the value with the hash sum is. For a location in the index, value is stored there; otherwise it is ignored.
+// addLocation records in the index where the value with the hash sum is, in place of a location that was recorded before. For a location in the
+// index, value is stored there; otherwise it is ignored.
 func (s *FileScan) addLocation(sum Hash, at location, value []byte) error {
 	where := at.encode()
 	if at.kind == inIndex {
@@ -384,7 +390,7 @@ func (s *FileScan) flushIfLarge() error {
 	return s.commit()
 }
 
-// commit writes the gathered changes to the index, and starts a new batch.
+// commit writes the gathered changes to the index, and starts a new batch, also after an error, when they are lost.
 func (s *FileScan) commit() error {
 	err := changesOf(s).Commit(pebble.NoSync)
 	err = errors.Join(err, s.batch.Close())
@@ -420,7 +426,7 @@ func (s *FileScan) Gaps() []Gap { return s.gaps }
 func (s *FileScan) Uncertain() bool { return !s.counted.known }
 
 // Values yields all values of a row that were found in any file, newest first among those of files that count, then others. They may be old, deleted
-// since, or forged. [FileScan.Err] says afterwards whether they could be read.
+// since, or forged: the caller verifies them. Each is valid until the next step. [FileScan.Err] says afterwards whether all could be read.
 func (s *FileScan) Values(ns Namespace, key []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for _, class := range []byte{'r', 'x'} {
@@ -434,7 +440,8 @@ func (s *FileScan) Values(ns Namespace, key []byte) iter.Seq[[]byte] {
 	}
 }
 
-// Count returns how many versions of rows of a namespace were found in any file, deletions included.
+// Count returns how many versions of rows of a namespace were found in any file, deletions included. [FileScan.Err] says afterwards whether all could
+// be read.
 func (s *FileScan) Count(ns Namespace) (n int64) {
 	for _, class := range []byte{'r', 'x'} {
 		for range s.scanIndex([]byte{class, byte(ns)}) {
@@ -445,6 +452,7 @@ func (s *FileScan) Count(ns Namespace) (n int64) {
 }
 
 // Get implements [Getter]. It returns the newest value of a row among files that count, or [ErrNotFound], also if the newest version is a deletion.
+// Of versions with the same sequence number, it takes the one in the file with the highest number. Another error is that of [FileScan.Err].
 func (s *FileScan) Get(ns Namespace, key []byte) ([]byte, error) {
 	for _, value := range s.scanIndex(rowPrefix('r', ns.physical(key))) {
 		if _, row, ok := splitVersion(value); ok {
@@ -506,8 +514,9 @@ func splitVersion(value []byte) (key, row []byte, ok bool) {
 	return rest[:n], rest[n:], value[0] == 1
 }
 
-// Rows yields the newest version of each row of a namespace, in no order, among files that count. It leaves out deleted rows. If two versions have
-// the same sequence number and differ, it yields the key with [ErrUndecided]. Another error is the last thing it yields.
+// Rows yields the newest version of each row of a namespace, in no order, among files that count. It leaves out rows whose newest version is a
+// deletion. If another version has the same sequence number and differs, it yields the row with [ErrUndecided] and continues; but for the number 0,
+// which compactions give, the version in the file with the highest number is taken. Another error is the last thing it yields, without a row.
 func (s *FileScan) Rows(ctx context.Context, ns Namespace) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		var group []byte  // what the versions of the row begin with

@@ -68,8 +68,9 @@ func (r *fileReader) blocksInIndex() (handles []block.Handle) {
 	return handles
 }
 
-// readTable adds the rows of the table file r to the scan's index: of the blocks that the table's index names, or if that is lost, of those that a
-// search finds. Blocks that cannot be read become gaps.
+// readTable adds the rows of the table file r to the scan's index: of the blocks that the table's own index names, or if that cannot be read or
+// trusted, of those that a search finds. It verifies the checksum of each block. Blocks that cannot be read become gaps. An error is one of the
+// scan's index or of ctx, or in a search the disk's.
 func (s *FileScan) readTable(ctx context.Context, r *fileReader) error {
 	counts := s.counted.countsTable(r.name, r.size)
 	var handles []block.Handle
@@ -98,8 +99,8 @@ func (s *FileScan) readTable(ctx context.Context, r *fileReader) error {
 	return nil
 }
 
-// beginsWithRows reports whether the file begins with a valid block of rows. A publisher of files cannot determine the first bytes of a table, so it
-// is no published file then.
+// beginsWithRows reports whether the file begins with a block of rows with a valid checksum. A publisher of files cannot determine the first bytes of
+// a table, so it is no published file then. It is false if the file cannot be read.
 func (r *fileReader) beginsWithRows() bool {
 	buf, err := r.peek(0, min(longestBlock, r.size))
 	if err != nil {
@@ -113,8 +114,8 @@ func (r *fileReader) beginsWithRows() bool {
 	return ok
 }
 
-// addRows adds the rows of the block b, which begins at offset in the file, to the scan's index. ok is false if it is not a block of rows. counts
-// says that the file belongs to the last state of the store.
+// addRows adds the rows of the block b, which begins at offset in the file, to the scan's index, and ends the open gap. The caller has verified the
+// checksum. ok is false if b is not a block of rows. counts says that the file belongs to the last state of the store.
 func (r *fileReader) addRows(b []byte, offset int64, counts bool) (ok bool, err error) {
 	rows, ok := decodeRows(b)
 	if !ok {
@@ -125,7 +126,7 @@ func (r *fileReader) addRows(b []byte, offset int64, counts bool) (ok bool, err 
 		if len(row.key) == 0 {
 			continue
 		}
-		r.closeGap(row.key)
+		r.recordRow(row.key)
 		row.counts = counts
 		if row.at.kind == inTable {
 			row.at = location{inTable, r.number, offset, int64(len(b)), i}
@@ -146,8 +147,9 @@ const (
 	searchSteps  = 1 << 26
 )
 
-// searchBlocks reads a table without its index, from block to block; after damage it searches for the next block by its checksum, within bounds. Rows
-// after the first damage do not count, because a published file may have forged them.
+// searchBlocks reads a table without its index, from block to block; after damage it searches for the next block by its checksum. Beyond bounds of
+// the search it returns nil, and the rest of the file is in the gap. Rows after the first damage do not count, because a published file may have
+// forged them.
 func (r *fileReader) searchBlocks(ctx context.Context, counts bool) error {
 	steps, lost := searchSteps, int64(-1)
 	first := -1 // the first gap of this search
@@ -193,7 +195,7 @@ func (r *fileReader) searchBlocks(ctx context.Context, counts bool) error {
 	return nil
 }
 
-// peek returns length bytes of the file at offset. It reads ahead; the result is valid until the next call.
+// peek returns length bytes of the file at offset, or an error if they are not all there. It reads ahead; the result is valid until the next call.
 func (r *fileReader) peek(offset, length int64) ([]byte, error) {
 	if offset < r.ahead || offset+length > r.ahead+int64(len(r.window)) {
 		window, err := r.read(offset, min(max(length, 2*longestBlock), r.size-offset))
@@ -221,7 +223,8 @@ func blockLength(b []byte) int64 {
 	return 0
 }
 
-// decompressBlock returns the decompressed content of a block that ends with its trailer, which says how it is compressed. ok is false if that fails.
+// decompressBlock returns the decompressed content, in new memory, of a block that ends with its trailer, which says how it is compressed. It does
+// not verify the checksum. ok is false if that fails, or the content has over maxBatch bytes.
 func decompressBlock(b []byte) ([]byte, bool) {
 	if len(b) < block.TrailerLen {
 		return nil, false
@@ -242,8 +245,9 @@ func decompressBlock(b []byte) ([]byte, bool) {
 	return out, block.DecompressInto(kind, data, out) == nil
 }
 
-// decodeRows decodes a block of a table, with its trailer, into versions of rows. ok is false for a block of another kind. A row whose key is nil is
-// to be ignored.
+// decodeRows decodes a block of a table, with its trailer, into versions of rows. It does not verify the checksum: rows of a damaged block may have
+// any keys and values. ok is false for a block of another kind, or one that cannot be decompressed or parsed. A row whose key is nil is to be
+// ignored. A value in a blob file is nil, with at.kind inBlobFile.
 func decodeRows(b []byte) (rows []rowVersion, ok bool) {
 	data, ok := decompressBlock(b)
 	if !ok {
@@ -286,7 +290,8 @@ func decodeRows(b []byte) (rows []rowVersion, ok bool) {
 	return rows, true
 }
 
-// decodeValues decodes a block of a blob file, with its trailer, into its values. ok is false for a block of another kind.
+// decodeValues decodes a block of a blob file, with its trailer, into its values. It does not verify the checksum. ok is false for a block of another
+// kind, or one that cannot be decompressed or parsed.
 func decodeValues(b []byte) (values [][]byte, ok bool) {
 	data, ok := decompressBlock(b)
 	if !ok {
@@ -306,8 +311,9 @@ func decodeValues(b []byte) (values [][]byte, ok bool) {
 	return values, true
 }
 
-// readBlobFile records the hash and the location of each value of the blob file r in the scan's index. After damage it searches for the next block,
-// within bounds.
+// readBlobFile records the hash and the location of each value of the blob file r in the scan's index. Blocks without a valid checksum, or that
+// cannot be read, become gaps. After damage it searches for the next block, within bounds; the rest is in the gap. An error is one of the index or of
+// ctx.
 func (s *FileScan) readBlobFile(ctx context.Context, r *fileReader) (err error) {
 	// Each byte behind damage may look like the beginning of a block of any length.
 	budget := 1<<30 + 8*r.size
@@ -355,7 +361,8 @@ func (r *fileReader) indexLength(at int64) int64 {
 	return 0
 }
 
-// isIndex reports whether the rest of a blob file from the offset at on is its index and footer, so that no block of values follows.
+// isIndex reports whether the rest of a blob file from the offset at on is its index, with a valid checksum, and footer, or is shorter than a footer,
+// so that no block of values follows. It is false if the rest cannot be read.
 func (r *fileReader) isIndex(at int64) bool {
 	if r.size-at < blobFooter {
 		return true
@@ -364,7 +371,8 @@ func (r *fileReader) isIndex(at int64) bool {
 	return err == nil && len(b) > block.TrailerLen && isBlock(b)
 }
 
-// valueBlock returns the block of values, with its trailer, that begins at an offset of a blob file; nil if none with a valid checksum does.
+// valueBlock returns the block of values, with its trailer, that begins at an offset of a blob file; nil if none with a valid checksum does, or it
+// cannot be read.
 func (r *fileReader) valueBlock(at int64) []byte {
 	length := r.valueBlockLength(at)
 	if length == 0 {
@@ -378,7 +386,7 @@ func (r *fileReader) valueBlock(at int64) []byte {
 }
 
 // valueBlockLength returns the length, trailer included, of the block of values at an offset of a blob file according to its own header, 0 if none
-// can begin there. It does not check the checksum.
+// can begin there or the header cannot be read. It does not verify the checksum.
 func (r *fileReader) valueBlockLength(at int64) (length int64) {
 	head, err := r.read(at, min(valueHeader+1, r.size-at))
 	if err != nil || len(head) <= valueHeader || !isValueHeader(head) {
@@ -409,8 +417,8 @@ func isValueHeader(b []byte) bool {
 		binary.LittleEndian.Uint32(b[3:])-1 < maxRows
 }
 
-// nextValueBlock searches the blob file from the offset at on for a block of values, and returns its offset, or a negative number if none was found.
-// It subtracts the bytes that it reads from budget, and ends the search when nothing is left of that.
+// nextValueBlock searches the blob file from the offset at on for a block of values, and returns its offset. It returns a negative number, without an
+// error, if none was found, the file cannot be read, or budget is used up: it subtracts the bytes that it reads from that. An error is that of ctx.
 func (r *fileReader) nextValueBlock(ctx context.Context, at int64, budget *int64) (int64, error) {
 	const window = 1 << 20
 	for at < r.size {

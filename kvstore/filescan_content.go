@@ -14,9 +14,9 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// Content returns the encodings of a content that were found in the files and decode to it, and whether they are its smallest ones. A content of more
-// than limit bytes is not found. If no row names the content, the first call decodes all unnamed values to identify them, which takes long. It
-// returns [ErrNotFound] if nothing was found. It is safe for concurrent use.
+// Content returns the encodings of a content that were found in the files and decode to it, which it verifies, and whether they are its smallest
+// ones. A content of more than limit bytes is not found; nor is a value found that cannot be read now. If no row names the content, the first call
+// decodes all unnamed values to identify them, which takes long. It returns [ErrNotFound] if nothing was found. It is safe for concurrent use.
 func (s *FileScan) Content(ctx context.Context, h Hash, limit int64) (squeezed bool, found []Coded, err error) {
 	if squeezed, found = s.readEncodings(h, limit); found == nil {
 		if err := s.identifyOnce(ctx); err != nil {
@@ -33,8 +33,9 @@ func (s *FileScan) Content(ctx context.Context, h Hash, limit int64) (squeezed b
 	return squeezed, found, nil
 }
 
-// readEncodings returns the encodings of a content that the index names, that can be read and that decode to at most limit bytes. squeezed reports
-// whether they are complete and the smallest. found is nil if there are none.
+// readEncodings returns the encodings of a content that the index names and that decode to it, in at most limit bytes. It leaves out those that
+// cannot be read or are damaged. squeezed reports whether none was left out and they are the smallest. found is nil if there are none; [FileScan.Err]
+// says whether the index could be read.
 func (s *FileScan) readEncodings(h Hash, limit int64) (squeezed bool, found []Coded) {
 	complete := true
 	add := func(c coding.Coding, sum Hash) {
@@ -61,7 +62,8 @@ func (s *FileScan) readEncodings(h Hash, limit int64) (squeezed bool, found []Co
 	return squeezed && complete, found
 }
 
-// readValue reads the value with the hash sum from the place that the index has for it. It returns [ErrCorrupt] if the value does not have the hash.
+// readValue reads the value with the hash sum from the place that the index has for it. It returns [ErrCorrupt] if the bytes in a file do not have
+// the hash; a value in the index itself is not verified. If the index has no place for it, the error is pebble.ErrNotFound.
 func (s *FileScan) readValue(sum Hash) ([]byte, error) {
 	where, closer, err := indexOf(s).Get(append([]byte{'v'}, sum[:]...))
 	if err != nil {
@@ -124,8 +126,9 @@ func (s *FileScan) identifyOnce(ctx context.Context) error {
 	return err
 }
 
-// identify decodes the values of blob files that no row names, and records in the index the hashes of the contents that they decode to: the rows that
-// name them may be lost. It decodes at most about budget bytes, and more for long values.
+// identify decodes the values of blob files that no row names, as Brotli and as gzip, and records in the index the hashes of the contents that they
+// decode to: the rows that name them may be lost. It skips values that cannot be read. It decodes at most about budget bytes, and 64 more for each
+// byte of a value.
 func (s *FileScan) identify(ctx context.Context, budget int64) error {
 	for key, where := range s.scanIndex([]byte{'v'}) {
 		if err := ctx.Err(); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/batchrepr"
 )
 
-// readLog adds the changes of the write-ahead log r to the scan's index, also those after damage. A log may be written over an older one, of which
-// chunks may be left; each chunk has the number of its log.
+// readLog adds the changes of the write-ahead log r to the scan's index, also those after damage, which becomes a gap. A log may be written over an
+// older one, of which chunks may be left; each chunk has the number of its log. If the disk cannot read a part, it returns that error.
 func (s *FileScan) readLog(ctx context.Context, r *fileReader) error {
 	l := &logReader{fileReader: r}
 	if filepath.Ext(r.name) == ".log" {
@@ -58,7 +58,9 @@ func (l *logReader) mayHave(log uint32) bool {
 	return log < max(l.named, l.begins) && !elsewhere
 }
 
-// readBlock reads the chunks of b, the block of the log at offset, and puts them together to records. It records gaps where no valid chunk is.
+// readBlock reads the chunks of b, the block of the log at offset, and puts them together to records. It records a gap where no valid chunk is,
+// unless no record is open and the bytes seem left from an older log than the newest one read. It ends at zeros, at a log's trailer, and at a rest
+// that is too short for a chunk.
 func (l *logReader) readBlock(b []byte, offset int64) error {
 	sound := true // the beginning of a block is one of a chunk
 	for at := 0; at < len(b); {
@@ -82,8 +84,8 @@ func (l *logReader) readBlock(b []byte, offset int64) error {
 	return nil
 }
 
-// nextLogChunk returns the position in b of the next chunk after the damaged one at the position at. sound is true if the damaged chunk's length
-// leads there. Otherwise each position is tried, and the chunk may be in the middle of a file that someone has published.
+// nextLogChunk returns the position in b of the next chunk after the damaged one at the position at, len(b) if there is none. sound is true if the
+// damaged chunk's length leads there. Otherwise each position is tried, and the chunk may be in the middle of a file that someone has published.
 func nextLogChunk(b []byte, at int) (next int, sound bool) {
 	if kind := b[at+chunkStart]; kind >= 5 && kind <= 12 {
 		header := logHeader
@@ -123,7 +125,8 @@ func parseLogChunk(b []byte) (found chunk, log uint32, ok bool) {
 func isLogTrailer(b []byte) bool { return isZero(b[:chunkStart]) && b[chunkStart] == 5 }
 
 // addChunk appends a chunk of the log with the given number to the record that it is a part of, and adds the record's changes to the index when it is
-// complete. sound says that the chunk is where Pebble has put it.
+// complete. It ignores a chunk that does not continue the open record, which is then lost, and a record over maxBatch bytes. sound says that the
+// chunk is where Pebble has put it.
 func (l *logReader) addChunk(found chunk, log uint32, sound bool) error {
 	switch {
 	case found.first:
@@ -142,7 +145,8 @@ func (l *logReader) addChunk(found chunk, log uint32, sound bool) error {
 	return l.addBatch()
 }
 
-// addBatch adds the changes of l.record, a complete record that is a batch, to the scan's index. It ignores a record that is no valid batch.
+// addBatch adds the changes of l.record, a complete record that is a batch, to the scan's index, and ends the open gap. A record without a batch's
+// header is ignored. At the first malformed change it stops, without an error.
 func (l *logReader) addBatch() error {
 	h, ok := batchrepr.ReadHeader(l.record)
 	if !ok {
@@ -184,7 +188,8 @@ type countedFiles struct {
 	next   uint32           // tables from this number on are newer than the facts; 0: there are none
 }
 
-// filesThatCount returns which files belong to the last state of the store, according to the MANIFEST if it is reliable, or else to the mark.
+// filesThatCount returns which files belong to the last state of the store, according to the MANIFEST if it is reliable, or else to the mark. If
+// neither says it, known is false, and all files count.
 func (l *inspection) filesThatCount() countedFiles {
 	f := countedFiles{known: true, sizes: make(map[int64]bool)}
 	switch {
@@ -204,8 +209,8 @@ func (l *inspection) filesThatCount() countedFiles {
 	return f
 }
 
-// isReliable reports whether the MANIFEST says which files belong to the last state of the store. It does not if it is damaged, or older than the
-// mark or than a table.
+// isReliable reports whether the MANIFEST says which files belong to the last state of the store. It does not if it is missing, damaged or older than
+// the mark, or if the folder has a table that it does not name, while one that it names is missing or damaged.
 func (l *inspection) isReliable() bool {
 	if l.manifest == "" || l.version.edits == 0 {
 		return false
@@ -230,11 +235,11 @@ func (f countedFiles) countsTable(name string, size int64) bool {
 	return !f.known || f.sizes[size] || f.next > 0 && fileNumber(name) >= f.next
 }
 
-// countsLog reports whether the write-ahead log with this number is needed beside the tables.
+// countsLog reports whether the write-ahead log with this number is needed beside the tables; true for all if that is not known.
 func (f countedFiles) countsLog(log uint32) bool { return log >= f.log }
 
-// missingFiles returns findings about files that belong to the last state of the store and are missing: those in f, and if the MANIFEST is reliable,
-// logs and blob files. there has the sizes of the files that exist, by name.
+// missingFiles returns findings, sorted by name, about files that belong to the last state of the store and are missing or empty: the tables in f,
+// and if the MANIFEST is reliable, logs and blob files. there has the sizes of the files that exist, by name.
 func (l *inspection) missingFiles(f countedFiles, there map[string]int64) (missing []Finding) {
 	for name := range f.tables {
 		if there[name] == 0 {

@@ -13,10 +13,10 @@ const sendQueueBytes = 128 << 10
 // all protocols that are served here.
 const deferSeconds = 1
 
-// setSocketOptions sets options on a listening socket, which accepted connections inherit. Without TCP_NOTSENT_LOWAT a client that
-// reads 10 KB/s steadily would let nothing be written for minutes, then a megabyte at once, and look stalled. With
-// TCP_DEFER_ACCEPT the first request is there when the connection is accepted: the process is woken once, not twice. Options that
-// the kernel does not know are ignored.
+// setSocketOptions sets options on a listening socket, which accepted connections inherit. Without TCP_NOTSENT_LOWAT a client
+// that reads 10 KB/s steadily would let nothing be written for minutes, then a megabyte at once, and look stalled. With
+// TCP_DEFER_ACCEPT the first request is there when the connection is accepted: the process is woken once, not twice. An option
+// that cannot be set is ignored, for example by a kernel that does not know it; the error is only that of accessing the socket.
 func setSocketOptions(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) {
 		// A kernel that does not know an option works as it did before.

@@ -218,7 +218,7 @@ func (to overHTTP) sendHead(r *representation) outcome {
 }
 
 // sendBody implements recipient: it sends 200 with the representation, 206 with the ranges that the request names, or 416. If it returns an error, it
-// has sent nothing.
+// has sent nothing; if decoding fails after the first bytes, it panics with http.ErrAbortHandler.
 func (to overHTTP) sendBody(f *asset, r *representation) (outcome, error) {
 	var spans []span
 	if lines := to.r.Header["Range"]; lines != nil && to.servesRanges(r) && r.rangeApplies(to.r.Header["If-Range"]) {
@@ -241,7 +241,7 @@ func (a *Assets) servesRanges(r *representation) bool {
 const inflateWhole = 512 << 10
 
 // sendSpans sends 200 with the representation r of f, or 206 with the given spans of it if there are any. If it returns an error, it has sent
-// nothing.
+// nothing; if decoding fails after the first bytes, it panics with http.ErrAbortHandler.
 func (to overHTTP) sendSpans(f *asset, r *representation, spans []span) (outcome, error) {
 	from, _ := client.Of(to.r.RemoteAddr)
 	x, err := to.bodyOf(f, r, spans != nil, from)

@@ -14,8 +14,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// About returns what upstream says about a release, such as its README and dependencies, and the record of its built modules. It comes from
-// memory if it was read lately. The result is never nil, not even with an error; the caller must not change it.
+// About returns what upstream says about a release, such as its README and dependencies, from memory if it was read lately. If the release's manifest
+// says nothing, the result is empty. It is never nil, not even with an error; the caller must not change it.
 func (x *Index) About(r *Release) (*logs.About, error) {
 	about, err := x.abouts.Get(r.Manifest, func() (*logs.About, int, error) {
 		about, err := logs.ReadAbout(x.store, r.Manifest)
@@ -62,7 +62,8 @@ const (
 	maxAboutBytes = 4 << 20
 )
 
-// Deprecations returns the versions of a library that upstream has deprecated, with the reason of each; nil if that is not known.
+// Deprecations returns the versions of a library that upstream has deprecated, with the reason of each; nil if that is not known, or the name is
+// invalid.
 func (x *Index) Deprecations(name string) (map[string]string, error) {
 	if x.deprecations == nil || !validName(name) {
 		return nil, nil
@@ -87,7 +88,8 @@ func (x *Index) Downloads(name string) (n int64, asOf time.Time, ok bool) {
 	return x.downloads(name)
 }
 
-// MainSizes returns the size in bytes of the main file in each of a library's versions, in their order; 0 for a version without one.
+// MainSizes returns the size in bytes of the main file in each of a library's versions, in their order; 0 for a version without one, or whose main
+// file is not published.
 func (x *Index) MainSizes(name string, versions []views.Version) ([]int64, error) {
 	snapshot := x.store.Snapshot()
 	defer snapshot.Close()
@@ -148,9 +150,8 @@ func rangesOf(about *logs.About) []string {
 	return slices.Compact(ranges)
 }
 
-// ReadWanted returns the parsed version ranges of the dependencies of a release, of which about says which they are. It has a renderer
-// parse them by calling read; owner names the release for the renderer. pending says that the renderer has not responded yet. If it refuses
-// the ranges, that is no error, and the result has no version in them.
+// ReadWanted has a renderer, by calling read, parse the version ranges of the dependencies of a release; owner is the release. pending says that it
+// has not responded yet. If the renderer refuses the ranges, or there are over maxRanges, that is no error, and no version is in them.
 func ReadWanted(ctx context.Context, owner string, about *logs.About, read Ranges) (w Wanted, pending bool, err error) {
 	if w.ranges = rangesOf(about); len(w.ranges) == 0 {
 		return w, false, nil
@@ -162,8 +163,8 @@ func ReadWanted(ctx context.Context, owner string, about *logs.About, read Range
 	return w, pending, err
 }
 
-// newest returns the first of versions, which are sorted newest first, that is in the range wanted, one of the ranges in w; "" if there is
-// none. Every version is in the empty range.
+// newest returns the newest of versions, which are sorted newest first, in the range wanted; "" if there is none. Every stable semantic version is in
+// the empty range.
 func (w Wanted) newest(versions []views.Version, wanted string) string {
 	i := slices.IndexFunc(versions, func(v views.Version) bool { return w.includes(wanted, v.Version) })
 	if i < 0 {
@@ -172,8 +173,8 @@ func (w Wanted) newest(versions []views.Version, wanted string) string {
 	return versions[i].Version
 }
 
-// includes reports whether a version is in the range wanted, one of the ranges in w. Every version is in the empty range; no version is in
-// a range that could not be parsed.
+// includes reports whether a version is in the range wanted. Every stable semantic version is in the empty range, and no version in one that was not
+// parsed.
 func (w Wanted) includes(wanted, version string) bool {
 	r := document.Range{{{Operator: ">=", Version: "0.0.0"}}}
 	if wanted != "" {

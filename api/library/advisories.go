@@ -45,14 +45,14 @@ func OpenAdvisories(file string, logger *slog.Logger) (*Advisories, error) {
 	return a, nil
 }
 
-// FollowAdvisories returns the vulnerabilities in a file of [WriteCheckedPackages], which may be created later. It reads nothing yet: the file is
-// read when the advisories are first used.
+// FollowAdvisories returns the vulnerabilities in a file of [WriteCheckedPackages], which may be created later: until then, none are known. It reads
+// nothing yet: the file is read when the advisories are first used. A failure is logged. logger may be nil.
 func FollowAdvisories(file string, logger *slog.Logger) *Advisories {
 	return &Advisories{file: file, later: true, now: time.Now, logger: cmp.Or(logger, slog.New(slog.DiscardHandler))}
 }
 
 // HasChecked reports whether the vulnerabilities of an npm package were requested, so that a version without any is known to have none. For a file in
-// the OSV format that is true for each package.
+// the OSV format that is true for each package. It is false for the name "" and if a is nil.
 func (a *Advisories) HasChecked(npm string) bool {
 	if a == nil || npm == "" {
 		return false
@@ -64,7 +64,7 @@ func (a *Advisories) HasChecked(npm string) bool {
 	return ok || !a.later
 }
 
-// Version returns a number that increases whenever the vulnerabilities were read again.
+// Version returns a number that increases whenever the vulnerabilities were read again; 0 if a is nil or none were read yet.
 func (a *Advisories) Version() uint64 {
 	if a == nil {
 		return 0

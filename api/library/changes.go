@@ -34,15 +34,16 @@ func (c *Changes) RecordChange(names ...string) {
 	}
 }
 
-// recordAllChanged records that any library may have changed, and the set of all libraries, so that [Changes.Since] reports true for all names.
-func (c *Changes) recordAllChanged() {
+// recordAll records that any library may have changed, and the set of all libraries.
+func (c *Changes) recordAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.count++
 	c.all, c.of = c.count, nil
 }
 
-// Since reports whether one of the named libraries, or of [Catalogue], has changed since the moment that [Changes.Now] returned.
+// Since reports whether one of the named libraries may have changed since the moment that [Changes.Now] returned. The name [Catalogue] stands for the
+// set of all libraries. After recordAll it is true for any names, even none.
 func (c *Changes) Since(moment uint64, names []string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

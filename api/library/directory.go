@@ -143,8 +143,8 @@ const (
 	hintTimeout   = 5 * time.Second // for the names that an error suggests
 )
 
-// Search returns the libraries that match the request's text, best first, at most r.Limit, with their facts. It waits up to 30 s until all libraries
-// have been read.
+// Search returns the libraries that match the request's text, best first, at most r.Limit, with their facts, and how many match. It waits up to 30 s
+// until all libraries have been read; after that it returns an error.
 func (d Directory) Search(ctx context.Context, r SearchRequest) (Found, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchTimeout)
 	defer cancel()
@@ -178,8 +178,8 @@ func (d Directory) Search(ctx context.Context, r SearchRequest) (Found, error) {
 	return answer, nil
 }
 
-// newBrief returns the summary of a library for lists: name, latest version, description, license, and if they are known the URL of the
-// main file.
+// newBrief returns name, latest version, description, license, and the URL of the main file of a library. The URL is "" if nothing is published,
+// there is no main file or the asset base is not known.
 func (d Directory) newBrief(l *Library) Brief {
 	found := Brief{Name: l.Name, Version: l.Version, Description: l.Description, License: l.License}
 	if l.HasFile() && d.AssetBase != "" {
@@ -191,7 +191,8 @@ func (d Directory) newBrief(l *Library) Brief {
 // mostProblems is how many versions that failed or were refused Info returns.
 const mostProblems = 5
 
-// Info returns all that is known about a library, or with r.Version about one of its releases. The error suggests names if it does not exist.
+// Info returns all that is known about a library, with its mostProblems newest failed or refused versions, or with r.Version about one of its
+// releases. If that does not exist, the error suggests names.
 func (d Directory) Info(ctx context.Context, r InfoRequest) (Info, error) {
 	snapshot := d.Store.Snapshot()
 	defer snapshot.Close()
@@ -231,7 +232,8 @@ func (d Directory) Info(ctx context.Context, r InfoRequest) (Info, error) {
 	return Info{Library: about}, nil
 }
 
-// describe returns a release's published files, with their sizes, integrity values, URLs and the deltas that browsers can get.
+// describe returns a release's published files, with their sizes, integrity values, URLs and the deltas that browsers can get. Without an asset base
+// it leaves out the URLs. A file whose content is missing or damaged is an error.
 func (d Directory) describe(r *Release) (*AboutRelease, error) {
 	about := &AboutRelease{Name: r.Library, Version: r.Version, Released: r.Released, Filename: r.Default, Bytes: r.Bytes, Entry: r.Entry, Files: []AboutFile{}}
 	versions, err := readPublishedVersions(d.Store, r.Library)
@@ -262,7 +264,8 @@ func (d Directory) describe(r *Release) (*AboutRelease, error) {
 }
 
 // Snippets returns, for each file of the request in its order, the tag, URL and integrity by which a page loads it, and notes about its imports.
-// Without files, it does so for the main file of the release. If some files do not exist, it returns the others with an error.
+// Without files, it does so for the main file of the release; one without a main file is an error. If some files do not exist, it returns the others
+// with an error that names those. It returns an error if [Directory.AssetBase] is not set.
 func (d Directory) Snippets(ctx context.Context, r SnippetRequest) ([]FileSnippet, error) {
 	if d.AssetBase == "" {
 		return nil, errNoAssetBase
@@ -314,8 +317,8 @@ func (d Directory) latestOr(ctx context.Context, r kvstore.Reader, name, version
 	return d.release(ctx, r, name, version)
 }
 
-// describeImports returns sentences about the imports of the file f of release r, whose snippet is s, if it is an ES module: which of them
-// cannot be loaded, and whether its tag lacks the integrity of others. For other files it returns nil.
+// describeImports returns sentences about the imports of the file f of a release, if it is an ES module: which of them cannot be loaded, and whether
+// its tag lacks the integrity of others. For other files it returns none.
 func (d Directory) describeImports(ctx context.Context, r *Release, f views.PublishedFile, s Snippet) ([]string, error) {
 	if s.Kind != Module {
 		return nil, nil
@@ -428,6 +431,7 @@ func (d Directory) nearLibraries(ctx context.Context, name string) []string {
 }
 
 // NearVersions returns up to three of versions, which are sorted newest first, that start with asked without a leading v; or else the newest version.
+// It returns none if there are no versions.
 func NearVersions(versions []views.Version, asked string) []string {
 	var near []string
 	for _, v := range versions {
@@ -444,8 +448,8 @@ func NearVersions(versions []views.Version, asked string) []string {
 // mostAsked bounds the names that are compared, in bytes.
 const mostAsked = 500
 
-// NearFiles returns the paths of up to three files of a release that a wrong path, asked, may mean, nearest first: those whose names,
-// without folder and .min, differ in a few letters.
+// NearFiles returns the paths of up to three files of a release that the wrong path asked may mean, nearest first: those whose names, without folder
+// and .min, differ in a few letters. It returns none for a path over mostAsked bytes.
 func NearFiles(r *Release, asked string) []string {
 	type candidate struct {
 		path     string
@@ -480,7 +484,8 @@ func bareName(file string) string {
 const maxExamined = 1000
 
 // Example returns the path below a host of some file that the store serves: the main file in the latest version of the first library that has one, or
-// else any file. It reads rows only, so it needs no index. The error is [kvstore.ErrNotFound] if the store serves no file.
+// else any file. It examines maxExamined libraries at most, and skips those that cannot be read. It reads rows only, so it needs no index. The error
+// is [kvstore.ErrNotFound] if the store serves no file.
 func Example(store *kvstore.Store) (path string, err error) {
 	snapshot := store.Snapshot()
 	defer snapshot.Close()

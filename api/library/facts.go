@@ -73,8 +73,8 @@ func (x *Index) Marks(l *Library, advisories *Advisories, versions []string) (m 
 	return m, err
 }
 
-// Facts returns the facts of a library's latest release: sizes, downloads, and outcomes of checks. With an error, it returns those that could be
-// read.
+// Facts returns the facts of a library's latest release: sizes, downloads, and outcomes of checks. Facts that are not known are nil or zero; without
+// a published release, nearly all are. With an error, it returns those that could be read.
 func (x *Index) Facts(l *Library, advisories *Advisories) (Facts, error) {
 	f := Facts{Size: l.Loaded.Size, Downloads: l.Downloads}
 	if n, _, ok := x.Downloads(l.Name); ok {
@@ -104,8 +104,8 @@ func (x *Index) Facts(l *Library, advisories *Advisories) (Facts, error) {
 	return f, errors.Join(failed, err)
 }
 
-// safeVersion returns the newest stable version of a library that is neither deprecated nor vulnerable, "" if none exists. latest has the marks of
-// the latest version; the others are read only if that one is not safe.
+// safeVersion returns the newest stable version of a library that is neither deprecated nor vulnerable, a pointer to "" if none exists. It returns
+// the latest version if that is safe, of which latest has the marks; the others are read only if not. It is nil if the versions cannot be read.
 func (x *Index) safeVersion(l *Library, advisories *Advisories, latest Marks) (*string, error) {
 	if safe := latest.Safe([]string{l.Version}); safe != "" {
 		return &safe, nil
@@ -119,7 +119,8 @@ func (x *Index) safeVersion(l *Library, advisories *Advisories, latest Marks) (*
 	return new(marks.Safe(names)), err
 }
 
-// brotliSize returns the size in bytes of the library's file that a page loads in its Brotli encoding, 0 if it is not stored in that encoding.
+// brotliSize returns the size in bytes, in the Brotli encoding, of the library's file that a page loads; 0 if there is no such file, or it is not
+// stored in that encoding or has been erased.
 func (x *Index) brotliSize(l *Library) (int64, error) {
 	if !l.HasFile() {
 		return 0, nil

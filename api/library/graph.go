@@ -77,10 +77,9 @@ const (
 	mostGraphProblems = 10
 )
 
-// Graph returns all modules that load when a page imports the given modules of release r: these, and what they import, directly or not. Its
-// import map has the integrity of all of them, and URLs that begin with assetBase for what is imported by name, also for those of the given
-// modules that were built from the release. documents parse what is not known. If all of the given modules are minified, the graph prefers
-// minified ones. What is missing or beyond limits becomes a problem of the graph, not an error.
+// Graph returns all modules that the given modules of release r import, directly or not, with an import map whose URLs begin with assetBase. The map
+// also names those of the given modules that were built from the release. If all of the given modules are minified or built, it prefers minified
+// ones. A missing module, or one beyond limits, becomes a problem of the graph, not an error.
 func (x *Index) Graph(ctx context.Context, assetBase string, r *Release, modules []views.PublishedFile, documents Documents) (*Graph, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
@@ -198,8 +197,8 @@ func (w *walk) add(r *Release, f views.PublishedFile) string {
 	return s.URL
 }
 
-// addImports adds to the graph the modules that its file p imports, according to the manifest for a built module, or else to a renderer
-// that parses the file. While the renderer has not responded, it adds none and marks the graph as pending.
+// addImports adds the modules that a file of the graph imports, according to the manifest or else to a renderer that parses the file. A file that was
+// erased adds none. If the renderer has not responded yet, it sets the graph's Pending; if it refuses the file, that becomes a problem of the graph.
 func (w *walk) addImports(p place) error {
 	built, ok, err := w.builtImports(p.release, p.file.Path)
 	if err != nil {
@@ -236,8 +235,8 @@ func (w *walk) addImports(p place) error {
 	return w.followImports(p, imports)
 }
 
-// followImports adds to the graph the modules that the imports of its file p load. An import that leads nowhere, or to another service,
-// becomes a problem of the graph. Beyond the limit of imports it records a problem and ends the walk.
+// followImports adds the modules that the imports of file p load: of the same release by a relative path, or by the name of an npm package. It does
+// not follow absolute paths and URLs. Beyond the limit of imports it records a problem and ends the walk, without an error.
 func (w *walk) followImports(p place, imports []document.Import) error {
 	for _, i := range imports {
 		if w.imports++; w.imports > w.mostImports {
@@ -261,8 +260,9 @@ func (w *walk) followImports(p place, imports []document.Import) error {
 	return nil
 }
 
-// addRelativeImport adds to the graph the module in the same release that the import i of file p, with a relative path, loads. If the graph
-// prefers minified modules and there is a minified form, it adds that, and the import map leads from the one to the other.
+// addRelativeImport adds the module in the same release that the import i of file p, with a relative path, loads. A query and a fragment in it do not
+// count. If the file does not exist, that becomes a problem of the graph, unless the import is dynamic or leads out of the release. If the graph
+// prefers minified modules, it maps the import to the minified form, if there is one.
 func (w *walk) addRelativeImport(p place, i document.Import) {
 	specifier, _, _ := strings.Cut(i.Specifier, "?")
 	specifier, _, _ = strings.Cut(specifier, "#")
@@ -309,8 +309,8 @@ func isMinified(file string) bool {
 	return strings.Contains(name, ".min.") || strings.Contains(name, ".prod.") || strings.Contains(name, ".production.")
 }
 
-// addPackageImport adds to the graph and its import map the module that the import i of file p loads, if i names an npm package, perhaps
-// with a path in it, such as "react-dom/client". If it cannot be loaded, that becomes a problem of the graph.
+// addPackageImport adds the module that the import i of file p loads, which names an npm package, perhaps with a path in it. If it cannot be loaded,
+// that becomes a problem of the graph; for a dynamic import of a package that no library here has, it does not.
 func (w *walk) addPackageImport(p place, i document.Import) error {
 	name, subpath := packages.SplitSpecifier(i.Specifier)
 	l := w.listing.OfNPM(name)
@@ -385,9 +385,9 @@ func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 	return r, err
 }
 
-// findRelease returns the release of library l, made from the npm package npm, that the package of file p needs according to its
-// dependencies; nil if l has no release. All modules get one version of a library, because most libraries work only if they are loaded
-// once, unless that version is not in the range of a dependency. A version outside of the range becomes a problem of the graph.
+// findRelease returns the release of library l, which has the npm package npm, that the package of file p wants; nil if l has no release. A package
+// that imports itself gets its own release. All modules get one version of a library, because most libraries work only if they are loaded once,
+// unless that version is not in the range of a dependency. A version outside of the range becomes a problem.
 func (w *walk) findRelease(p place, l *Library, npm string) (*Release, error) {
 	if l.Name == p.release.Library {
 		return p.release, nil
@@ -434,8 +434,8 @@ func (w *walk) findRelease(p place, l *Library, npm string) (*Release, error) {
 	return r, nil
 }
 
-// aboutOf returns what upstream says about a release, such as its dependencies. It has a renderer parse their version ranges, and stores
-// these in w.wanted. It does so once for each release. While the renderer has not responded, it marks the graph as pending.
+// aboutOf returns what upstream says about a release, and has a renderer parse the version ranges of its dependencies, into w.wanted, once for each
+// release. If the renderer has not responded yet, it sets the graph's Pending, and no version is in the ranges.
 func (w *walk) aboutOf(r *Release) (*logs.About, error) {
 	if about := w.abouts[r.Manifest]; about != nil {
 		return about, nil
@@ -453,8 +453,8 @@ func (w *walk) aboutOf(r *Release) (*logs.About, error) {
 	return about, nil
 }
 
-// findEntry returns the module of release r that an import of a subpath of its package, such as "." or "./client", loads: a built one, or
-// else one that upstream published. ok is false if there is none.
+// findEntry returns the file of a release that an import of a subpath of the package loads, such as "." or "./client": the module that was built for
+// it, or else the result of findFile. ok is false if there is none.
 func (w *walk) findEntry(r *Release, subpath string) (f views.PublishedFile, ok bool, err error) {
 	about, err := w.About(r)
 	if err != nil {
@@ -465,14 +465,15 @@ func (w *walk) findEntry(r *Release, subpath string) (f views.PublishedFile, ok 
 			return f, true, nil
 		}
 	}
-	f, ok = w.publishedEntry(r, about.Modules, subpath)
+	f, ok = w.findFile(r, about.Modules, subpath)
 	return f, ok, nil
 }
 
-// publishedEntry returns the module of release r, among those that upstream published, that an import of a subpath of its package loads:
-// for "./name" the file with that name, for "." the main file or the first module. built is the record of built modules, nil for none;
-// these have the exports of other subpaths, so it does not return one for ".". The result is false if there is none.
-func (w *walk) publishedEntry(r *Release, built *logs.Modules, subpath string) (views.PublishedFile, bool) {
+// findFile returns the file that an import of a subpath loads if no module was built for it. For "./name" it is the file with that name, whatever its
+// kind; or the one with .js, .mjs, /index.js or /index.mjs added, or dist/name.js; or its minified form if the graph prefers that. For "." it is the
+// main file if that is a module of upstream, or else the first module of upstream: built modules of other subpaths have other exports. The result is
+// false if there is none.
+func (w *walk) findFile(r *Release, built *logs.Modules, subpath string) (views.PublishedFile, bool) {
 	if sub, ok := strings.CutPrefix(subpath, "./"); ok {
 		for _, form := range []string{sub, sub + ".js", sub + ".mjs", sub + "/index.js", sub + "/index.mjs", "dist/" + sub + ".js"} {
 			if f, ok := r.Find(form); ok {

@@ -84,7 +84,8 @@ func (x *Index) EntryManifest(e logs.Entry) (*logs.Manifest, error) {
 	return x.manifest(e.Manifest)
 }
 
-// Document returns the text of the content with the hash h, which a log entry names as its Diff or Detail; "" for the zero hash.
+// Document returns the text of the content with the hash h, which a log entry names as its Diff or Detail; "" for the zero hash. The error wraps
+// [kvstore.ErrNotFound] if the content is not stored.
 func (x *Index) Document(h kvstore.Hash) (string, error) {
 	if h == (kvstore.Hash{}) {
 		return "", nil

@@ -92,8 +92,8 @@ type Index struct {
 	ranking   *Ranking // nil until it is requested
 }
 
-// New returns an index without libraries. The caller runs [Index.Run], which reads the store; until then, the other methods wait or return
-// [ErrNotReady].
+// New returns an index without libraries. The caller runs [Index.Run], which reads the store. Until it has, methods that need the list of libraries
+// wait, and return [ErrNotReady] if their context ends; the others read the store.
 func New(o Options) *Index {
 	x := &Index{search: search.New(), store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, gitHub: o.GitHub, accounts: o.Accounts, deprecations: o.Deprecations, upstream: o.Upstream, dictionaries: o.Dictionaries, changes: cmp.Or(o.Changes, new(Changes)), now: o.Now, logger: o.Logger, changed: make(chan struct{})}
 	if x.popularity == nil {
@@ -175,7 +175,7 @@ func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 // publishes the libraries first.
 func (x *Index) notifyChanges(seen int64, c changes) {
 	if seen < 0 {
-		x.changes.recordAllChanged()
+		x.changes.recordAll()
 		return
 	}
 	for name, l := range c.read {
@@ -355,12 +355,13 @@ func newListing(before, changed map[string]*Library) *Listing {
 func (l *Listing) Library(name string) *Library { return l.byName[name] }
 
 // Listing returns all libraries as they are now. The pointer stays the same as long as nothing has changed. It waits until all have been read for the
-// first time; if ctx ends before, it returns [ErrNotReady].
+// first time; if ctx ends before, it returns [ErrNotReady], or if that reading fails, its error.
 func (x *Index) Listing(ctx context.Context) (*Listing, error) {
 	return x.await(ctx, 0)
 }
 
-// Wait waits until the index has read at least that many entries of the log, or ctx ends, which is the error [ErrNotReady].
+// Wait waits until the index has read the first entries entries of the log. It returns [ErrNotReady] if ctx ends before, or the error because of
+// which no library could be read yet.
 func (x *Index) Wait(ctx context.Context, entries int64) error {
 	_, err := x.await(ctx, entries)
 	return err
@@ -477,8 +478,8 @@ func (x *Index) States(name string) ([]views.State, error) {
 	return states, err
 }
 
-// Release returns a published version with its files, from memory if it was read lately. It returns [ErrNoLibrary], [ErrNoVersion] or a
-// [*WithdrawnError] if it is not served.
+// Release returns a published version with its files, from memory if it was read lately; the caller must not change it. It returns [ErrNoLibrary],
+// [ErrNoVersion] or a [*WithdrawnError] if it is not served. It waits for the first listing.
 func (x *Index) Release(ctx context.Context, name, version string) (*Release, error) {
 	if _, err := x.Library(ctx, name); err != nil {
 		return nil, err
@@ -513,13 +514,16 @@ const (
 	bytesOfFile     = 300 // about
 )
 
-// Content returns the size of the content with the hash h, and the encodings in which it is stored with their lengths.
+// Content returns the size of the content with the hash h, and the encodings in which it is stored with their lengths. It returns
+// [kvstore.ErrNotFound] if the content is not stored.
 func (x *Index) Content(h kvstore.Hash) (kvstore.Content, error) { return x.store.Content(h) }
 
-// File returns the decoded bytes of the content with the hash h.
+// File returns the decoded bytes of the content with the hash h, which it verifies. It returns [kvstore.ErrNotFound] if the content is not stored,
+// and [kvstore.ErrCorrupt] if no encoding of it is intact.
 func (x *Index) File(h kvstore.Hash) ([]byte, error) { return x.store.Identity(h) }
 
-// Manifest returns a release's manifest, which also says where its files came from and what was left out.
+// Manifest returns a release's manifest, which also says where its files came from and what was left out. It comes from memory if it was read lately;
+// the caller must not change it.
 func (x *Index) Manifest(r *Release) (*logs.Manifest, error) { return x.manifest(r.Manifest) }
 
 // manifest returns the manifest with the hash h, from memory if it was read lately.

@@ -78,7 +78,7 @@ func (l *Library) NPM() string {
 // HasFile reports whether the library has a published version with a main file.
 func (l *Library) HasFile() bool { return l.Version != "" && l.Filename != "" }
 
-// FileType returns the extension of the library's main file without its dot, such as "js"; "" if there is no main file.
+// FileType returns the extension of the library's main file without its dot, "" if there is none.
 func (l *Library) FileType() string { return strings.TrimPrefix(path.Ext(l.Filename), ".") }
 
 // A GitHub names a repository there.
@@ -202,8 +202,8 @@ func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 	return l, nil
 }
 
-// readFile reads the row of a published file, with its integrity, from the store. The error is [kvstore.ErrNotFound] if no file is published at the
-// path.
+// readFile reads the row of a published file and its integrity. It does not read the content. It returns [kvstore.ErrNotFound] if there is none at
+// the path.
 func readFile(r kvstore.Reader, name, version, file string) (views.PublishedFile, error) {
 	sri, err := views.LookupSRI(r, name, version, file)
 	if err != nil {
@@ -298,7 +298,8 @@ func readRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	return release, nil
 }
 
-// readVersion reads the row of a published version. It returns [ErrNoVersion] if it does not exist, and a [*WithdrawnError] if it was withdrawn.
+// readVersion reads the row of a published version. It returns [ErrNoVersion] if it does not exist or its name is not valid, and a [*WithdrawnError]
+// if it was withdrawn.
 func readVersion(r kvstore.Reader, name, version string) (views.Version, error) {
 	if !packages.ValidVersion(version) {
 		return views.Version{}, ErrNoVersion
@@ -316,7 +317,7 @@ func readVersion(r kvstore.Reader, name, version string) (views.Version, error) 
 }
 
 // Lookup reads one library and its published versions, newest first, from a store, for a caller that need not wait until an Index has read all
-// libraries. It returns [ErrNoLibrary] if the library does not exist.
+// libraries. It returns [ErrNoLibrary] if the library does not exist or the name is impossible. A library without versions is no error.
 func Lookup(r kvstore.Reader, name string) (*Library, []views.Version, error) {
 	if !validName(name) {
 		return nil, nil, ErrNoLibrary
@@ -332,8 +333,8 @@ func Lookup(r kvstore.Reader, name string) (*Library, []views.Version, error) {
 	return l, versions, err
 }
 
-// LookupRelease reads one published version of a library with its files from a store, for a caller without an Index. It returns [ErrNoLibrary] for an
-// impossible name, [ErrNoVersion] or a [*WithdrawnError] if it is not published.
+// LookupRelease reads one published version of a library with its files from a store, for a caller without an Index. It returns [ErrNoVersion], also
+// for an unknown library, or a [*WithdrawnError] if it is not published, and [ErrNoLibrary] only for an impossible name.
 func LookupRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	if !validName(name) {
 		return nil, ErrNoLibrary
@@ -342,7 +343,7 @@ func LookupRelease(r kvstore.Reader, name, version string) (*Release, error) {
 }
 
 // Version returns a published version without its files, which may be many. It returns [ErrNoLibrary], [ErrNoVersion] or a [*WithdrawnError] if it is
-// not served.
+// not served. It waits for the first listing.
 func (x *Index) Version(ctx context.Context, name, version string) (views.Version, error) {
 	if _, err := x.Library(ctx, name); err != nil {
 		return views.Version{}, err

@@ -22,9 +22,9 @@ func (e *NoModulesError) Error() string {
 	return fmt.Sprintf("%s %s has no built modules: %s", e.Library, e.Version, e.Reason)
 }
 
-// ModuleMap returns the graph of the ES modules that were built from release r, with the import map by which pages load them: those for the
-// given subpaths, such as "." and "./client", or all if there are none. URLs in the map begin with assetBase. The error is a
-// [*NoModulesError] if the release has no such modules.
+// ModuleMap returns the graph, and with it the import map, of the modules that were built from release r: those for the given subpaths, such as "."
+// and "./client", or all if there are none. URLs begin with assetBase. The error is a [*NoModulesError] if the release has no such modules, or none
+// for one of the subpaths.
 func (x *Index) ModuleMap(ctx context.Context, assetBase string, r *Release, subpaths []string, documents Documents) (*Graph, error) {
 	about, err := x.About(r)
 	if err != nil {
@@ -93,8 +93,9 @@ func (l *Library) ModuleName() string { return cmp.Or(l.NPM(), l.Name) }
 // upstream published. m is the record of the built modules, nil if none were built.
 func isBuilt(m *logs.Modules, file string) bool { return m != nil && m.Imports[file] != nil }
 
-// Modules returns the graph and the import map of the ES modules that were built from a release, by default the latest one, for commands.
-// If the release has none, the error says why, and which command prints tags of its files.
+// Modules returns the graph, and with it the import map, of the modules that were built from a release, by default the latest one, for the subpaths
+// in the request, by default all. If the release has none, the error is a [*NoModulesError] that says why. If the library or version does not exist,
+// the error suggests others. It returns an error if [Directory.AssetBase] is not set.
 func (d Directory) Modules(ctx context.Context, q ModulesRequest) (*Graph, error) {
 	if d.AssetBase == "" {
 		return nil, errNoAssetBase

@@ -14,9 +14,9 @@ import (
 // ErrNoFile is returned if a file is not published.
 var ErrNoFile = errors.New("no such file")
 
-// FindNPMFile returns the path at which a version of library l has the file that its npm package has at the path upstream, with the same
-// bytes. It returns [ErrNoFile] if that file is not published, or if it is not certain which one it is, because several folders of the npm
-// package may have it.
+// FindNPMFile returns the path at which a release has the file that its npm package has at the path upstream, with the same bytes. It returns
+// [ErrNoFile] if that is not published, not certain, because several folders of the npm package may have it, or the release is not from the library's
+// npm package. If the release is not served, the error is that of [Index.Release].
 func (x *Index) FindNPMFile(ctx context.Context, l *Library, version, upstream string) (published string, err error) {
 	r, err := x.Release(ctx, l.Name, version)
 	if err != nil {

@@ -20,8 +20,8 @@ type Ranking struct {
 // rankEvery is how long a ranking is believed.
 const rankEvery = time.Minute
 
-// Ranking returns all libraries by popularity. It computes them again after a minute, or when libraries have changed; until then it returns the same
-// pointer.
+// Ranking returns all libraries by popularity. It computes their order again after a minute, or when libraries have changed; until then it returns
+// the same pointer, whose data must not be changed. It waits for the first listing, as [Index.Listing] does.
 func (x *Index) Ranking(ctx context.Context) (*Ranking, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {

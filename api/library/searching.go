@@ -88,8 +88,8 @@ func areSwapped(a, b string) bool {
 	return false
 }
 
-// Search returns the libraries that match text, best first, then popular ones. fields restricts the search to some of [search.Fields]; nil stands for
-// all. It waits for the first listing.
+// Search returns the libraries that match text, best first, then popular ones; not those that are hidden from search. fields restricts the search to
+// some of [search.Fields]; nil stands for all. It waits for the first listing, as [Index.Listing] does.
 func (x *Index) Search(ctx context.Context, text string, fields []string) ([]*Library, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {

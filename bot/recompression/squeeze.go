@@ -162,7 +162,9 @@ type batchOfRows struct {
 }
 
 // startRows starts a goroutine for each row that recompresses its content. It blocks until there is a slot for each content, except for huge ones,
-// whose goroutines wait themselves. Rows leave the queue when all of them are done; a huge one leaves it alone.
+// whose goroutines wait themselves. In between it also starts contents that clients have just requested, and waits for their slots. When all rows
+// have been worked on, those that are done leave the queue together, and those that failed stay, are queued again or given up: see finishRows. A huge
+// one does so alone.
 func (s *queueRun) startRows(ctx context.Context, rows []queueRow) {
 	ordinary := new(batchOfRows)
 	batches := make([]*batchOfRows, len(rows))

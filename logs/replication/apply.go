@@ -61,7 +61,7 @@ func (t withdrawals) leavesOut(e logs.Indexed) bool {
 }
 
 // applyNew applies the entries of the source's verified log that the store lacks. It reads them twice, because a release that is withdrawn in the end
-// must not be served in between.
+// must not be served in between. At an error, the entries before that one stay applied.
 func (f *Follower) applyNew(ctx context.Context, log *verify.Log) error {
 	withdrawn := withdrawals{}
 	begin := f.Log.Checkpoint().Size
@@ -95,8 +95,8 @@ func (f *Follower) applyNew(ctx context.Context, log *verify.Log) error {
 	return nil
 }
 
-// readEntries returns some verified entries of the source's log from an index on, at least one. If the source contradicts itself, the error is a
-// [RefusedError].
+// readEntries returns some verified entries of the source's log from an index on, at least one; if the source sends none, the error is
+// [fs.ErrNotExist]. If the source contradicts itself, the error is a [RefusedError].
 func (f *Follower) readEntries(ctx context.Context, log *verify.Log, index int64) ([]logs.Indexed, error) {
 	entries, err := log.Entries(ctx, index)
 	if verify.OutcomeOf(err) == verify.Differs || errors.Is(err, ErrOther) {
@@ -211,7 +211,8 @@ func (f *Follower) wants(pkg, version string) bool {
 	return (f.Only == nil || f.Only(pkg, version)) && (!partial || p.Has(pkg, version))
 }
 
-// fetchEntry stores all contents that a pending entry needs: those that it names itself, and the files of its release unless they are left out.
+// fetchEntry stores and pins all contents that a pending entry needs and the store lacks: those that it names itself, and the files of its release
+// unless they are left out. Its errors name the entry.
 func (f *Follower) fetchEntry(ctx context.Context, c *pendingEntry) error {
 	for _, h := range c.entry.Contents() {
 		if err := f.fetchMissing(ctx, c, Wanted{Hash: h, Limit: logs.MaxManifest, Entry: c.entry}); err != nil {
@@ -227,8 +228,8 @@ func (f *Follower) fetchEntry(ctx context.Context, c *pendingEntry) error {
 	return nil
 }
 
-// fetchRelease verifies that the manifest of a pending entry belongs to the entry, and stores the files of the release unless they are left out. A
-// manifest that does not is a [RefusedError].
+// fetchRelease verifies that the manifest of a pending entry, which the store has, belongs to the entry, and stores the files of the release unless
+// they are left out. The error is a [RefusedError] if the manifest does not belong to it or cannot be decoded.
 func (f *Follower) fetchRelease(ctx context.Context, c *pendingEntry) error {
 	content, err := f.Store.Content(c.entry.Manifest)
 	if err != nil {
@@ -254,7 +255,8 @@ func (f *Follower) fetchRelease(ctx context.Context, c *pendingEntry) error {
 	return f.fetchFiles(ctx, c, m.Files)
 }
 
-// fetchFiles stores the contents of the files of a pending entry's release that the store lacks, several at the same time.
+// fetchFiles stores the contents of the files of a pending entry's release that the store lacks, several at the same time. The error of a file over
+// maxFile bytes is a [RefusedError]; a file that the source lacks is an error that wraps [fs.ErrNotExist].
 func (f *Follower) fetchFiles(ctx context.Context, c *pendingEntry, files []logs.File) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(filesAtOnce)
@@ -280,8 +282,8 @@ func (f *Follower) fetchFiles(ctx context.Context, c *pendingEntry, files []logs
 	return group.Wait()
 }
 
-// fetchMissing pins a content that a pending entry needs, and fetches and stores it unless the store has it. If another goroutine is fetching the
-// same content, it waits for that and returns its error.
+// fetchMissing pins a content that a pending entry needs, and fetches, verifies and stores it unless the store lists it already; then it reads
+// nothing of it. If another goroutine is fetching the same content, it waits for that and returns its error.
 func (f *Follower) fetchMissing(ctx context.Context, c *pendingEntry, w Wanted) error {
 	if there, err := c.pins.Has(w.Hash); there || err != nil {
 		return err
@@ -295,8 +297,8 @@ func (f *Follower) fetchMissing(ctx context.Context, c *pendingEntry, w Wanted) 
 	return err
 }
 
-// fetch waits for memory, fetches a content and calls use with its decoded bytes and its encodings. If the source sends other bytes, the error is a
-// [RefusedError].
+// fetch waits for memory, fetches and verifies a content, and calls use with its decoded bytes and its encodings. If all that the source sends is
+// damaged or other bytes, the error is a [RefusedError]. An error of use is returned as it is.
 func (f *Follower) fetch(ctx context.Context, w Wanted, use func(data []byte, found Found) error) error {
 	release, err := f.memory.Take(ctx, w)
 	if err != nil {
@@ -313,8 +315,8 @@ func (f *Follower) fetch(ctx context.Context, w Wanted, use func(data []byte, fo
 	return use(data, found)
 }
 
-// storeContent stores a content in the encodings that the source sent, and counts it; data are the decoded bytes. The server makes other encodings
-// when clients request them.
+// storeContent stores a content in the encodings that the source sent, and counts it; data are the decoded bytes, which the caller has verified. The
+// server makes other encodings when clients request them.
 func (f *Follower) storeContent(h kvstore.Hash, data []byte, found Found) error {
 	if err := f.Store.PutContent(h, int64(len(data)), found.Squeezed, found.Coded); err != nil {
 		return err
@@ -325,7 +327,7 @@ func (f *Follower) storeContent(h kvstore.Hash, data []byte, found Found) error 
 }
 
 // commitEntry appends a pending entry to the log in the store, with the rows of the views that follow from it, in one synced batch, and reports the
-// progress. Its contents are stored already.
+// progress. Its contents are stored already. An entry that the log does not accept is a [RefusedError].
 func (f *Follower) commitEntry(c *pendingEntry) error {
 	err := f.Log.Update(func(tx *logs.Tx) error {
 		e, err := tx.AppendRaw(c.entry.Raw)
@@ -380,7 +382,8 @@ func (f *Follower) reportProgress(entries int64) {
 	f.updateState(func(s *State) { s.Entries, s.Files, s.Bytes = entries, f.files.Load(), f.bytes.Load() })
 }
 
-// fillAbsent fetches the files of live releases that were left out before and that [Options.Only] and the source now allow.
+// fillAbsent fetches the files of live releases that were left out before and that [Options.Only] and the source now allow. It skips withdrawn
+// releases, and those of which a bundle lacks a file.
 func (f *Follower) fillAbsent(ctx context.Context) error {
 	for item, err := range f.Store.Scan(kvstore.Absent, kvstore.Range{}) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
@@ -409,7 +412,7 @@ func (f *Follower) fillAbsent(ctx context.Context) error {
 }
 
 // fillRelease fetches the files of a release that was left out, and adds it to the views, so that it is served. c is the entry that publishes or
-// restores it.
+// restores it; its pins are released. It also removes the store's record of the last deep check, which has not seen these files.
 func (f *Follower) fillRelease(ctx context.Context, c *pendingEntry) error {
 	defer c.pins.Release()
 	if err := f.fetchEntry(ctx, c); err != nil {

@@ -31,7 +31,8 @@ func (s *Bucket) Name() string { return s.Bucket.String() }
 // Spent returns how many requests the source has sent, and how many bytes of objects it has received.
 func (s *Bucket) Spent() (requests, bytes int64) { return s.requests.Load(), s.received.Load() }
 
-// Get implements [Log]: it reads the object at a path of the published log.
+// Get implements [Log]: it reads the object at a path of the published log, which it does not verify. If there is none, the error
+// is [fs.ErrNotExist].
 func (s *Bucket) Get(ctx context.Context, path string, limit int64) (data []byte, err error) {
 	final := func(err error) bool {
 		return errors.Is(err, bucket.ErrNotFound) || errors.Is(err, bucket.ErrTooLarge)
@@ -48,13 +49,15 @@ func (s *Bucket) Get(ctx context.Context, path string, limit int64) (data []byte
 	return data, err
 }
 
-// Content implements [Contents]: it reads the object with a content by hash, unencoded.
+// Content implements [Contents]: it reads the object with a content by hash, unencoded, and does not verify it. Beside an error
+// the result means nothing.
 func (s *Bucket) Content(ctx context.Context, w Wanted) (Found, error) {
 	data, err := s.Get(ctx, tiles.HashPath(w.Hash), w.Limit)
 	return Found{Coded: []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}}, err
 }
 
-// Await implements [Log]: it polls the bucket until it has another checkpoint than the given one. It ignores errors but that of ctx.
+// Await implements [Log]: it polls the bucket, at once for the first time, until it has another checkpoint than the given one.
+// Its only error is that of ctx; a poll that fails is repeated after the interval.
 func (s *Bucket) Await(ctx context.Context, checkpoint []byte) error {
 	interval := s.Interval
 	if interval == 0 {

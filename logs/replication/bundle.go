@@ -126,8 +126,8 @@ type Bundle struct {
 	index *bundleIndex
 }
 
-// OpenBundle opens the bundle file at path, and checks that it is complete and well-formed. Its contents are verified as they are read. The caller
-// closes it.
+// OpenBundle opens the bundle file at path, and checks that it is complete and well-formed: all tar headers and padding, and the sum of its header.
+// Its contents are verified as they are read. The caller closes it, unless there is an error; then the result must not be used.
 func OpenBundle(path string) (*Bundle, error) {
 	b := &Bundle{path: path}
 	return b, b.open()
@@ -190,8 +190,8 @@ func (b *Bundle) Has(pkg, version string) bool {
 	return err == nil && (only == nil || only(pkg, version))
 }
 
-// Name implements [Source]. It returns the name of the log in the checkpoint, the same for all bundles of a log, because the log's key is remembered
-// under it; or the path if that cannot be read.
+// Name implements [Source]. It returns "bundle of " and the name of the log in the checkpoint, the same for all bundles of a log, because the log's
+// key is remembered under it. If that cannot be read, it returns "bundle " and the path.
 func (b *Bundle) Name() string {
 	data, err := b.Get(context.Background(), checkpointPath, maxCheckpoint)
 	origin, _, _ := bytes.Cut(data, []byte("\n"))
@@ -201,7 +201,8 @@ func (b *Bundle) Name() string {
 	return "bundle of " + string(origin)
 }
 
-// Get implements [Log]: it reads the member with a path of the log.
+// Get implements [Log]: it reads the member with a path of the log. It returns [fs.ErrNotExist] if there is none, and [ErrOther] if the bytes do not
+// have the hash in their tar header; more is not verified. More than limit bytes are another error.
 func (b *Bundle) Get(_ context.Context, path string, limit int64) ([]byte, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -215,8 +216,9 @@ func (b *Bundle) Get(_ context.Context, path string, limit int64) ([]byte, error
 	return b.read(m)
 }
 
-// Content implements [Contents]. It also reads and checks the deltas of the content, because a follower fetches those only after everything else,
-// when a changed bundle would be found too late.
+// Content implements [Contents]: it returns the content in the one encoding that the bundle has, whichever w names. It also reads and checks the
+// deltas of the content, because a follower fetches those only after everything else, when a changed bundle would be found too late. It compares
+// bytes with the hashes in the tar headers only, and returns [ErrOther] if one differs; without the content, the error is [fs.ErrNotExist].
 func (b *Bundle) Content(ctx context.Context, w Wanted) (Found, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -250,8 +252,8 @@ func (b *Bundle) Content(ctx context.Context, w Wanted) (Found, error) {
 	return found, ctx.Err()
 }
 
-// Delta implements deltaSource: it returns the delta of the content h against a dictionary; size is the content's most bytes. Nothing of it is
-// verified but the hash in its header.
+// Delta implements deltaSource: it returns the delta of the content h against a dictionary, or [fs.ErrNotExist]; size is the content's most bytes.
+// Nothing of it is verified but the hash in its tar header: if that differs, the error is [ErrOther].
 func (b *Bundle) Delta(ctx context.Context, h, dictionary kvstore.Hash, size int64) ([]byte, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -285,7 +287,8 @@ func (b *Bundle) membersOf(members []contentMember, h kvstore.Hash) iter.Seq2[st
 // maxOverhead is how many bytes an encoding may be larger than the content.
 const maxOverhead = 64 << 10
 
-// read returns the bytes of a member. Its errors name the bundle. The caller holds b.mu.
+// read returns the bytes of a member. If they do not have the hash in its tar header, the error is [ErrOther]. Its errors name the bundle. The caller
+// holds b.mu.
 func (b *Bundle) read(m member) ([]byte, error) {
 	data, err := m.read(b.file)
 	if err != nil {
@@ -294,7 +297,8 @@ func (b *Bundle) read(m member) ([]byte, error) {
 	return data, err
 }
 
-// Await implements [Log]: it polls until another file is at the path of the bundle, and opens that.
+// Await implements [Log]: it polls every second until another file is at the path of the bundle, and opens that. While there is none, it waits on. If
+// the new file is not a complete bundle, it returns an error, and the old one stays open.
 func (b *Bundle) Await(ctx context.Context, _ []byte) error {
 	for {
 		if err := retry.Sleep(ctx, bundleInterval); err != nil {
@@ -386,6 +390,7 @@ func (x *bundleIndex) add(file io.ReaderAt, name string, m member) error {
 }
 
 // checkHeader reads the members at headPaths, and returns an error unless the sum in the bundle's header is that over the header and these members.
+// One that is missing counts as empty.
 func (x *bundleIndex) checkHeader(file io.ReaderAt) error {
 	var heads [][]byte
 	for _, path := range headPaths {

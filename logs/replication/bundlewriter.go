@@ -58,9 +58,9 @@ type BundleResult struct {
 // size, resumes it: with its checkpoint, after its last complete member.
 const UnfinishedSuffix = ".unfinished"
 
-// WriteBundle writes a bundle of the source's log and contents to a file at path, which appears there when it is complete. It makes the same requests
-// to the source as a [Follower]. If it is interrupted, the next call with the same path and options resumes the unfinished file. It returns an error
-// if the path exists.
+// WriteBundle writes a bundle of the source's log and contents, which it verifies, to a file at path, which appears there when it is complete. It
+// makes the same requests to the source as a [Follower]. If it is interrupted, the next call with the same path and options resumes the unfinished
+// file beside it. If another process is writing that, WriteBundle waits for it. It returns an error if the path exists.
 func WriteBundle(ctx context.Context, path string, o BundleOptions) (BundleResult, error) {
 	only, err := ParseOnly(o.Packages)
 	if err != nil {
@@ -274,7 +274,7 @@ func (w *bundleWriter) writeContents(ctx context.Context, e logs.Indexed, withdr
 	return nil
 }
 
-// writeContent writes a content in its smallest encoding, after its deltas, unless the bundle has it already.
+// writeContent fetches and verifies a content and writes it in the smallest encoding received, after its deltas, unless the bundle has it already.
 func (w *bundleWriter) writeContent(ctx context.Context, wanted Wanted) error {
 	name := contentName(wanted.Hash, coding.Identity)
 	if _, ok := w.written[name]; ok {

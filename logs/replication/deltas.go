@@ -61,8 +61,9 @@ type queuedDelta struct {
 }
 
 // fetchDeltas fetches up to 32 queued deltas from the source, those with the first keys that are not below from, and stores them. It returns the key
-// from which the next ones follow, nil if there are none. Those that fail stay in the queue, up to deltaTries times. If the source does not respond,
-// the error is an *unreachableError, and the queue stays as it is.
+// from which the next ones follow, nil if there are none. Those that fail stay in the queue, up to deltaTries times, and err has their errors. If the
+// source does not respond, the error is an *unreachableError, and the queue stays as it is. If the follower or the source does not support deltas, it
+// does nothing.
 func (f *Follower) fetchDeltas(ctx context.Context, from []byte) (next []byte, err error) {
 	source, ok := f.Source.(deltaSource)
 	if !ok || !f.Dictionaries {
@@ -147,7 +148,8 @@ func (f *Follower) fetchQueuedDelta(ctx context.Context, source deltaSource, row
 	return nil
 }
 
-// fetchDelta fetches the delta of the content h against a dictionary, both of which the store must have, and stores it if it saves enough.
+// fetchDelta fetches the delta of the content h against a dictionary, both of which the store must have, and stores it if it saves enough. The store
+// verifies it: the error is [kvstore.ErrBadDelta] if it does not decode to the content.
 func (f *Follower) fetchDelta(ctx context.Context, source deltaSource, h, dictionary kvstore.Hash) error {
 	content, err := f.Store.Content(h)
 	if err != nil {

@@ -41,8 +41,8 @@ func improvementKey(due time.Time, h kvstore.Hash) []byte {
 	return append(key, h[:]...)
 }
 
-// queueImprovements adds rows to a batch that have the files of the release that e publishes be fetched again in an hour, if the release is younger
-// than a day: the source may have smaller encodings by then.
+// queueImprovements adds rows to a batch that have the files of the release that e publishes or restores be fetched again in an hour, if e is younger
+// than a day: the source may have smaller encodings by then. It does nothing if m, the release's manifest, is nil.
 func (f *Follower) queueImprovements(b *kvstore.Batch, e logs.Indexed, m *logs.Manifest) {
 	now := f.Now()
 	if !e.Kind.Serves() || m == nil || now.Sub(e.Time) > young {
@@ -95,7 +95,8 @@ func (f *Follower) Improve(ctx context.Context) error {
 }
 
 // improveContents fetches the smaller encodings that are due from the source. A content that cannot be fetched becomes due again, after all others
-// that are due, for up to a week. It stops after mostFailed failures, whose errors it returns.
+// that are due, for up to a week, and is then given up. It stops after mostFailed failures, and returns the errors of all. A row of an unknown format
+// is deleted.
 func (f *Follower) improveContents(ctx context.Context) error {
 	now := f.Now()
 	due := kvstore.Range{Prefix: improvementPrefix, To: binary.BigEndian.AppendUint64(bytes.Clone(improvementPrefix), uint64(max(0, now.Unix()+1)))}
@@ -148,8 +149,8 @@ func (f *Follower) firstRow(ns kvstore.Namespace, of kvstore.Range) (row kvstore
 	return row, false, nil
 }
 
-// improveContent fetches a content again, stores those of its encodings that are smaller, and queues the deltas that the store lacks. It ignores a
-// content that the store or the source no longer has.
+// improveContent fetches a content again, verifies it, stores those of its encodings that are smaller, and queues the deltas that the store lacks. It
+// ignores a content that the store or the source no longer has.
 func (f *Follower) improveContent(ctx context.Context, h kvstore.Hash) error {
 	content, err := f.Store.Content(h)
 	if errors.Is(err, kvstore.ErrNotFound) {

@@ -115,7 +115,8 @@ type Follower struct {
 	seen  []byte // the source's checkpoint, as it was sent last
 }
 
-// Open returns a follower that continues where the key folder and the store say. It locks the key folder. The caller closes it before the store.
+// Open returns a follower that continues where the key folder and the store say; see restoreState for records that are missing. It locks the key
+// folder. The caller closes it before the store.
 func Open(o Options) (*Follower, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -132,7 +133,9 @@ func Open(o Options) (*Follower, error) {
 	return f, nil
 }
 
-// restoreState reads from the key folder and the store which checkpoint was served last and which key is trusted, and initializes the state.
+// restoreState sets the state from what the key folder and the store say: which checkpoint was served last, and in f.Trust.Key which key is trusted,
+// unless the options name one. If the folder is new or its checkpoint cannot be read, or the log in the store does not contain that, the follower
+// starts without one; that is no error. It returns an error if the file of known logs is invalid, or the store cannot be read.
 func (f *Follower) restoreState() (err error) {
 	if f.known, err = verify.ReadKnown(filepath.Join(f.Keys, KnownFile)); err != nil {
 		return err
@@ -237,8 +240,8 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// failureLevel returns the level at which to log the given number of failures in a row: a warning up to transientFailures, an error after
-// that or if there is evidence that the log has forked.
+// failureLevel returns the level at which to log the given number of failures in a row: a warning up to transientFailures, an error after that. With
+// evidence in the state that the log has forked, it is always an error.
 func (f *Follower) failureLevel(failures int) slog.Level {
 	if failures > transientFailures || f.State().Evidence != "" {
 		return slog.LevelError
@@ -253,7 +256,8 @@ func (f *Follower) recordFailure(err error) {
 	})
 }
 
-// Once applies everything that the source has now, then stores the smaller encodings and the deltas that are due.
+// Once applies everything that the source has now, then stores the smaller encodings and the deltas that are due. Errors of the second step are only
+// logged.
 func (f *Follower) Once(ctx context.Context) error {
 	err := f.CatchUp(ctx)
 	if err == nil {
@@ -263,8 +267,9 @@ func (f *Follower) Once(ctx context.Context) error {
 	return err
 }
 
-// CatchUp applies all entries that the source's newest checkpoint covers, fetches files that were left out and are wanted now, and then serves that
-// checkpoint.
+// CatchUp applies all entries that the source's newest checkpoint covers, and then serves that checkpoint and clears the problem in the state. In
+// between, until that has succeeded once, it fetches files that an earlier run left out and that are wanted now. After an error, the entries that
+// were applied stay, and the old checkpoint is served.
 func (f *Follower) CatchUp(ctx context.Context) error {
 	log, err := f.openLog(ctx)
 	if err != nil {
@@ -301,7 +306,8 @@ func (f *Follower) CatchUp(ctx context.Context) error {
 }
 
 // openLog opens the source's log, verifies its checkpoint and that it continues the log in the store, and records the checkpoint and the key. If the
-// source contradicts itself, the error is a [RefusedError]; evidence of a fork is in the state.
+// source contradicts itself or the store's log, or its log proves nothing, the error is a [RefusedError]; evidence of a fork is in the state. A
+// bundle that begins beyond the store's log is another error.
 func (f *Follower) openLog(ctx context.Context) (*verify.Log, error) {
 	local := f.Log.Checkpoint()
 	bundle, _ := f.Source.(*Bundle)
@@ -346,7 +352,7 @@ func (f *Follower) openLog(ctx context.Context) (*verify.Log, error) {
 }
 
 // Checkpoint returns the source's last signed checkpoint of which the store has everything, for serving. Before there is one, the error is a
-// [signing.RefusedError].
+// [signing.RefusedError] with a reason for clients, and the result is the zero value.
 func (f *Follower) Checkpoint() (signing.Signed, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

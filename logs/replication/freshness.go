@@ -11,9 +11,9 @@ import (
 // ageCheck is how often the age of the source's newest cosignature is compared with the limit.
 const ageCheck = time.Minute
 
-// checkAge returns an error if s says that the newest cosignature of the source's checkpoint is too old: a source that replays an old checkpoint
-// hides withdrawals. For a bundle or a store as the source, and before the first checkpoint is served, it returns nil; [verify.Open] enforces the
-// operator's limit.
+// checkAge returns an error if s says that the newest cosignature of the source's checkpoint is too old, or that its age is unknown: a source that
+// replays an old checkpoint hides withdrawals. For a bundle or a store as the source, and before the first checkpoint is served, it returns nil.
+// [verify.Open] enforces the operator's limit, which may be another.
 func (f *Follower) checkAge(s State) error {
 	switch f.Source.(type) {
 	case *Bundle, *Store:

@@ -40,7 +40,8 @@ func (s *Server) Name() string { return s.name }
 // Spent returns how many requests the source has sent, and how many bytes of bodies it has received.
 func (s *Server) Spent() (requests, bytes int64) { return s.fetcher.Traffic() }
 
-// Get implements [Log]: it requests a path of the log.
+// Get implements [Log]: it requests a path of the log, up to three times. It returns [fs.ErrNotExist] if the server does not have it. It verifies
+// nothing but that the response has at most limit bytes.
 func (s *Server) Get(ctx context.Context, path string, limit int64) (data []byte, err error) {
 	err = s.retryRequest(ctx, limit, func(ctx context.Context) (err error) {
 		data, err = s.fetcher.Get(ctx, path, limit)
@@ -49,7 +50,8 @@ func (s *Server) Get(ctx context.Context, path string, limit int64) (data []byte
 	return data, err
 }
 
-// Content implements [Contents]: it requests a content by hash, in the encoding that w names if the server has it.
+// Content implements [Contents]: it requests a content by hash, up to three times, in the encoding that w names if the server has it, else unencoded.
+// It does not verify the bytes: see [Fetch].
 func (s *Server) Content(ctx context.Context, w Wanted) (found Found, err error) {
 	err = s.retryRequest(ctx, w.Limit, func(ctx context.Context) error {
 		coded, dictionaries, err := s.fetcher.Content(ctx, w.Hash, w.Limit, w.Encoding)
@@ -59,7 +61,8 @@ func (s *Server) Content(ctx context.Context, w Wanted) (found Found, err error)
 	return found, err
 }
 
-// Delta implements deltaSource: it requests the delta of the content h, of at most size bytes, against a dictionary.
+// Delta implements deltaSource: it requests the delta of the content h, of at most size bytes, against a dictionary. The delta is not verified. If
+// the server does not have it, the error is [fs.ErrNotExist].
 func (s *Server) Delta(ctx context.Context, h, dictionary kvstore.Hash, size int64) (delta []byte, err error) {
 	err = s.retryRequest(ctx, size, func(ctx context.Context) error {
 		delta, err = s.fetcher.Delta(ctx, h, dictionary, size)
@@ -68,7 +71,8 @@ func (s *Server) Delta(ctx context.Context, h, dictionary kvstore.Hash, size int
 	return delta, err
 }
 
-// Await implements [Log]: it polls the server every second until it has another checkpoint than the given one.
+// Await implements [Log]: it polls the server every second, for the first time after a second, until it has another checkpoint than the given one. A
+// request that fails is repeated as by retryRequest, up to three times; then Await returns its error.
 func (s *Server) Await(ctx context.Context, checkpoint []byte) error {
 	for {
 		if err := retry.Sleep(ctx, pollInterval); err != nil {

@@ -11,8 +11,9 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// readKeyList stores the signed list of the log's keys that is in the key folder among what is known of the log, if a root key is trusted and the
-// list exists. An operator may put a newer one there than the source sends: after a theft of a key, the source may be the thief's.
+// readKeyList stores the signed list of the log's keys that is in the key folder among what is known of the log, unless that has the same or a newer
+// one. It does nothing if no root key is trusted or the list does not exist. A list that the root key has not signed is an error. An operator may put
+// a newer one there than the source sends: after a theft of a key, the source may be the thief's.
 func (f *Follower) readKeyList() error {
 	if f.Trust.Root == "" {
 		return nil
@@ -30,7 +31,8 @@ func (f *Follower) readKeyList() error {
 	return nil
 }
 
-// writeKeyList writes the newest known signed list of the log's keys to the key folder, from which this mirror serves it, unless that has it already.
+// writeKeyList writes the newest known signed list of the log's keys to the key folder, from which this mirror serves it, unless that has it already
+// or none is known.
 func (f *Follower) writeKeyList() error {
 	newest := f.known.KeyList(f.Trust.Root)
 	if newest == nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/larder-cdn/larder/internal/parts"
 )
 
-// Part returns the part of a role that runs [Follower.Run].
+// Part returns the part of a role, named "following", that runs [Follower.Run] until the role ends.
 func (f *Follower) Part() parts.Part {
 	return parts.Part{Name: "following", Run: parts.RunUntilDone(f.Run)}
 }

@@ -74,7 +74,8 @@ type Found struct {
 var ErrOther = errors.New("the source sent other bytes")
 
 // Fetch requests a content from a source and verifies it. It returns the content's own bytes and those of the received encodings that decode to it.
-// If an encoding is damaged at the source, it requests another one. If the source sends other bytes, the error is [ErrOther].
+// An encoding that does not is left out; if no received one does, Fetch requests the next encoding. If none is left, or the size or integrity in the
+// manifest is another, the error is [ErrOther]: damage at the source is not told from other bytes. Beside an error the results mean nothing.
 func Fetch(ctx context.Context, source Contents, w Wanted) (identity []byte, found Found, err error) {
 	for _, w.Encoding = range []coding.Coding{coding.Brotli, coding.Gzip, coding.Identity} {
 		sent, err := source.Content(ctx, w)
@@ -102,7 +103,7 @@ func (w Wanted) checkFile(identity []byte) error {
 }
 
 // verifyEncodings decodes the encodings that a source sent. It returns the content's own bytes, and found without encodings that do not decode to the
-// wanted content. If none does, the error is [ErrOther].
+// wanted content; if there were any, Squeezed is false. If none does, for damage or other bytes, the error is [ErrOther].
 func (w Wanted) verifyEncodings(found Found) (identity []byte, sound Found, err error) {
 	sound.Squeezed, sound.Dictionaries = found.Squeezed, found.Dictionaries[:min(kvstore.MaxDeltas, len(found.Dictionaries))]
 	for _, c := range found.Coded {
@@ -123,7 +124,8 @@ func (w Wanted) verifyEncodings(found Found) (identity []byte, sound Found, err 
 	return nil, Found{}, ErrOther
 }
 
-// matches reports whether bytes have the hash of the wanted content or, if that is not known, the integrity of its file.
+// matches reports whether bytes have the hash of the wanted content or, if that is not known, the integrity of its file. It is false if neither is
+// known.
 func (w Wanted) matches(plain []byte) bool {
 	if w.Hash == (kvstore.Hash{}) {
 		return w.File != nil && logs.SumSRI(plain) == w.File.SRI
@@ -140,8 +142,8 @@ type Budget struct{ free *semaphore.Weighted }
 // NewBudget returns an unused budget of 192 MiB of memory.
 func NewBudget() Budget { return Budget{semaphore.NewWeighted(contentMemory)} }
 
-// Take waits until there is memory for fetching a content, or ctx ends. The caller calls release when it no longer needs the content's bytes; if err
-// is not nil, it does not.
+// Take waits until there is memory for fetching a content of up to w.Limit bytes, or ctx ends. The caller calls release when it no longer needs the
+// content's bytes; if err is not nil, it does not. A content that is larger than the budget gets all of it.
 func (b Budget) Take(ctx context.Context, w Wanted) (release func(), err error) {
 	weight := min(contentMemory, 3*w.Limit+1<<16)
 	if w.Limit == logs.MaxManifest { // nearly all documents are far smaller
@@ -166,7 +168,7 @@ type entryReader interface {
 }
 
 // ReadEntries returns the raw bytes of consecutive log entries from index on, at least one and as many as a source sends at once. It returns
-// [fs.ErrNotExist] if the source does not have the entry. Nothing of them is verified.
+// [fs.ErrNotExist] if the source does not have the entry, or has no log. Nothing of them is verified.
 func ReadEntries(ctx context.Context, source Contents, index int64) ([][]byte, error) {
 	if r, ok := source.(entryReader); ok {
 		return r.Entries(ctx, index)
@@ -206,7 +208,7 @@ func ReadEntries(ctx context.Context, source Contents, index int64) ([][]byte, e
 	return entries, nil
 }
 
-// logSize returns how many entries the log has according to its checkpoint. Nothing of it is verified.
+// logSize requests the log's checkpoint and returns how many entries the log has according to that. Nothing of it is verified.
 func logSize(ctx context.Context, l Log) (int64, error) {
 	data, err := l.Get(ctx, checkpointPath, maxCheckpoint)
 	if err != nil {

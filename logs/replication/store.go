@@ -25,7 +25,8 @@ type Store struct {
 // FromStore returns an open store as a source with a name for messages. Close of the source closes the store.
 func FromStore(store *kvstore.Store, name string) *Store { return &Store{store: store, name: name} }
 
-// OpenFolder opens the store in the subfolder store of dir, or else in dir, read-only, as a source. It may be damaged. The caller closes it.
+// OpenFolder opens the store in the subfolder store of dir, or else in dir, read-only, as a source. The store may be damaged: what can be read of it
+// is sent. The caller closes it.
 func OpenFolder(dir string, logger *slog.Logger) (*Store, error) {
 	path := filepath.Join(dir, "store")
 	if _, err := os.Stat(path); err != nil {
@@ -51,7 +52,8 @@ func (s *Store) Name() string { return s.name }
 // Close closes the store that is the source.
 func (s *Store) Close() error { return s.store.Close() }
 
-// Get implements [Log]: it returns what a Larder with this store serves at a path, from its rows. The checkpoint is the last signed one.
+// Get implements [Log]: it returns what a Larder with this store serves at a path, from its rows, without verifying it. The checkpoint is the last
+// signed one, or the one of [Store.WithCheckpoint]. More than limit bytes are an error.
 func (s *Store) Get(_ context.Context, path string, limit int64) (data []byte, err error) {
 	if path == checkpointPath && s.note != nil {
 		data = s.note
@@ -87,7 +89,9 @@ func (s *Store) Entries(ctx context.Context, index int64) ([][]byte, error) {
 	return entries, ctx.Err()
 }
 
-// Content implements [Contents]. It returns the encodings that can be read, also if the row that lists them is damaged.
+// Content implements [Contents]. It returns the encodings that can be read, also if the row that lists them is damaged. It leaves out those that
+// cannot, and then says that the rest are not the smallest. If none can be read, missing or damaged, the error is [fs.ErrNotExist]. Callers verify
+// them.
 func (s *Store) Content(ctx context.Context, w Wanted) (found Found, err error) {
 	encodings := []coding.Coding{coding.Brotli, coding.Gzip, coding.Identity}
 	read := func(c coding.Coding) ([]byte, error) {
@@ -119,7 +123,8 @@ func (s *Store) Content(ctx context.Context, w Wanted) (found Found, err error) 
 	return found, ctx.Err()
 }
 
-// Delta implements deltaSource: it returns the stored delta of the content h against a dictionary.
+// Delta implements deltaSource: it returns the stored delta of the content h against a dictionary, or [fs.ErrNotExist]. It ignores the limit of its
+// size. The error for a damaged one is [kvstore.ErrCorrupt].
 func (s *Store) Delta(_ context.Context, h, dictionary kvstore.Hash, _ int64) ([]byte, error) {
 	delta, err := s.store.FindDelta(h, dictionary)
 	if errors.Is(err, kvstore.ErrNotFound) {

@@ -155,7 +155,8 @@ func (p *admittedResponse) serve(next http.Handler) {
 }
 
 // writeHeaders sets the room's header fields before the first byte, after the origin has set its own: the visitor's cookie, and
-// fields that keep shared caches from storing the response. It carries out the origin's commands. Later calls do nothing.
+// fields that keep shared caches from storing the response. It carries out the origin's commands to the room, which may end the
+// visitor's session. Later calls do nothing.
 func (p *admittedResponse) writeHeaders() {
 	if p.begun {
 		return
@@ -250,25 +251,29 @@ func (p *admittedResponse) WriteHeader(status int) {
 	p.ResponseWriter.WriteHeader(status)
 }
 
-// Write implements http.ResponseWriter. It first adds the room's header fields.
+// Write implements http.ResponseWriter. It first calls writeHeaders, which adds the room's header fields and carries out the
+// origin's commands to the room, such as ending the visitor's session.
 func (p *admittedResponse) Write(b []byte) (int, error) {
 	p.writeHeaders()
 	return p.ResponseWriter.Write(b)
 }
 
-// ReadFrom implements io.ReaderFrom, so that the connection can use sendfile. It first adds the room's header fields.
+// ReadFrom implements io.ReaderFrom, so that the connection can use sendfile. As Write does, it first adds the room's header
+// fields and carries out the origin's commands.
 func (p *admittedResponse) ReadFrom(src io.Reader) (int64, error) {
 	p.writeHeaders()
 	return io.Copy(p.ResponseWriter, src)
 }
 
-// Flush implements http.Flusher. It first adds the room's header fields.
+// Flush implements http.Flusher. As Write does, it first adds the room's header fields and carries out the origin's commands. It
+// ignores errors.
 func (p *admittedResponse) Flush() {
 	p.writeHeaders()
 	_ = http.NewResponseController(p.ResponseWriter).Flush() // a writer that cannot flush has nothing to flush
 }
 
-// Hijack implements http.Hijacker, for connections that a proxy upgrades. It first adds the room's header fields.
+// Hijack implements http.Hijacker, for connections that a proxy upgrades. As Write does, it first adds the room's header fields
+// and carries out the origin's commands. If the writer does not support it, the error is http.ErrNotSupported.
 func (p *admittedResponse) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	p.writeHeaders()
 	return http.NewResponseController(p.ResponseWriter).Hijack()

@@ -39,8 +39,10 @@ type notified struct {
 	looked       bool      // by this process
 }
 
-// dueNotifications returns the kinds of notifications that are due because the status s of a room differs from the state t of the
-// last notification, and the state after them. m are the settings in force. It sends nothing.
+// dueNotifications returns the kinds of notifications that are due because the status s of a room differs from the state t, which
+// says of what webhooks were notified last and when the room was last queueing or full. after is the new state, which the caller
+// passes to the next call also if no kinds are due. m are the settings in force, of which only the running event counts: no
+// setting filters notifications here. It sends nothing.
 func (t notified) dueNotifications(now time.Time, m *config.EffectiveSettings, s Status) (after notified, kinds []string) {
 	add := func(kind string) { kinds = append(kinds, kind) }
 	event := ""

@@ -232,7 +232,8 @@ func redirectToCanonical(w http.ResponseWriter, req *http.Request, path string) 
 // overTLS reports whether the client sent its request over HTTPS, to this server or to a trusted proxy in front.
 func overTLS(req *http.Request) bool { return client.Scheme(req) == "https" }
 
-// clientAddress returns the address of the client without its port, invalid if it is not known.
+// clientAddress returns the address of the client without its port, invalid if it is not known. It does not turn an IPv4 address
+// mapped to IPv6 into IPv4.
 func clientAddress(req *http.Request) netip.Addr {
 	a, err := netip.ParseAddrPort(req.RemoteAddr)
 	if err != nil {
@@ -241,9 +242,10 @@ func clientAddress(req *http.Request) netip.Addr {
 	return a.Addr()
 }
 
-// Lane returns a handler for the server's fast path (package lane). It passes requests that no room covers to next. All others it
-// leaves to net/http, and so to [Rooms.Handler]. These include requests with a field by which a proxy may name another host: only
-// net/http knows whether it trusts that proxy.
+// Lane returns a handler for the server's fast path (package lane). It passes requests that no room covers to next. It leaves all
+// others, and those to which next does not respond, to net/http, and so to [Rooms.Handler]. The others include a request with a
+// field by which a proxy may name another host, if a room covers its path on some host: only net/http knows whether it trusts
+// that proxy.
 func (r *Rooms) Lane(next lane.Handler) lane.Handler { return &uncovered{r, next} }
 
 type uncovered struct {

@@ -125,7 +125,7 @@ type deadlineReader struct {
 	c *http.ResponseController
 }
 
-// Read implements io.Reader. Each read extends the deadline of the connection.
+// Read implements io.Reader. Before it reads, it sets the read deadline of the client's connection to 30 s from now.
 func (m *deadlineReader) Read(p []byte) (int, error) {
 	_ = m.c.SetReadDeadline(time.Now().Add(stall))
 	return m.ReadCloser.Read(p)

@@ -178,8 +178,9 @@ const (
 // forever is later than all events.
 var forever = time.Unix(1<<40, 0)
 
-// At returns the settings in force in a room at a time, and until when. During the pre-queue of an event the room's own limits
-// apply to the visitors who are in, and all others wait; the page is the event's.
+// At returns the settings in force in a room at a time, and until when: in the far future, never zero, if no event is ahead or
+// running. During the pre-queue of an event the room's own limits apply to the visitors who are in, and all others wait; the page
+// is the event's.
 func (r *Room) At(t time.Time) EffectiveSettings {
 	m := EffectiveSettings{Room: r.Name, Settings: r.Settings, Template: r.Template, Until: forever}
 	for i := range r.Events {

@@ -60,8 +60,9 @@ func (d *DataCentre) reserveFreeSlots() {
 	}
 }
 
-// callTime returns when to call the visitor who waits at place p and for whom a slot is reserved now. Visitors of all data
-// centres who get slots at about the same time are called one after the other, in the order of their places.
+// callTime returns when to call the visitor who waits at place p and for whom a slot is reserved now; not before now. Visitors of
+// all data centres who get slots at about the same time are called one after the other, in the order of their places. With the
+// method Random, the visitor is called a short gap after the last call of this data centre.
 func (d *DataCentre) callTime(p place) time.Time {
 	slots := max(1, d.calls.batch.Slots)
 	gap := min(callGap, callsWithin/time.Duration(slots))

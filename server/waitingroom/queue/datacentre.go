@@ -198,8 +198,10 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision 
 	return d.keepWaiting(t, r)
 }
 
-// resumeSession passes a visitor who still sends a waiting ticket although it was admitted meanwhile. The decision has the ticket
-// with the session from its row r, which it marks as not elsewhere.
+// resumeSession decides about a visitor who still sends a waiting ticket although it was admitted meanwhile. The decision has the
+// ticket with the session from its row r; it passes the visitor unless the session is over or revoked. resumeSession stores the
+// row, with the mark deleted that the session was given for another data centre, and records the change for the journal. The
+// caller has asked mayResume before.
 func (d *DataCentre) resumeSession(t Ticket, r row) Decision {
 	t.AcceptedAt, t.LastCheckIn, t.Ends, t.RefreshInterval, t.Stream = time.Unix(0, r.accepted).UTC(), time.Unix(0, r.at).UTC(), r.ends.Time(), 0, false
 	if d.settings.FixedSessions { // the row knows only the minute

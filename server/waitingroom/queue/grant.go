@@ -6,7 +6,9 @@ import (
 
 // grant gives grants to r, whose data centre has just reported, within the limits. Waiting visitors of all data centres come
 // first, the oldest first; r gets the part of its own visitors. The remaining slots are for new visitors: r gets its share by the
-// traffic, and as many others as its report wants. anywhere is how many slots are left that any data centre may still draw.
+// traffic, which must not be nil. If its report wants more, it also gets slots that belong to no data centre: as many as it
+// wants, or a small part of those left in advance if that is more. Near the turn of a minute it gives grants for the neighboring
+// minute, too. anywhere is how many slots are left that any data centre may still draw.
 //
 // Every grant goes through grantMore, which keeps the limits.
 func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {

@@ -50,7 +50,7 @@ func (p *pack) fail(wrong bool) {
 }
 
 // packInt appends the integer at n to the snapshot as a variable-length number or, in a pack that reads, sets it to the next one.
-// If reading fails, n stays as it is.
+// If reading fails, n stays as it is. A number beyond the range of T is no failure: it is truncated.
 func packInt[T ~int | ~int64 | ~uint64 | ~uint8](p *pack, n *T) {
 	if !p.reading {
 		p.bytes = binary.AppendVarint(p.bytes, int64(*n))

@@ -107,6 +107,7 @@ const (
 
 var outcomeNames = [...]string{"wait", "pass", "refuse", "reissue", "ask", "draw"}
 
+// String returns the name of the outcome, such as "wait". It panics if o is none of the constants.
 func (o Outcome) String() string { return outcomeNames[o] }
 
 // Decision is the answer to one request.

@@ -146,8 +146,9 @@ func (w *Worker) coverage(t *Ticket, left int, first bool) (wholly, partly bool)
 	return false, left > 0
 }
 
-// slotBudget returns how many of the room's slots this worker may use: its part of the data centre's slots and of those that are
-// reserved for no data centre.
+// slotBudget returns how many of the given slots of the room this worker may use: its part of the data centre's slots and of
+// those that are reserved for no data centre. Under the allocator Adaptive a part may be larger than an equal one, up to all
+// slots, so that the parts of all workers together may exceed the slots.
 func (w *Worker) slotBudget(slots int) int {
 	s, room := &w.settings, &w.state.Room
 	own, anywhere := room.Traffic.slotsOf(slots, w.state.DataCentre)

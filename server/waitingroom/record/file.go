@@ -215,8 +215,8 @@ func (r *Record) seedDocument() (config.Document, error) {
 	return document, nil
 }
 
-// retireLegacyFile renames the file of fields that were set under Larder 0.1.0 once a record exists, so that it is not used a
-// second time. It logs an error.
+// retireLegacyFile renames the file of fields that were set under Larder 0.1.0, if there is one, so that it is not used a second
+// time. The caller calls it when a record exists, which it does not check. It logs an error.
 func (r *Record) retireLegacyFile() {
 	path := filepath.Join(r.data, legacyFile)
 	err := os.Rename(path, path+".taken-over")
