@@ -84,7 +84,7 @@ func (l *logReader) readBlock(b []byte, offset int64) error {
 	return nil
 }
 
-// nextLogChunk returns the position in b of the next chunk after the damaged one at the position at, len(b) if there is none. sound is true if the
+// nextLogChunk returns the position in b of the next chunk after the damaged one at the position at, len(b) if none exists. sound is true if the
 // damaged chunk's length leads there. Otherwise each position is tried, and the chunk may be in the middle of a file that someone has published.
 func nextLogChunk(b []byte, at int) (next int, sound bool) {
 	if kind := b[at+chunkStart]; kind >= 5 && kind <= 12 {

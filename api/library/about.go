@@ -110,7 +110,7 @@ func (x *Index) MainSizes(name string, versions []views.Version) ([]int64, error
 	return sizes, nil
 }
 
-// OfNPM returns the library whose releases come from the npm package with this name, nil if there is none. Of several it is the one that has the
+// OfNPM returns the library whose releases come from the npm package with this name, nil if none exists. Of several it is the one that has the
 // package's name, or else the first.
 func (l *Listing) OfNPM(name string) *Library { return l.byNPM[name] }
 
@@ -163,7 +163,7 @@ func ReadWanted(ctx context.Context, owner string, about *logs.About, read Range
 	return w, pending, err
 }
 
-// newest returns the newest of versions, which are sorted newest first, in the range wanted; "" if there is none. Every stable semantic version is in
+// newest returns the newest of versions, which are sorted newest first, in the range wanted; "" if none exists. Every stable semantic version is in
 // the empty range.
 func (w Wanted) newest(versions []views.Version, wanted string) string {
 	i := slices.IndexFunc(versions, func(v views.Version) bool { return w.includes(wanted, v.Version) })

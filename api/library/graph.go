@@ -286,7 +286,7 @@ func (w *walk) addRelativeImport(p place, i document.Import) {
 	w.add(p.release, f)
 }
 
-// findMinified returns the minified file beside f in release r, such as a.min.js beside a.js. The result is false if there is none, if f is
+// findMinified returns the minified file beside f in release r, such as a.min.js beside a.js. The result is false if none exists, if f is
 // minified itself, or if the graph does not prefer minified files.
 func (w *walk) findMinified(r *Release, f views.PublishedFile) (views.PublishedFile, bool) {
 	if !w.minified || isMinified(f.Path) {
@@ -454,7 +454,7 @@ func (w *walk) aboutOf(r *Release) (*logs.About, error) {
 }
 
 // findEntry returns the file of a release that an import of a subpath of the package loads, such as "." or "./client": the module that was built for
-// it, or else the result of findFile. ok is false if there is none.
+// it, or else the result of findFile. ok is false if none exists.
 func (w *walk) findEntry(r *Release, subpath string) (f views.PublishedFile, ok bool, err error) {
 	about, err := w.About(r)
 	if err != nil {
@@ -472,7 +472,7 @@ func (w *walk) findEntry(r *Release, subpath string) (f views.PublishedFile, ok 
 // findFile returns the file that an import of a subpath loads if no module was built for it. For "./name" it is the file with that name, whatever its
 // kind; or the one with .js, .mjs, /index.js or /index.mjs added, or dist/name.js; or its minified form if the graph prefers that. For "." it is the
 // main file if that is a module of upstream, or else the first module of upstream: built modules of other subpaths have other exports. The result is
-// false if there is none.
+// false if none exists.
 func (w *walk) findFile(r *Release, built *logs.Modules, subpath string) (views.PublishedFile, bool) {
 	if sub, ok := strings.CutPrefix(subpath, "./"); ok {
 		for _, form := range []string{sub, sub + ".js", sub + ".mjs", sub + "/index.js", sub + "/index.mjs", "dist/" + sub + ".js"} {

@@ -78,7 +78,7 @@ func (l *Library) NPM() string {
 // HasFile reports whether the library has a published version with a main file.
 func (l *Library) HasFile() bool { return l.Version != "" && l.Filename != "" }
 
-// FileType returns the extension of the library's main file without its dot, "" if there is none.
+// FileType returns the extension of the library's main file without its dot, "" if none exists.
 func (l *Library) FileType() string { return strings.TrimPrefix(path.Ext(l.Filename), ".") }
 
 // A GitHub names a repository there.
@@ -202,7 +202,7 @@ func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 	return l, nil
 }
 
-// readFile reads the row of a published file and its integrity. It does not read the content. It returns [kvstore.ErrNotFound] if there is none at
+// readFile reads the row of a published file and its integrity. It does not read the content. It returns [kvstore.ErrNotFound] if none exists at
 // the path.
 func readFile(r kvstore.Reader, name, version, file string) (views.PublishedFile, error) {
 	sri, err := views.LookupSRI(r, name, version, file)

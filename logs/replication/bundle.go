@@ -201,7 +201,7 @@ func (b *Bundle) Name() string {
 	return "bundle of " + string(origin)
 }
 
-// Get implements [Log]: it reads the member with a path of the log. It returns [fs.ErrNotExist] if there is none, and [ErrOther] if the bytes do not
+// Get implements [Log]: it reads the member with a path of the log. It returns [fs.ErrNotExist] if none exists, and [ErrOther] if the bytes do not
 // have the hash in their tar header; more is not verified. More than limit bytes are another error.
 func (b *Bundle) Get(_ context.Context, path string, limit int64) ([]byte, error) {
 	b.mu.RLock()

@@ -139,7 +139,7 @@ func (b *builder) defaultExportText(file string) string {
 	return "export { default } from " + quote(ownFilePrefix+file) + ";\n"
 }
 
-// entryOf returns the entry point for a subpath of the package, such as "./client", nil if there is none.
+// entryOf returns the entry point for a subpath of the package, such as "./client", nil if none exists.
 func (b *builder) entryOf(subpath string) *entry {
 	i := slices.IndexFunc(b.entries, func(e *entry) bool { return e.subpath == subpath })
 	if i < 0 {
