@@ -3,13 +3,13 @@ package main
 import (
 	"bufio"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 )
 
@@ -38,7 +38,7 @@ func TestClusterPage(t *testing.T) {
 
 	d := &drill{T: t, dir: t.TempDir()}
 	for _, port := range []string{"8080", "9080", "9443", "8082", "9082", "9444", "8083", "9083", "9445"} {
-		d.names = append(d.names, "127.0.0.1:"+port, unusedAddress(t))
+		d.names = append(d.names, "127.0.0.1:"+port, testkit.UnusedAddress(t))
 	}
 	const mark = "-- end of block"
 	script := ""
@@ -91,15 +91,4 @@ func TestClusterPage(t *testing.T) {
 	if done < len(blocks) {
 		t.Errorf("one of these commands fails:\n%s\n%s", blocks[done], said)
 	}
-}
-
-// unusedAddress returns an address on which nothing listens.
-func unusedAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return fmt.Sprint(l.Addr())
 }

@@ -305,8 +305,9 @@ func (v *verification) prepareAuditors(given bool) error {
 	return nil
 }
 
-// verifySubjects verifies URLs and files, and prints the verdicts. If not all are proven, it returns a [verdict] with the exit
-// code of the worst.
+// verifySubjects verifies URLs and files, prints the verdicts, and stores in the file of known logs what was verified of their logs, with
+// the keys that were accepted at first use. If not all are proven, it returns a [verdict] with the exit code of the worst. Other errors say
+// that the known logs cannot be read or written, or that ctx has ended.
 func (a *cli) verifySubjects(ctx context.Context, v verification, subjects []subject) error {
 	session, done, err := a.newSession(v)
 	if err != nil {

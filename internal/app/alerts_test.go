@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/larder-cdn/larder/internal/testkit"
 )
 
 const monitoring = "../../docs/monitoring"
@@ -78,7 +80,7 @@ func TestAlertDrill(t *testing.T) {
 	flaky.Close()
 
 	dir := t.TempDir()
-	prometheus := "http://" + free(t)
+	prometheus := "http://" + testkit.UnusedAddress(t)
 	config := fmt.Sprintf(`global: {scrape_interval: 1s, evaluation_interval: 1s}
 rule_files: [rules.yaml]
 scrape_configs:
@@ -215,15 +217,4 @@ func await(t *testing.T, what string, left func() []string) {
 		}
 	}
 	t.Fatalf("%s: not within three minutes: %s", what, strings.Join(now, ", "))
-}
-
-// free is an address on which nothing listens.
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }

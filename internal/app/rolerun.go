@@ -157,7 +157,8 @@ func (r *roleRun) stopServing(s *server.Server) {
 	}
 }
 
-// stopServer lets s complete its responses, and after timeout cuts off the clients that have not received theirs.
+// stopServer has s accept no more requests and complete its responses, cuts off the clients that have not received theirs after timeout, and
+// then waits up to 10 s for handlers that still run. They may go on running when it returns; it logs that, and how many clients it cut off.
 func stopServer(s *server.Server, timeout time.Duration, logger *slog.Logger) {
 	cutOff, err := s.Stop(timeout)
 	if cutOff > 0 {

@@ -3,6 +3,7 @@ package versitygw
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -34,7 +35,7 @@ func newCentres(t *testing.T, g *gateway, site string) (all [3]*centre) {
 	c := newCrew(t, "")
 	c.write("rooms.yaml", shopping.Rooms(site))
 	for i, name := range []string{"one", "two", "three"} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.1.%d:0", 1+i)) // so that no connection, which is at 127.0.0.1, takes the port
 		if err != nil {
 			t.Fatal(err)
 		}
