@@ -353,7 +353,7 @@ type Tag struct {
 	Weak   bool
 }
 
-// String returns the entity tag as it is written in a header field, with W/ before a weak one.
+// String returns the entity tag as it is written in a header field: Opaque, which has its quotes already, with W/ before it if it is weak.
 func (t Tag) String() string {
 	if t.Weak {
 		return "W/" + t.Opaque

@@ -157,8 +157,9 @@ func (c *Conn) frameLength(b []byte) int {
 	return frameHead + n
 }
 
-// fillFrame adds bytes of b to an incomplete frame that came before, processes the frame if it is complete, and returns the rest
-// of b.
+// fillFrame moves bytes from the beginning of b to c.partial, an incomplete frame that came before: up to the end of the frame's head if that
+// is incomplete, else up to the end of the frame, which it then processes. It returns the rest of b. The caller calls it again while the
+// frame is incomplete and bytes are left.
 func (c *Conn) fillFrame(b []byte) []byte {
 	want := frameHead
 	if len(c.partial) >= frameHead {
