@@ -71,21 +71,10 @@ func (c *check) checkEncodings(h kvstore.Hash, content kvstore.Content, where st
 			c.reportContent(h, where, "%s: %v", r.Coding, err)
 			continue
 		}
-		var identity []byte
-		var hash kvstore.Hash
-		var sri logs.SRI
-		priority.Compute(func() {
-			if identity, err = coding.Decode(r.Coding, coded, content.Size); err == nil {
-				hash, sri = kvstore.Sum(identity), logs.SumSRI(identity)
-			}
-		})
-		switch {
-		case err != nil:
-			c.reportContent(h, where, "%s does not decode: %v", r.Coding, err)
-		case hash != h:
-			c.reportContent(h, where, "%s decodes to other bytes, of hash %s", r.Coding, hash)
-		case file != nil && sri != file.SRI:
-			c.reportContent(h, where, "the integrity in the manifest is %s, that of the bytes %s", file.SRI, sri)
+		var wrong string
+		priority.Compute(func() { wrong = describeDamage(h, r.Coding, coded, content.Size, file) })
+		if wrong != "" {
+			c.reportContent(h, where, "%s", wrong)
 		}
 	}
 	c.mu.Lock()
@@ -96,6 +85,24 @@ func (c *check) checkEncodings(h kvstore.Hash, content kvstore.Content, where st
 	if due {
 		c.reportProgress()
 	}
+}
+
+// describeDamage decodes coded, the content h in an encoding, and says in a sentence what is wrong with it; "" if nothing is. size is the content's
+// size in the store, in bytes. file, if not nil, is the manifest's, with whose integrity the bytes are compared.
+func describeDamage(h kvstore.Hash, c coding.Coding, coded []byte, size int64, file *logs.File) string {
+	identity, err := coding.Decode(c, coded, size)
+	if err != nil {
+		return fmt.Sprintf("%s does not decode: %v", c, err)
+	}
+	if got := kvstore.Sum(identity); got != h {
+		return fmt.Sprintf("%s decodes to other bytes, of hash %s", c, got)
+	}
+	if file != nil {
+		if got := logs.SumSRI(identity); got != file.SRI {
+			return fmt.Sprintf("the integrity in the manifest is %s, that of the bytes %s", file.SRI, got)
+		}
+	}
+	return ""
 }
 
 // checkDeltas reports each stored delta whose content or dictionary is missing or, in a deep check, that does not decode to its content.
