@@ -492,7 +492,7 @@ func (s *FileScan) scanIndex(prefix []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// recordFailure records err, unless there was one before, as the error of reading the index that [FileScan.Err] returns.
+// recordFailure records err, which must not be nil, as the error of reading the index that [FileScan.Err] returns, unless it has one already.
 func (s *FileScan) recordFailure(err error) {
 	err = fmt.Errorf("couldn't read the index of what the damaged store has: %w", err)
 	s.unread.CompareAndSwap(nil, &err)
@@ -515,8 +515,9 @@ func splitVersion(value []byte) (key, row []byte, ok bool) {
 }
 
 // Rows yields the newest version of each row of a namespace, in no order, among files that count. It leaves out rows whose newest version is a
-// deletion. If another version has the same sequence number and differs, it yields the row with [ErrUndecided] and continues; but for the number 0,
-// which compactions give, the version in the file with the highest number is taken. Another error is the last thing it yields, without a row.
+// deletion, or one of the newest, if several have its sequence number. If other values have the sequence number of the newest, it yields the row with
+// [ErrUndecided] and continues; but for the number 0, which compactions give, the version in the file with the highest number is taken. Another error
+// is the last thing it yields, without a row.
 func (s *FileScan) Rows(ctx context.Context, ns Namespace) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		var group []byte  // what the versions of the row begin with

@@ -99,8 +99,8 @@ func (s *FileScan) readTable(ctx context.Context, r *fileReader) error {
 	return nil
 }
 
-// beginsWithRows reports whether the file begins with a block of rows with a valid checksum. A publisher of files cannot determine the first bytes of
-// a table, so it is no published file then. It is false if the file cannot be read.
+// beginsWithRows reports whether the file begins with a block of rows with a valid checksum. If so, the file is a table, not
+// the content of a published file: a publisher of files cannot choose the first bytes of a table. It is false if the file cannot be read.
 func (r *fileReader) beginsWithRows() bool {
 	buf, err := r.peek(0, min(longestBlock, r.size))
 	if err != nil {

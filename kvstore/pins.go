@@ -102,7 +102,7 @@ func (s *Store) CollectOrphans(ctx context.Context, live func(Hash) bool) (n int
 	return n, bytes, nil
 }
 
-// beginCollection makes the store record all contents that are pinned from now on until endCollection, also those whose pins end meanwhile. The
+// beginCollection makes the store record all contents that are pinned now or at any time until endCollection, also those whose pins end meanwhile. The
 // collector must not remove them.
 func (p *pinned) beginCollection() {
 	p.Lock()

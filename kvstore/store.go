@@ -42,8 +42,8 @@ const format = 1
 var formatKey, programKey = []byte("format"), []byte("program")
 
 // Open opens the store in dir, and creates it if it does not exist, unless Options.ReadOnly is set. It locks the folder and returns [ErrLocked] if
-// another process, or this one, has it open already. It returns a [*DamageError] if [Inspect] finds damage; with ReadOnly it opens what is left, and
-// [Store.Damage] reports it.
+// another process, or this one, has it open already. It returns a [*DamageError] if [Inspect] finds damage; with ReadOnly it opens the readable
+// part, and [Store.Damage] reports it.
 func Open(dir string, o Options) (*Store, error) {
 	o.setDefaults()
 	if _, err := o.FS.Stat(dir); errors.Is(err, os.ErrNotExist) && o.ReadOnly {

@@ -56,7 +56,8 @@ func (c *connections) addLane(l *lane.Listener) {
 	}
 }
 
-// setLimit changes how many connections the listeners of all lanes may have open. Beyond a lower limit they evict some.
+// setLimit changes how many connections the listeners of all lanes may have open. Neither limit nor the one before may be 0. If more are open, the
+// listeners evict those that are idle or slow.
 func (c *connections) setLimit(limit int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

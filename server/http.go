@@ -357,8 +357,8 @@ func (h *handlers) wait(ctx context.Context) error {
 // Unix begins an address that is a Unix socket's; its path follows.
 const Unix = "unix:"
 
-// Listen opens a listener for [NewHTTPServer], on the address host:port or unix:path. It has at most maxConnections open at a time, if that is not 0;
-// the others wait in the kernel's queue.
+// Listen opens a listener for [NewHTTPServer], on the address host:port or unix:path. It has at most maxConnections open at a time, if that is not 0:
+// near the limit a new connection evicts another, and beyond it connections wait in the kernel's queue.
 func Listen(ctx context.Context, address string, maxConnections int) (net.Listener, error) {
 	l, err := OpenSocket(ctx, address)
 	if err != nil {

@@ -150,7 +150,8 @@ func rangesOf(about *logs.About) []string {
 	return slices.Compact(ranges)
 }
 
-// ReadWanted has a renderer, by calling read, parse the version ranges of the dependencies of a release; owner is the release. pending says that it
+// ReadWanted returns the parsed version ranges of the dependencies of a release, which about names. It has a renderer parse them by calling read;
+// owner names the release for the renderer. pending says that it
 // has not responded yet. If the renderer refuses the ranges, or there are over maxRanges, that is no error, and no version is in them.
 func ReadWanted(ctx context.Context, owner string, about *logs.About, read Ranges) (w Wanted, pending bool, err error) {
 	if w.ranges = rangesOf(about); len(w.ranges) == 0 {
@@ -173,7 +174,7 @@ func (w Wanted) newest(versions []views.Version, wanted string) string {
 	return versions[i].Version
 }
 
-// includes reports whether a version is in the range wanted. Every stable semantic version is in the empty range, and no version in one that was not
+// includes reports whether a version is in the range wanted, one of the ranges in w. Every stable semantic version is in the empty range, and no version in one that was not
 // parsed.
 func (w Wanted) includes(wanted, version string) bool {
 	r := document.Range{{{Operator: ">=", Version: "0.0.0"}}}

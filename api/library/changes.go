@@ -34,8 +34,8 @@ func (c *Changes) RecordChange(names ...string) {
 	}
 }
 
-// recordAll records that any library may have changed, and the set of all libraries.
-func (c *Changes) recordAll() {
+// recordAllChanged records that any library may have changed, and the set of all libraries.
+func (c *Changes) recordAllChanged() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.count++
@@ -43,7 +43,7 @@ func (c *Changes) recordAll() {
 }
 
 // Since reports whether one of the named libraries may have changed since the moment that [Changes.Now] returned. The name [Catalogue] stands for the
-// set of all libraries. After recordAll it is true for any names, even none.
+// set of all libraries. After recordAllChanged it is true for any names, even none.
 func (c *Changes) Since(moment uint64, names []string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

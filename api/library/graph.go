@@ -77,9 +77,10 @@ const (
 	mostGraphProblems = 10
 )
 
-// Graph returns all modules that the given modules of release r import, directly or not, with an import map whose URLs begin with assetBase. The map
-// also names those of the given modules that were built from the release. If all of the given modules are minified or built, it prefers minified
-// ones. A missing module, or one beyond limits, becomes a problem of the graph, not an error.
+// Graph returns all modules that load when a page imports the given modules of release r: these, and what they import, directly or not. Its import map
+// has the integrity of all of them, and URLs that begin with assetBase; it also names those of the given modules that were built from the release.
+// documents parses files whose imports are not recorded. If all of the given modules are minified or built, the graph prefers minified ones. A
+// missing module, or one beyond limits, becomes a problem of the graph, not an error.
 func (x *Index) Graph(ctx context.Context, assetBase string, r *Release, modules []views.PublishedFile, documents Documents) (*Graph, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
@@ -197,7 +198,7 @@ func (w *walk) add(r *Release, f views.PublishedFile) string {
 	return s.URL
 }
 
-// addImports adds the modules that a file of the graph imports, according to the manifest or else to a renderer that parses the file. A file that was
+// addImports adds to the graph the modules that its file p imports, according to the manifest or else to a renderer that parses the file. A file that was
 // erased adds none. If the renderer has not responded yet, it sets the graph's Pending; if it refuses the file, that becomes a problem of the graph.
 func (w *walk) addImports(p place) error {
 	built, ok, err := w.builtImports(p.release, p.file.Path)
@@ -235,8 +236,9 @@ func (w *walk) addImports(p place) error {
 	return w.followImports(p, imports)
 }
 
-// followImports adds the modules that the imports of file p load: of the same release by a relative path, or by the name of an npm package. It does
-// not follow absolute paths and URLs. Beyond the limit of imports it records a problem and ends the walk, without an error.
+// followImports adds to the graph the modules that the imports of its file p load: of the same release by a relative path, or by the name of an npm
+// package. It does not follow absolute paths and URLs; a static import of them becomes a problem of the graph. Beyond the limit of imports it records
+// a problem and ends the walk, without an error.
 func (w *walk) followImports(p place, imports []document.Import) error {
 	for _, i := range imports {
 		if w.imports++; w.imports > w.mostImports {
@@ -260,7 +262,7 @@ func (w *walk) followImports(p place, imports []document.Import) error {
 	return nil
 }
 
-// addRelativeImport adds the module in the same release that the import i of file p, with a relative path, loads. A query and a fragment in it do not
+// addRelativeImport adds to the graph the module in the same release that the import i of file p, with a relative path, loads. A query and a fragment in it do not
 // count. If the file does not exist, that becomes a problem of the graph, unless the import is dynamic or leads out of the release. If the graph
 // prefers minified modules, it maps the import to the minified form, if there is one.
 func (w *walk) addRelativeImport(p place, i document.Import) {
@@ -309,7 +311,7 @@ func isMinified(file string) bool {
 	return strings.Contains(name, ".min.") || strings.Contains(name, ".prod.") || strings.Contains(name, ".production.")
 }
 
-// addPackageImport adds the module that the import i of file p loads, which names an npm package, perhaps with a path in it. If it cannot be loaded,
+// addPackageImport adds to the graph the module that the import i of file p loads, which names an npm package, perhaps with a path in it. If it cannot be loaded,
 // that becomes a problem of the graph; for a dynamic import of a package that no library here has, it does not.
 func (w *walk) addPackageImport(p place, i document.Import) error {
 	name, subpath := packages.SplitSpecifier(i.Specifier)
@@ -471,8 +473,8 @@ func (w *walk) findEntry(r *Release, subpath string) (f views.PublishedFile, ok 
 
 // findFile returns the file that an import of a subpath loads if no module was built for it. For "./name" it is the file with that name, whatever its
 // kind; or the one with .js, .mjs, /index.js or /index.mjs added, or dist/name.js; or its minified form if the graph prefers that. For "." it is the
-// main file if that is a module of upstream, or else the first module of upstream: built modules of other subpaths have other exports. The result is
-// false if none exists.
+// main file if that is a module of upstream, or else the first module of upstream, never one in built, the record of built modules (nil if none were
+// built): those have the exports of other subpaths. The result is false if none exists.
 func (w *walk) findFile(r *Release, built *logs.Modules, subpath string) (views.PublishedFile, bool) {
 	if sub, ok := strings.CutPrefix(subpath, "./"); ok {
 		for _, form := range []string{sub, sub + ".js", sub + ".mjs", sub + "/index.js", sub + "/index.mjs", "dist/" + sub + ".js"} {

@@ -175,7 +175,7 @@ func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 // publishes the libraries first.
 func (x *Index) notifyChanges(seen int64, c changes) {
 	if seen < 0 {
-		x.changes.recordAll()
+		x.changes.recordAllChanged()
 		return
 	}
 	for name, l := range c.read {
@@ -270,8 +270,8 @@ func readLibraries(ctx context.Context, r kvstore.Reader, names []string) (libra
 	return libraries, failures, readers.Wait()
 }
 
-// changedNames returns the libraries that the log entries from index seen on are about: touched has all of them, names only those of which the
-// listing may change. For a negative seen, names has all packages of the store, and touched is nil.
+// changedNames returns the libraries that the log entries from index seen on are about, a name for each entry, so that a name may occur more than once:
+// touched has all of them, names only those of which the listing may change. For a negative seen, names has all packages of the store, and touched is nil.
 func changedNames(r kvstore.Reader, seen int64) (names, touched []string, err error) {
 	if seen < 0 {
 		for item, err := range r.Scan(kvstore.Packages, kvstore.Range{}) {

@@ -62,7 +62,8 @@ func (s QueueState) describeSpeed() string {
 	return fmt.Sprintf("about %v at the %s/s of late", max(time.Second, time.Duration(s.Seconds*float64(time.Second)).Round(time.Second)), humanize.Bytes(uint64(s.Speed)))
 }
 
-// Describe returns the bytes that wait for recompression and, if the speed is known, how long they take. It returns "" if the bytes are not known.
+// Describe returns the bytes that wait for recompression and, if the speed is known, how long they take, as in "1.2 GB, about 20m0s at the 1 MB/s of
+// late". It returns "" if none wait or the bytes are not known.
 func (s QueueState) Describe() string {
 	switch {
 	case s.Bytes == 0:

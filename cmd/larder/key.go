@@ -179,8 +179,8 @@ func (s keySigning) sign(now time.Time) ([]byte, error) {
 	return signed, err
 }
 
-// readPreviousList reads the list of keys in the root key's folder, and verifies that rootKey, a verifier key, signed it. If
-// there is no file, it returns an empty list.
+// readPreviousList reads the list of keys in the root key's folder, and verifies that rootKey, a verifier key, signed it. Without
+// a file, it returns an empty list.
 func (s keySigning) readPreviousList(rootKey string) (*signing.KeyList, error) {
 	before, err := signing.ReadKeyList(s.dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -67,7 +67,7 @@ type Bucket interface {
 	// List iterates over the objects whose keys begin with prefix and come after another key, in the
 	// order of the keys' bytes.
 	List(ctx context.Context, prefix, after string) iter.Seq2[Object, error]
-	// Delete removes an object. It is no error if the object does not exist.
+	// Delete removes an object. It returns nil if the object does not exist.
 	Delete(ctx context.Context, key string) error
 }
 

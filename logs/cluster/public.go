@@ -273,7 +273,7 @@ func (s *publication) putContents(from, to int64) error {
 }
 
 // startContent puts a content into public/, in a goroutine of the group, unless that was started before or the bucket of a backup has it. If
-// mayBeErased is set, it is no error that the store does not have it.
+// mayBeErased is set, a content that the store does not have is left out; otherwise it is an error.
 func (s *publication) startContent(h kvstore.Hash, mayBeErased bool) {
 	if _, ok := s.put[h]; ok {
 		return

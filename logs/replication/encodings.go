@@ -177,8 +177,8 @@ func (f *Follower) improveContent(ctx context.Context, h kvstore.Hash) error {
 	return err
 }
 
-// improveRegularly calls improveAndLog every ten minutes until ctx ends, once the store has caught up with the source, because deltas need contents
-// that may still be missing before.
+// improveRegularly calls improveAndLog every ten minutes until ctx ends, except before the store has caught up with the source once, because
+// deltas need contents that may still be missing.
 func (f *Follower) improveRegularly(ctx context.Context) {
 	for retry.Sleep(ctx, improvementInterval) == nil {
 		if f.State().Ready {

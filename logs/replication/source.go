@@ -75,7 +75,8 @@ var ErrOther = errors.New("the source sent other bytes")
 
 // Fetch requests a content from a source and verifies it. It returns the content's own bytes and those of the received encodings that decode to it.
 // An encoding that does not is left out; if no received one does, Fetch requests the next encoding. If none is left, or the size or integrity in the
-// manifest is another, the error is [ErrOther]: damage at the source is not told from other bytes. Beside an error the results mean nothing.
+// manifest is another, the error is [ErrOther]: damage at the source looks the same as other bytes. With an error, the other results are
+// not valid.
 func Fetch(ctx context.Context, source Contents, w Wanted) (identity []byte, found Found, err error) {
 	for _, w.Encoding = range []coding.Coding{coding.Brotli, coding.Gzip, coding.Identity} {
 		sent, err := source.Content(ctx, w)

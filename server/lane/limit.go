@@ -14,7 +14,7 @@ import (
 // This file closes connections that wait for a request, which any goroutine may do.
 
 // closeWaiting closes c if it is still in the waiting state s, and reports whether it did. Any goroutine may call it, because
-// nobody owns a connection that waits.
+// a connection that waits belongs to no goroutine.
 func (l *Listener) closeWaiting(c *conn, s state) bool {
 	l.mu.Lock()
 	closes := l.takeWaiting(c, s)

@@ -362,7 +362,7 @@ func (r *run) newID() (id queue.TicketID) {
 	return id
 }
 
-// visit is one request of the user with the number i. A user whose stay or patience is over leaves instead.
+// visit is one request of the user with the number i. A user who has stayed, or waited, as long as planned leaves instead.
 func (r *run) visit(i int32) {
 	u := &r.users[i]
 	if u.state == done {

@@ -77,8 +77,8 @@ func (c *Conn) consumed(n int) {
 	}
 }
 
-// resetStream closes an open stream with an error, and queues RST_STREAM. It counts against the client's budget, whoever caused
-// it.
+// resetStream closes an open stream with an error, and queues RST_STREAM. It counts against the client's budget, even
+// if the server caused it.
 func (c *Conn) resetStream(s *Stream, code Code) {
 	c.removeStream(s, true)
 	if c.spend(resetCost) {

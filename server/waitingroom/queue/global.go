@@ -241,7 +241,7 @@ func (g *Global) isWithinBounds(r *reporter, report *Report) bool {
 }
 
 // updateQueueStart sets g.queueing to the next minute if visitors have started to wait at any data centre that is present, and to
-// 0 if none wait. The average admissions per minute count only from then on: with nobody waiting, admissions do not show how many
+// 0 if none wait. The average admissions per minute count only from then on: while no visitors wait, admissions do not show how many
 // are possible.
 func (g *Global) updateQueueStart() {
 	for _, r := range g.reporters {
