@@ -228,11 +228,13 @@ func TestChurn(t *testing.T) {
 					p.remove()
 				}
 				time.Sleep(time.Minute)
-				for i := range 1000 {
+				// Which clients removeForgiven looks at is random: after 1,000 connections, more than ten of 600 forgiven clients may
+				// still be remembered.
+				for i := range 4000 {
 					open(fmt.Sprintf("198.51.%d.%d/32", 100+i>>8, i&255))
 				}
-				if n := len(r.clients); n > 1010 {
-					t.Errorf("%d clients are remembered after a minute, of whom 1,000 have connections", n)
+				if n := len(r.clients); n > 4010 {
+					t.Errorf("%d clients are remembered after a minute, of whom 4,000 have connections", n)
 				}
 			})
 		})
