@@ -63,7 +63,7 @@ type Gap struct {
 // Concerns reports whether rows of the namespace ns may have been in the part of the file that cannot be read.
 func (g Gap) Concerns(ns Namespace) bool { return g.From <= ns && ns <= g.To }
 
-// ErrUndecided is that of a row of which there are two versions with the same sequence number.
+// ErrUndecided is that of a row of which two different versions have the same sequence number, such as in files of two stores.
 var ErrUndecided = errors.New("there are two versions of a row, and nothing says which is newer")
 
 // ScanFiles reads every table, blob file and write-ahead log in the folder dir of a damaged store, whether the MANIFEST names it or not. It builds an
@@ -515,9 +515,9 @@ func splitVersion(value []byte) (key, row []byte, ok bool) {
 }
 
 // Rows yields the newest version of each row of a namespace, in no order, among files that count. It leaves out rows whose newest version is a
-// deletion, or one of the newest, if several have its sequence number. If other values have the sequence number of the newest, it yields the row with
-// [ErrUndecided] and continues; but for the number 0, which compactions give, the version in the file with the highest number is taken. Another error
-// is the last thing it yields, without a row.
+// deletion. If another value, or a deletion, has the sequence number of the newest, it yields one of the values with [ErrUndecided] and continues;
+// but for the number 0, which compactions give, the version in the file with the highest number is taken. Another error is the last thing it yields,
+// without a row.
 func (s *FileScan) Rows(ctx context.Context, ns Namespace) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		var group []byte  // what the versions of the row begin with
@@ -537,8 +537,12 @@ func (s *FileScan) Rows(ctx context.Context, ns Namespace) iter.Seq2[Item, error
 			physical, row, there := splitVersion(value)
 			if bytes.Equal(version, group) {
 				// Compactions give rows of the last level the sequence number 0: then the newer file counts.
-				if bytes.Equal(sequence, newest) && !bytes.Equal(sequence, oldest) && pending.Key != nil && !(there && bytes.Equal(row, pending.Value)) {
+				differs := there != (pending.Key != nil) || there && !bytes.Equal(row, pending.Value)
+				if differs && bytes.Equal(sequence, newest) && !bytes.Equal(sequence, oldest) {
 					decided = ErrUndecided
+					if pending.Key == nil { // the first version is a deletion
+						pending = Item{bytes.Clone(physical[1:]), bytes.Clone(row)}
+					}
 				}
 				continue
 			}

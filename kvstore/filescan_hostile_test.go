@@ -186,6 +186,54 @@ func TestScanOfForgedBlocks(t *testing.T) {
 	}
 }
 
+// Of two different versions with the same sequence number none is dropped silently, in whatever order they are found.
+func TestScanReportsContradictingVersions(t *testing.T) {
+	value := func(file int, text string) rowVersion {
+		return rowVersion{value: []byte(text), at: location{file: file}, counts: true, sequence: 1 << 40}
+	}
+	deletion := func(file int) rowVersion {
+		return rowVersion{deleted: true, at: location{file: file}, counts: true, sequence: 1 << 40}
+	}
+	older := rowVersion{value: []byte("older"), counts: true, sequence: 1 << 39}
+	for name, tt := range map[string]struct {
+		versions []rowVersion
+		want     string
+		err      error
+	}{
+		"a value":                {[]rowVersion{value(0, "a"), older}, "a", nil},
+		"the same value twice":   {[]rowVersion{value(0, "a"), value(1, "a"), older}, "a", nil},
+		"a deletion":             {[]rowVersion{deletion(0), older}, "", nil},
+		"the same deletion":      {[]rowVersion{deletion(0), deletion(1), older}, "", nil},
+		"a value and a deletion": {[]rowVersion{value(0, "a"), deletion(1), older}, "a", ErrUndecided},
+		"a deletion and a value": {[]rowVersion{deletion(0), value(1, "a"), older}, "a", ErrUndecided},
+	} {
+		t.Run(name, func(t *testing.T) {
+			of := newSample(t)
+			s := scanFolder(t, of.now, of.mark)
+			for _, v := range tt.versions {
+				v.key = append([]byte{byte(Versions)}, "contradicted"...)
+				if err := s.addVersion(v); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := s.commit(); err != nil {
+				t.Fatal(err)
+			}
+			got, gotErr := "", error(nil)
+			for row, err := range s.Rows(t.Context(), Versions) {
+				if string(row.Key) == "contradicted" {
+					got, gotErr = string(row.Value), err
+				} else if err != nil {
+					t.Errorf("%q: %v", row.Key, err)
+				}
+			}
+			if got != tt.want || !errors.Is(gotErr, tt.err) {
+				t.Errorf("the row is %q, %v", got, gotErr)
+			}
+		})
+	}
+}
+
 // An index that cannot be read does not look like one without the rows.
 func TestScanReportsAnUnreadableIndex(t *testing.T) {
 	of := newSample(t)
