@@ -224,9 +224,9 @@ func formatLocation(location []string) string {
 	s := schemaAt(nil)
 	for _, step := range location {
 		switch {
-		case s != nil && s.Items2020 != nil:
+		case s != nil && s.Items != nil:
 			b.WriteString("[" + step + "]")
-			s = s.Items2020
+			s = s.Items
 			continue
 		case b.Len() > 0:
 			b.WriteByte('.')
