@@ -136,7 +136,8 @@ type list struct {
 	whole   *answers.Body // the response with all of them, if the list is cached
 }
 
-// newList returns the list of libraries, each with the fields in set and the facts in facts.
+// newList returns the list of libraries. It encodes each as a JSON result with the fields in set and the facts in facts, as they are now. It
+// logs facts that cannot be read, which become null.
 func (p *public) newList(libraries []*library.Library, set, facts fieldSet, assetBase string) *list {
 	var w jsonWriter
 	l := &list{ends: make([]int, len(libraries))}

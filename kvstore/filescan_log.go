@@ -229,8 +229,9 @@ func (l *inspection) isReliable() bool {
 	return !unnamed || !missing
 }
 
-// countsTable reports whether a table, by its size in bytes and its name, belongs to the last state of the store; also if nothing is known about
-// that. It may have another table's name: two may have been swapped.
+// countsTable reports whether a table counts as one of the last state of the store. It does if any table of that state has its size in
+// bytes, whatever its name, because two may have been swapped; if its number is higher than those of all tables in the mark, because it is
+// newer; and if nothing is known about that state.
 func (f countedFiles) countsTable(name string, size int64) bool {
 	return !f.known || f.sizes[size] || f.next > 0 && fileNumber(name) >= f.next
 }

@@ -117,7 +117,9 @@ func (c *connections) requestBegins(conn net.Conn) {
 	}
 }
 
-// forgetUpgraded removes a connection that is being closed if a handler had taken it over (hijacked it).
+// forgetUpgraded removes a connection that is being closed from the registry if a handler had taken it over (hijacked it), because net/http
+// does not report the end of such a connection. If it was the last one, it wakes awaitNone. The limit of connections is the listener's,
+// which forgetUpgraded does not change.
 func (c *connections) forgetUpgraded(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

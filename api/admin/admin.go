@@ -132,7 +132,8 @@ func encodeRequest(request any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// newRequest returns the HTTP request for an operation.
+// newRequest returns the HTTP request for an operation, a POST. Its body is the request as a line of JSON and, unless contents is nil, the
+// contents after that line. If the line has more than maxRequest bytes, newRequest returns an error.
 func (c *Client) newRequest(ctx context.Context, operation string, request any, contents io.Reader) (*http.Request, error) {
 	encoded, err := encodeRequest(request)
 	if err != nil {

@@ -320,7 +320,8 @@ func downloadPath(l, version, ext string) string {
 	return "/download/" + url.PathEscape(l) + "/" + url.PathEscape(version) + ext
 }
 
-// encodeQuery returns the URL query of alternating names and values, in their order. It leaves out pairs with an empty value.
+// encodeQuery returns the URL query of alternating names and values, in their order, without the "?" in front, which withQuery adds. It
+// escapes the values, not the names, and leaves out pairs with an empty value.
 func encodeQuery(pairs ...string) string {
 	var b strings.Builder
 	for i := 0; i < len(pairs); i += 2 {

@@ -139,8 +139,9 @@ func (pb *Publisher) publishImport(ctx context.Context, in *pendingImport, recei
 	})
 }
 
-// planImport checks a request against the catalogue, the log, the limits of archives, and the policy of the package, and returns the
-// contents that publication needs. It changes nothing, except that the log gets an entry of an import that the policy does not allow.
+// planImport checks a request against the catalogue, the log, the limits of archives, and the policy of the package. It returns the import
+// that is pending, with the files whose contents are needed. If the policy does not allow the import, it registers the package and records
+// the refusal, in the log and as the version's state; otherwise it changes nothing.
 func (pb *Publisher) planImport(ctx context.Context, r ImportRequest) (*pendingImport, error) {
 	p, err := pb.LookupPackage(r.Package)
 	if err != nil {

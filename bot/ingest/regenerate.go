@@ -90,7 +90,9 @@ func (pb *Publisher) storeManifestVariants(pins *kvstore.Pins, manifest *logs.Ma
 }
 
 // findUpstreamVersion returns the version at the source s from which a published release w was made. target is the package or repository
-// there. The error wraps fs.ErrNotExist if s does not have the version any more, or has another archive for it.
+// there. For a release from git it returns the tag and the commit in the manifest, and does not ask s whether they still exist. Otherwise it
+// lists the versions at s; the error wraps fs.ErrNotExist if the version is gone, or if s has another archive for it than the manifest says.
+// Without a manifest it does not compare archives.
 func findUpstreamVersion(ctx context.Context, s sources.Source, target string, w replication.Wanted) (sources.Candidate, error) {
 	version := w.Entry.Version
 	if w.Manifest != nil && w.Manifest.Source.Commit != "" {

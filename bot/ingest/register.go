@@ -112,8 +112,8 @@ func (pb *Publisher) recordRemoval(ctx context.Context, known views.Package) err
 	return nil
 }
 
-// Register records in the log those of the given packages whose JSON is new or has changed. Such a change may remove the reason of
-// refusals, so Register also schedules retries of the package's refused releases.
+// Register records in the log those of the given packages whose JSON is new or has changed. Such a change may remove the reason of refusals,
+// so Register also schedules retries of the package's refused releases. It locks Records.Mu.
 func (pb *Publisher) Register(ctx context.Context, all ...*packages.Package) error {
 	pins := pb.store.Pin()
 	defer pins.Release()

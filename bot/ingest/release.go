@@ -216,10 +216,11 @@ func publishedEvent(m *logs.Manifest) events.Event {
 	return event
 }
 
-// recordFailure stores, logs and emits as an event why the release of the task t was not published, and reschedules its package; s is its
-// state so far, and cause the error. A refusal becomes an entry of the log, for good. After another error, the state has the time of the next
-// attempt. If cause stops the bot, or ctx has ended, recordFailure only sets the state back to Detected, and returns an error that wraps
-// cause. Otherwise the only error is one of writing. It does nothing if the version was published meanwhile.
+// recordFailure stores, logs and emits as an event why the release of the task t was not published; s is its state so far, and cause the
+// error. A refusal becomes an entry of the log, unless another release was refused for the same fileMap that selects no file; it stays until
+// the package JSON changes. After another error, the state has the time of the next attempt, and the package is polled again then. If cause
+// stops the bot, or ctx has ended, recordFailure only sets the state back to Detected, and returns an error that wraps cause. Otherwise the
+// only error is one of the store. It does nothing if the version was published meanwhile.
 func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, cause error) error {
 	if _, err := views.LookupVersion(pb.store, s.Package, s.Version); err == nil {
 		return nil // published by another way meanwhile, which its state says
@@ -316,8 +317,8 @@ func (pb *Publisher) recordRefusal(s views.State, evidence logs.Entry) error {
 }
 
 // refuseWithoutFiles records that a version will not be published because the fileMap of the package JSON selects no file of it. Only the
-// first such version for each package JSON gets a log entry. Further ones only get a state, as long as the first one stays refused. The log
-// entry has the actor and the evidence of evidence.
+// first such version for each package JSON gets a log entry, with the actor and the evidence of evidence; the upstream's record names that
+// version. Further ones only get a state, as long as the first one stays refused. It locks Records.Mu.
 func (pb *Publisher) refuseWithoutFiles(s views.State, evidence logs.Entry) error {
 	pb.options.Records.Mu.Lock()
 	defer pb.options.Records.Mu.Unlock()
@@ -466,10 +467,10 @@ func (pb *Publisher) collectEvidence(ctx context.Context, in pendingRelease, m *
 	return entry, err
 }
 
-// commit publishes a release whose contents are stored: it writes the log entry, the manifest and the rows for serving in one transaction.
-// The caller sets the kind of entry and its evidence, and commit the time, the actor and the release. If before is not "", an entry of that
-// kind precedes it. commit returns an error if the version has been published, or if the package's policy has changed since the evidence
-// was checked.
+// commit publishes a release whose contents are stored: it writes the log entry, the manifest and the rows for serving in one transaction,
+// and queues its files for recompression. The caller sets the kind of entry and its evidence, and commit the time, the actor, the release
+// and the download count. If before is not "", an entry of that kind precedes it. commit returns an error if the version has been published,
+// if another manifest is recorded for it, or if the package's policy has changed since the evidence was checked.
 func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor string, before logs.Kind, entry logs.Entry) error {
 	return pb.recordRelease(pins, manifest, func(tx *logs.Tx, hash kvstore.Hash) error {
 		// The count at the time of publication is stored.

@@ -357,8 +357,8 @@ func (t *treeImport) importOne(ctx context.Context, p *treePackage, version stri
 }
 
 // publishOne publishes one release of the tree and returns the manifest. source has its files, and listed the integrities that they must
-// have, by path. The error says so if the release date is not known, if an integrity does not match, or if the package requires an
-// attestation.
+// have, by path. It first registers the package. The error says so if the release date is not known, if an integrity does not match, or if
+// the package requires an attestation; the log gets an entry of such a refusal.
 func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version string, source archive.Source, listed map[string]string) (*logs.Manifest, error) {
 	released, err := t.releaseDate(ctx, p, version, source)
 	if err != nil {

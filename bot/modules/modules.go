@@ -171,8 +171,9 @@ func readBuildInput(ctx context.Context, src archive.Source) (map[string][]byte,
 }
 
 // runBuild sends a build request to a child process of the pool, and waits for the result. The pool reuses an idle child only for the same
-// owner, which is the release. If [worker.IsTransient] reports true for the error, another attempt may succeed. Any other error says why
-// the release has no modules at all; the result only lists skipped subpaths.
+// owner, which is the release. If ctx ends, the error is that of ctx, for which [worker.IsTransient] is false. If IsTransient is true for
+// the error, another attempt may succeed. Any other error says why the release has no modules at all. Subpaths that cannot be built are no
+// error; result.Skipped lists them.
 func runBuild(ctx context.Context, pool *worker.Pool, owner string, q worker.ModulesRequest) (result worker.ModulesResult, err error) {
 	data, err := json.Marshal(q)
 	if err != nil {

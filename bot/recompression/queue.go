@@ -322,8 +322,9 @@ func (r *Recompressor) requeueGivenUp() error {
 // lastKey returns the key of a content's queue row that sorts behind those of all releases.
 func lastKey(h kvstore.Hash) []byte { return releaseOrderKey(time.Unix(0, 0), h) }
 
-// acquireRequested removes the content that clients requested last from the prioritized ones, marks it as busy and returns it. It skips contents that
-// a goroutine works on. The result is false if none exists.
+// acquireRequested takes the content that clients requested last from the prioritized ones, marks it as busy and returns it; the caller ends
+// that with release. It also removes contents that a goroutine works on from the prioritized ones, and does not return them. The result is
+// false if none is left.
 func (r *Recompressor) acquireRequested() (kvstore.Hash, bool) {
 	q := &r.queue
 	q.mu.Lock()

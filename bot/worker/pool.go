@@ -86,7 +86,8 @@ func (e *StartError) Error() string {
 
 func (e *StartError) Unwrap() error { return e.Err }
 
-// NewPool returns a pool without children. It starts children when jobs need them.
+// NewPool returns a pool without children. It starts children when jobs need them. o.Program and o.Size must be set: with a Size of 0 all
+// jobs wait until their ctx ends.
 func NewPool(o Options) *Pool {
 	o.Children = max(o.Children, o.Size)
 	return &Pool{options: o, slots: make(chan struct{}, o.Size)}

@@ -171,8 +171,9 @@ func (r *roleRun) addRebuild(all operations, shortfall *Shortfall) {
 	})
 }
 
-// finishRepair completes a repair that was interrupted while it put the new store in place, and removes stores that were replaced
-// long ago. It returns nil if no repair was interrupted; it only logs that an old store cannot be removed.
+// finishRepair completes a repair that was interrupted after it had moved the damaged store away, or takes back one that was interrupted
+// before that, and logs which. It returns nil if no repair was interrupted. No process may have the store open. removeReplaced deletes the
+// replaced store later.
 func finishRepair(s *settings.Settings, logger *slog.Logger) error {
 	keys, err := s.KeyFolder()
 	if err != nil {

@@ -74,9 +74,10 @@ type waiter struct {
 	err    error // set before ready is closed
 }
 
-// enter waits until a strand (the work of one event, or a task of it) has the object's turn, so that no other event runs. A fresh strand, that of an
-// event that has not begun, gives up with an error if ctx ends, and with errStale if the instance stops. Any other strand waits however long it
-// takes, even if the instance stops.
+// enter waits until a strand (the work of one event, or a task of it) has the object's turn, so that no other event runs. A fresh strand,
+// that of an event that has not begun, gives up with an error if ctx ends, and with errStale if the instance stops. Any other strand waits
+// however long it takes, even if the instance stops. A strand whose event has ended does not get the turn: the error is [ErrOutside], or nil
+// if the event ended while it waited. So the caller looks at st.place too.
 func (o *object) enter(ctx context.Context, st *strand, fresh bool) error {
 	o.mu.Lock()
 	if fresh && o.failed != nil {

@@ -44,7 +44,8 @@ func deltaKey(h, dictionary kvstore.Hash) []byte {
 	return slices.Concat(deltaPrefix, h[:], dictionary[:])
 }
 
-// queueKey writes a row with this key, which queues an encoding or a delta for [Node.ShareEncodings].
+// queueKey writes an empty row with this key to [kvstore.Meta]. The key begins with foundPrefix or deltaPrefix, and queues an encoding or a
+// delta for [Node.ShareEncodings].
 func (n *Node) queueKey(key []byte) error {
 	b := n.Store.NewBatch()
 	defer b.Close()
@@ -155,8 +156,9 @@ func (n *Node) ApplyEncodings(ctx context.Context) (next int64, err error) {
 	}
 }
 
-// storeEncodings stores those encodings and deltas of a pack that are smaller than the store's, and records that the pack with this number is
-// applied. It skips erased contents, and logs and skips a malformed pack.
+// storeEncodings stores those encodings and deltas of a pack that are smaller than the store's, and records that the pack with this number
+// is applied. It removes them from the queues of what this node would make and share itself. It skips erased contents. It logs a malformed
+// pack and skips the rest of it. A pack of an unknown format is a [FormatError], and is not recorded as applied.
 func (n *Node) storeEncodings(pack []byte, number int64) error {
 	b := n.Store.NewBatch()
 	defer b.Close()

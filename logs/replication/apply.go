@@ -205,7 +205,8 @@ type partialSource interface {
 	Has(pkg, version string) bool
 }
 
-// wants reports whether the store is to have the files of a release: [Options.Only] selects it, and the source has its files.
+// wants reports whether the patterns select a release: those of [Options.Only], and those that the source was made with, if it is a bundle.
+// It does not say that the release is live, or that the source still has its files.
 func (f *Follower) wants(pkg, version string) bool {
 	p, partial := f.Source.(partialSource)
 	return (f.Only == nil || f.Only(pkg, version)) && (!partial || p.Has(pkg, version))

@@ -119,8 +119,9 @@ func (b *builder) collectExports(file string, exportsOf func(file string) *fileE
 }
 
 // namedExportsText returns the statements of an entry point that re-export all named exports of an ES module: an `export *` from its file,
-// and one from each other package that the file re-exports, directly or not. The latter are needed because esbuild leaves an `export *`
-// from another package in the output only if it is in the entry point itself. It returns only errTooMuchExported.
+// and one from each other package that the file re-exports, directly or not. The latter are needed because esbuild leaves an `export *` from
+// another package in the output only if it is in the entry point itself. It adds the bytes of names and specifiers to b.exported, and
+// returns errTooMuchExported, the only error, if these are too many.
 func (b *builder) namedExportsText(file string) (string, error) {
 	_, packages, err := b.collectExports(file, b.esExports)
 	var text strings.Builder
@@ -170,8 +171,9 @@ func (b *builder) rewriteCommonJSEntries(m metafile) error {
 
 // commonJSEntryText returns the text of the entry point for a CommonJS module. The text requires the file. It exports by name what Node.js
 // exports, and the value of the module as "module.exports". As the default it exports the value too, or the value's member "default" if
-// __esModule says that the module was compiled from an ES module. It also re-exports the other packages that the file re-exports. It adds
-// the exported names to the total b.exported. The only error is errTooMuchExported, after which the release has no modules.
+// __esModule says that the module was compiled from an ES module. It also re-exports the other packages that the file re-exports.
+// commonJSEntryText adds the bytes of the exported names and of these packages' specifiers to b.exported. The only error is
+// errTooMuchExported, after which the release has no modules.
 func (b *builder) commonJSEntryText(file string) (string, error) {
 	names, packages, err := b.collectExports(file, b.commonJSExports)
 	var text strings.Builder

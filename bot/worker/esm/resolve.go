@@ -205,7 +205,8 @@ func (r *release) applyBrowserField(file string) resolved {
 }
 
 // selectSubpaths returns the subpaths that the package exports as scripts, sorted, and how many more it exports. If it exports more than
-// MaxSubpaths, selectSubpaths leaves out those that only patterns match, and then those with the most segments until few enough are left.
+// MaxSubpaths, selectSubpaths leaves out those that only patterns match, and then those with the most segments until few enough are left. It
+// never leaves out all, so there may still be more than MaxSubpaths, all of one segment; the caller checks that.
 func (r *release) selectSubpaths() (selected []string, others int) {
 	selected = r.exportedSubpaths(true)
 	all := len(selected)
