@@ -388,8 +388,24 @@ func TestUpgradeKeepsTheFormat(t *testing.T) {
 // waitFor returns when something is so, and fails the test where it is not within two minutes.
 func waitFor(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	waitAtIntervals(t, what, func(time.Duration) time.Duration { return 10 * time.Millisecond }, is)
+}
+
+// waitForProcess is waitFor for what only another process can tell, which costs more than waiting.
+func waitForProcess(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	waitAtIntervals(t, what, processInterval, is)
+}
+
+// processInterval returns how long a test waits before it starts another process to look, after it has waited this long.
+func processInterval(waited time.Duration) time.Duration {
+	return min(max(waited/4, 10*time.Millisecond), 300*time.Millisecond)
+}
+
+func waitAtIntervals(t *testing.T, what string, interval func(waited time.Duration) time.Duration, is func() bool) {
+	t.Helper()
+	for start := time.Now(); !is(); time.Sleep(interval(time.Since(start))) {
+		if time.Since(start) > 2*time.Minute {
 			t.Fatalf("%s: not within two minutes", what)
 		}
 	}

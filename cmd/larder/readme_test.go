@@ -46,11 +46,11 @@ func TestReadme(t *testing.T) {
 	d.write("dist/mine.js", "var mine = 1\n")
 	d.write("index.html", `<script src="https://code.jquery.com/jquery-3.7.1.min.js"></script>`)
 	d.up("--releases", "2")
-	waitFor(t, "both releases in the API", func() bool {
+	waitForProcess(t, "both releases in the API", func() bool {
 		found, err := d.command("curl -fsS http://127.0.0.1:8080/libraries/jquery?fields=versions").Output()
 		return err == nil && bytes.Contains(found, []byte(`"3.7.1"`)) && bytes.Contains(found, []byte(`"4.0.0"`))
 	})
-	waitFor(t, "both releases in the signed log", func() bool {
+	waitForProcess(t, "both releases in the signed log", func() bool {
 		const files = "http://127.0.0.1:8080/ajax/libs/jquery/"
 		return d.command("larder verify "+files+"3.7.1/jquery.min.js "+files+"4.0.0/jquery.min.js").Run() == nil
 	})

@@ -132,7 +132,7 @@ func TestRunbook(t *testing.T) {
 			d.env = []string{"npm_config_registry=http://127.0.0.1:1/"}
 			d.up("--interval", "1s")
 			d.until(200, "1.0.0")
-			waitFor(d.T, "that the status tells", func() bool {
+			waitForProcess(d.T, "that the status tells", func() bool {
 				said, _ := d.command("larder status").CombinedOutput()
 				return bytes.Contains(said, []byte("can't be asked"))
 			})
@@ -186,7 +186,7 @@ func TestRunbook(t *testing.T) {
 			d.until(200, "1.0.0")
 			d.run(0, 0, "the log's key cannot be used", "cp /PATH/TO/COPY/log.key")
 			d.write("keys/log.key", string(key))
-			waitFor(d.T, "that it publishes again", func() bool {
+			waitForProcess(d.T, "that it publishes again", func() bool {
 				said, _ := d.command("larder doctor").CombinedOutput()
 				return !bytes.Contains(said, []byte("log.key"))
 			})
@@ -215,7 +215,7 @@ func TestRunbook(t *testing.T) {
 			d.run(0, 1, "a file of the catalogue is refused", "larder lint ")
 			d.write("catalogue/demo.json", string(text))
 			d.run(1, 0)
-			waitFor(d.T, "that the catalogue is read again", func() bool {
+			waitForProcess(d.T, "that the catalogue is read again", func() bool {
 				said, _ := d.command("larder doctor").CombinedOutput()
 				return !bytes.Contains(said, []byte("catalogue: "))
 			})
@@ -474,7 +474,7 @@ func (d *drill) end() {
 // waitForDoctor returns when larder doctor with these flags says this.
 func (d *drill) waitForDoctor(flags, says string) {
 	d.Helper()
-	waitFor(d.T, "that larder doctor says "+says, func() bool {
+	waitForProcess(d.T, "that larder doctor says "+says, func() bool {
 		said, _ := d.command("larder doctor " + flags).CombinedOutput()
 		return bytes.Contains(said, []byte(says))
 	})

@@ -340,8 +340,8 @@ func scriptRepairs(ts *testscript.TestScript, neg bool, args []string) {
 		return fix
 	}
 	fix := found()
-	for deadline := time.Now().Add(scriptTimeout); fix == "" && time.Now().Before(deadline); fix = found() {
-		time.Sleep(5 * time.Millisecond)
+	for start := time.Now(); fix == "" && time.Since(start) < scriptTimeout; fix = found() {
+		time.Sleep(processInterval(time.Since(start)))
 	}
 	runs := strings.Contains(fix, "larder up ")
 	if fix == "" {
@@ -366,7 +366,7 @@ func scriptRepairs(ts *testscript.TestScript, neg bool, args []string) {
 		err = cmd.Wait()
 	}
 	repaired := false
-	for deadline := time.Now().Add(scriptTimeout); err == nil && !repaired && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for start := time.Now(); err == nil && !repaired && time.Since(start) < scriptTimeout; time.Sleep(processInterval(time.Since(start))) {
 		_, starting := os.Stat(ready) // before, larder doctor would open the folder itself
 		repaired = (!runs || starting == nil) && found() == ""
 	}
