@@ -105,10 +105,11 @@ type remote struct {
 
 // Bounds of the time that a visitor waits until the node that may have called it says so: the interval between two reports to the
 // leader, so that clients who repeat their requests do not multiply those; how many there are at most, and how many if the leader does
-// not know the call, which may arrive there a moment later.
+// not know the call, which may arrive there a moment later. Shortly before the end of a minute the node that has called the visitor
+// waits for the next one, up to three seconds.
 const (
 	redeemInterval   = 150 * time.Millisecond
-	redeemRequests   = 12
+	redeemRequests   = 30
 	redeemIfNotKnown = 2
 )
 

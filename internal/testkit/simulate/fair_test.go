@@ -217,3 +217,31 @@ func TestOrderAcrossDataCentres(t *testing.T) {
 		}
 	}
 }
+
+// TestCalledVisitorsEnter has visitors take up to 29 s to come when they are called, also over the end of a minute: all enter, whatever the
+// limits allow by then to others, at one data centre and at three.
+func TestCalledVisitorsEnter(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		total, centres int
+		skew           time.Duration
+		rolling        bool
+	}{{total: 400, centres: 1}, {total: 2000, centres: 1}, {total: 400, centres: 3}, {total: 2000, centres: 3}, {total: 400, centres: 3, skew: 5 * time.Second}, {total: 2000, centres: 3, skew: 5 * time.Second}, {total: 2000, centres: 3, skew: 5 * time.Second, rolling: true}, {total: 2000, centres: 1, rolling: true}} {
+		o := experiment(queue.FIFO, Uniform)
+		o.DataCentres, o.Over, o.Visitors, o.Streams, o.Slow = c.centres, 10*time.Minute, 5000, 1, 0.5
+		o.Settings.TotalActiveUsers, o.Settings.Skew, o.Settings.RollingMinute = c.total, c.skew, c.rolling
+		called, missed := 0, 0
+		for _, v := range simulated(t, o).Visitors {
+			if v.Called > 0 {
+				called++
+			}
+			if v.Missed {
+				missed++
+			}
+		}
+		t.Logf("%+v: of %d visitors who were called %d did not enter", c, called, missed)
+		if missed > 0 || called < 3000 {
+			t.Errorf("of %d visitors who were called %d did not enter", called, missed)
+		}
+	}
+}

@@ -68,7 +68,7 @@ func hostile(seed uint64) Options {
 	if r.IntN(3) > 0 {
 		o.Loss, o.Repeat = 0.5*r.Float64(), 0.3*r.Float64()
 	}
-	o.Streams = float64(seed%4) / 3
+	o.Streams, o.Slow = float64(seed%4)/3, float64(seed%5)/8
 	for range r.IntN(4) {
 		from := between(10*time.Second, over+time.Minute)
 		o.Failures = append(o.Failures, Failure{FailureKind(r.IntN(5)), r.IntN(o.DataCentres), from, from + between(time.Second, 5*time.Minute)})

@@ -33,6 +33,8 @@ type Options struct {
 
 	// Streams is the part of visitors who hold event streams, so that they come when they are called. The others poll.
 	Streams float64
+	// Slow is the part of those who are called that take up to 29 s to come. The others come within about a second.
+	Slow float64
 
 	// DataCentres, and Workers in each of them; default 2 and 3, at most 100 and 100.
 	DataCentres, Workers int

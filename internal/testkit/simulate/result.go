@@ -41,6 +41,7 @@ type Visitor struct {
 	Arrived  time.Duration // by the ticket
 	Joined   time.Duration // the first request
 	Called   time.Duration // the last time; 0 without an event stream
+	Missed   bool          // had to wait at a request within 30 s after being called
 	Admitted time.Duration // the first time
 	In       bool          // whether there was an admission
 	CheckIns int           // that counted, before the first admission and after the session

@@ -496,6 +496,9 @@ func (r *run) enter(i int32, d queue.Decision) {
 // keepWaiting has the user with the number i wait, and schedules the next request, or the event stream of a user who holds one.
 func (r *run) keepWaiting(i int32, d queue.Decision) {
 	u := &r.users[i]
+	if u.Called > 0 && r.now < u.Called+queue.CallDuration {
+		u.Missed = true
+	}
 	if u.state != waiting {
 		if u.state == coming && r.Patience > 0 {
 			u.gives = r.now + time.Duration(r.rng.ExpFloat64()*float64(r.Patience))

@@ -49,7 +49,11 @@ func (r *run) deliverCalls() {
 			i, ok := r.streams[c.ID]
 			if u := &r.users[i]; ok && u.state == waiting && u.ticket.ID == c.ID {
 				u.Called = max(r.now, c.At.Sub(begin)-r.sites[k].offset)
-				r.events.push(event{u.Called + 100*time.Millisecond + time.Duration(r.rng.Int64N(int64(time.Second))), userVisits, i, 0})
+				comes := time.Second
+				if r.Slow > 0 && r.rng.Float64() < r.Slow {
+					comes = queue.CallDuration - time.Second
+				}
+				r.events.push(event{u.Called + 100*time.Millisecond + time.Duration(r.rng.Int64N(int64(comes))), userVisits, i, 0})
 			}
 		}
 	}

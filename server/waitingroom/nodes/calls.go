@@ -176,8 +176,8 @@ func (r *Redemptions) AddTo(now time.Time, q *Request) {
 }
 
 // Apply applies the leader's response a to the request q. The data centre d admits its called visitors who came to other nodes.
-// report says that there were such visitors: the caller must store the journal and then send the next report soon, which has
-// their sessions.
+// report says that it has decided about such visitors: the caller must store the journal and then send the next report soon, which
+// has their sessions.
 func (r *Redemptions) Apply(now time.Time, d *queue.DataCentre, q *Request, a *Response) (report bool) {
 	r.reported, r.sessions = r.reported+len(q.Called), r.sessions[len(q.Redeemed):]
 	for _, wanted := range r.wanted {
@@ -194,7 +194,10 @@ func (r *Redemptions) Apply(now time.Time, d *queue.DataCentre, q *Request, a *R
 		}
 	}
 	for _, t := range a.Redeem[:min(len(a.Redeem), MostRedeemed)] {
-		r.sessions = append(r.sessions, d.Redeem(now, t))
+		if session, ok := d.Redeem(now, t); ok { // otherwise the leader requests it again
+			r.sessions = append(r.sessions, session)
+			report = true
+		}
 	}
-	return len(a.Redeem) > 0
+	return report
 }

@@ -32,7 +32,7 @@ const (
 	sound      mutant = iota
 	alwaysSure        // a leader answers without having read that no other took its place
 	alone             // a new leader does not wait for the others
-	forgetful         // nodes do not tell what earlier leaders have granted
+	forgetful         // nodes do not report what earlier leaders have granted, and what they have charged to that
 )
 
 type model struct {

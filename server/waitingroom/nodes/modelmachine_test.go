@@ -80,8 +80,8 @@ func (m *machine) note() {
 		m.calls.AddCalled(m.clock.Now(), c.ID)
 		m.due = m.now
 		for _, v := range m.users {
-			if v.ticket.ID == c.ID && v.stream { // it comes, perhaps to another node
-				v.next, v.at = m.now+m.span(modelStep, 2*time.Second), m.rng.IntN(len(m.all))
+			if v.ticket.ID == c.ID && v.stream { // it comes, perhaps to another node, and perhaps in the next minute
+				v.next, v.at = m.now+m.span(modelStep, []time.Duration{2 * time.Second, queue.CallDuration}[m.rng.IntN(2)]), m.rng.IntN(len(m.all))
 			}
 		}
 	}
@@ -177,7 +177,7 @@ func (m *machine) ask() {
 		r := m.dc.Report(m.clock.Now())
 		m.dc.AddAccount(&r, m.first)
 		if m.mutant == forgetful {
-			r.Account.Grants = nil
+			r.Account.Grants, r.Minutes = nil, nil // the charges would say how many grants there are at least
 		}
 		m.note()
 		q.AddReport(modelRoom, r)

@@ -6,8 +6,11 @@ import (
 )
 
 // A slot that is free while visitors wait is reserved for the next of them at once: it is charged, and counts as active, from then
-// on. A visitor who holds an event stream is called and comes right away. Others come at their next check-in. A reservation does not
-// outlive the minutes that it is charged to; then its visitor is first in line again, for the slots of the next minute.
+// on. A visitor who holds an event stream is called and comes right away. Others come at their next check-in.
+//
+// A reservation may outlive its minute. It is charged to each minute in which its visitor may come, also to the next one, for which no
+// slots have been granted yet. The global object grants these first when that minute has begun, so the visitor can come then. The
+// charges for other minutes than that in which the visitor comes are taken back.
 
 const (
 	// CallDuration is how long a visitor who was called has to come.
@@ -18,8 +21,6 @@ const (
 	callGap     = 25 * time.Millisecond
 	// batchDuration is how long slots that become free belong to the same batch.
 	batchDuration = 2 * callsWithin
-	// shortestCall is the least time before the end of a minute in which a slot is reserved.
-	shortestCall = 10 * time.Second
 )
 
 // calls are the slots that are reserved.
@@ -40,14 +41,11 @@ type Call struct {
 }
 
 // reserveFreeSlots reserves all free slots for the visitors who are next in line, and calls those of them who hold an event
-// stream. It does nothing without a lease, if all visitors have to queue, or so shortly before the end of a minute that a
-// reservation would lapse at once. It works under the allocator Counter and the methods FIFO and Random only.
+// stream. It does nothing without a lease, or if all visitors have to queue. It works under the allocator Counter and the methods
+// FIFO and Random only.
 func (d *DataCentre) reserveFreeSlots() {
 	s := &d.settings
 	if d.ready+len(d.calls.returned) == 0 || s.QueueAll || s.Suspended || s.Allocator != Counter || s.Method != FIFO && s.Method != Random || !d.now.Before(d.leaseUntil) {
-		return
-	}
-	if s.endOfCharge(d.now).Sub(d.now) < shortestCall {
 		return
 	}
 	d.chargeReturned()
@@ -220,11 +218,6 @@ func (s *Settings) endOfCharge(at time.Time) time.Time {
 	return last.end().Add(-s.Skew)
 }
 
-// lapseTime returns when the reserved slot of row r lapses: when its visitor is given up, or when the charge ends.
-func (s *Settings) lapseTime(r *row) time.Time {
-	return earlier(time.Unix(0, r.gone), s.endOfCharge(time.Unix(0, r.accepted)))
-}
-
 // reserve takes the visitor of a waiting ticket out of line and reserves a slot for it, which is charged and counts as active
 // from now on. If the visitor holds an event stream, it adds a [Call] to those that TakeCalls returns.
 func (d *DataCentre) reserve(id TicketID) {
@@ -239,11 +232,10 @@ func (d *DataCentre) reserve(id TicketID) {
 		r.at, r.gone = r.accepted, at.Add(CallDuration).UnixNano()
 		d.calls.made = append(d.calls.made, Call{id, at})
 	}
-	r.gone = max(r.gone, r.accepted)
+	second := max(d.calls.turned, (max(r.gone, r.accepted)+int64(time.Second)-1)/int64(time.Second))
+	r.gone = second * int64(time.Second)
 	d.rows[id] = r
-	lapses := d.settings.lapseTime(&r)
-	d.charge(lapses)
-	second := max(d.calls.turned, lapses.Unix())
+	d.chargeReservation(&r)
 	d.calls.lapses[second] = append(d.calls.lapses[second], id)
 }
 
@@ -253,7 +245,7 @@ func (d *DataCentre) endLapsedReservations() {
 	any := false
 	for second := d.now.Unix(); d.calls.turned <= second; d.calls.turned++ {
 		for _, id := range d.calls.lapses[d.calls.turned] {
-			if r := d.rows[id]; r.kind == called && d.settings.lapseTime(&r).Unix() <= second {
+			if r := d.rows[id]; r.kind == called && r.gone/int64(time.Second) <= second {
 				d.endReservation(id, r)
 				any = true
 			}
@@ -265,23 +257,17 @@ func (d *DataCentre) endLapsedReservations() {
 	}
 }
 
-// endReservation takes back the reserved slot of a ticket, whose row is r. If the slot lapsed with its minute before the visitor
-// had to come, the visitor is in line again. A visitor who did not come in time is forgotten or, with an event stream, gets no
-// slot before the next contact.
+// endReservation takes back the reserved slot of a ticket, whose row is r and whose visitor did not come in time. The visitor is
+// forgotten or, with an event stream, gets no slot before the next contact.
 func (d *DataCentre) endReservation(id TicketID, r row) {
-	d.tickets.active--
 	d.refund(&r)
-	d.beyond = true
-	r.kind, r.accepted = waiting, 0
-	missed := r.gone/int64(time.Second) <= d.now.Unix()
-	if missed && !r.stream {
+	if !r.stream {
 		delete(d.rows, id)
 		return
 	}
-	if missed {
-		r.back, r.at = false, d.now.UnixNano()
-		r.gone = d.now.Add(d.settings.longestRefresh() + absence).UnixNano()
-	}
+	r.kind, r.accepted = waiting, 0
+	r.back, r.at = false, d.now.UnixNano()
+	r.gone = d.now.Add(d.settings.longestRefresh() + absence).UnixNano()
 	d.joinLine(id, r)
 }
 
@@ -375,30 +361,36 @@ func (s *Settings) passDeadline(admitted time.Time) time.Time {
 // Redeem admits the visitor of a waiting ticket for whom a slot is reserved here, because it has come to another data centre, and
 // returns the ticket with its session. It returns the ticket unchanged if it has no session, and no slot that is reserved for
 // long enough. It can be called again within the charged time, and returns the same session.
-func (d *DataCentre) Redeem(now time.Time, t Ticket) Ticket {
+//
+// ok is false if the visitor can be admitted only a moment later, when the next minute has begun and its slot was granted again: the
+// other data centre would have too little time before the end of this one.
+func (d *DataCentre) Redeem(now time.Time, t Ticket) (session Ticket, ok bool) {
 	d.advance(now)
 	r := d.rows[t.ID]
-	if !t.Waiting() || r.kind != active && (r.kind != called || d.settings.lapseTime(&r).Sub(d.now) < redeemMargin) {
-		return t
+	if !t.Waiting() || r.kind != active && (r.kind != called || time.Unix(0, r.gone).Sub(d.now) < redeemMargin) {
+		return t, true
 	}
 	if r.elsewhere && d.now.UnixNano() >= r.gone { // it would have to be charged again
-		return t
+		return t, true
+	}
+	if r.kind == called && (d.unused() < 0 || d.settings.endOfCharge(d.now).Sub(d.now) < redeemMargin) {
+		return t, false
 	}
 	decision := d.decide(now, t, false, false)
 	if decision.Outcome != Pass {
-		return t
+		return t, true
 	}
 	if r.kind == called || r.elsewhere {
 		deadline := d.settings.passDeadline(decision.Ticket.AcceptedAt)
 		if r.kind == called {
-			d.moveCharge(time.Unix(0, r.accepted), d.now, deadline)
+			d.moveSlices(d.now, deadline)
 		}
 		r = d.rows[t.ID]
 		r.elsewhere, r.gone = true, deadline.UnixNano()
 		d.rows[t.ID] = r
 		d.recordChange(t.ID)
 	}
-	return decision.Ticket
+	return decision.Ticket, true
 }
 
 // PassRedeemed passes a visitor with the session that the [DataCentre.Redeem] of another data centre has given to the ticket. ok

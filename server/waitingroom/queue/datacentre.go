@@ -182,6 +182,12 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision 
 	switch {
 	case r.kind == called && s.QueueAll:
 		return d.checkIn(t)
+	case r.kind == called && d.unused() < 0: // the minute has changed, and the slot must be granted again
+		if draw {
+			return Decision{Outcome: Draw, Ticket: t}
+		}
+		d.refund(&r)
+		return d.keepWaiting(t, r)
 	case !t.First() && r.kind != called:
 		r = d.returnToLine(&t, r)
 	}
@@ -238,7 +244,6 @@ func (d *DataCentre) passSession(t Ticket) Decision {
 		case waiting:
 			d.remove(&r)
 		case called:
-			d.tickets.active--
 			d.refund(&r)
 		}
 		r = row{kind: adopting, seq: d.seq + 1, counted: r.counted, accepted: t.AcceptedAt.UnixNano(), at: t.LastCheckIn.UnixNano()}
@@ -311,7 +316,7 @@ func (d *DataCentre) admit(t Ticket, r row) Decision {
 		d.remove(&r)
 	}
 	if r.kind == called { // the slot counts as active
-		d.moveCharge(time.Unix(0, r.accepted), d.settings.lapseTime(&r), d.now)
+		d.redeemCharge(&r)
 	} else {
 		d.charge(d.now)
 		d.tickets.active++
@@ -403,6 +408,8 @@ func (d *DataCentre) Revoke(now time.Time, id TicketID, everywhere bool) {
 		d.rows[id] = r
 		d.recordChange(id)
 		return
+	case r.kind == called:
+		d.refund(&r)
 	default:
 		d.tickets.active--
 	}
@@ -441,7 +448,7 @@ func (d *DataCentre) AddAccount(r *Report, first bool) {
 	a := &Account{First: first}
 	for _, c := range r.Minutes {
 		l := d.minutes[c.Minute]
-		a.Grants = append(a.Grants, Grant{c.Minute, max(l.granted, l.Charged)})
+		a.Grants = append(a.Grants, Grant{c.Minute, l.granted})
 	}
 	last := d.tickets.aged
 	for m := range d.tickets.ends {

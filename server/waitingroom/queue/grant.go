@@ -10,10 +10,14 @@ import (
 // wants, or a small part of those left in advance if that is more. Near the turn of a minute it gives grants for the neighboring
 // minute, too. anywhere is how many slots are left that any data centre may still draw.
 //
-// Every grant goes through grantMore, which keeps the limits.
+// Before all that, it grants the slots that are reserved at r since the minute before.
 func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
 	s := &g.settings
 	now := MinuteOf(g.now)
+	first, last := s.chargeableMinutes(r.At)
+	for m := first; m <= last; m++ {
+		g.grantReserved(r, m)
+	}
 	free := g.grantableIn(now)
 	if free == 0 {
 		return 0
@@ -40,7 +44,6 @@ func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
 		r.Granted[now] = all
 	}
 	// near the turn of a minute an admission is charged to two
-	first, last := s.chargeableMinutes(r.At)
 	for m := first; m <= last; m++ {
 		if m != now {
 			g.grantMore(r, m, min(r.Want, r.unspentGrants(now, s.Skew))-r.unspentGrants(m, s.Skew))
@@ -49,8 +52,32 @@ func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
 	return anywhere - drawn
 }
 
+// grantReserved grants r as much for minute m as r has charged to it for visitors whom it has called before, if the limit of new
+// users allows that. Bounds stay the same: these visitors count as active, and the charges are as many as the grants afterwards. r
+// must have sent its report when the minute may have begun, because earlier charges may be taken back without the visitors' leaving.
+func (g *Global) grantReserved(r *reporter, m Minute) {
+	all := r.Granted[m]
+	if n := min(r.Counts[m].Charged-all.Total, g.rateLeft(m)); n > 0 {
+		all.Total += n
+		r.Granted[m] = all
+	}
+}
+
+// rateLeft returns how many more admissions in minute m the limit of new users allows to be granted.
+func (g *Global) rateLeft(m Minute) int {
+	s := &g.settings
+	rate := s.NewUsersPerMinute
+	for _, r := range g.reporters {
+		rate -= r.Granted[m].Total
+		if s.RollingMinute {
+			rate -= r.recentGrants(m-1, later(g.now, m.Time()).Add(-time.Minute-2*s.Skew), s.Skew)
+		}
+	}
+	return rate
+}
+
 // grantMore raises the grant of r for minute m by n, or by less if the limits allow no more. It returns by how many. It is the
-// only place where Granted grows, so that these hold afterwards, if they held before or if it granted anything:
+// only place, beside grantReserved, where Granted grows, so that these hold afterwards, if they held before or if it granted anything:
 //
 //	Σ granted(minute) ≤ new users per minute
 //	Σ bound           ≤ total active users
@@ -65,16 +92,13 @@ func (g *Global) grantMore(r *reporter, m Minute, n int) int {
 	return n
 }
 
-// grantableIn returns how many more admissions may be granted for minute m, to all data centres together. It is 0 or more.
+// grantableIn returns how many more admissions may be granted for minute m, to all data centres together, beside those of reserved
+// slots. It is 0 or more.
 func (g *Global) grantableIn(m Minute) int {
-	s := &g.settings
-	total, rate := s.TotalActiveUsers, s.NewUsersPerMinute
+	total, rate := g.settings.TotalActiveUsers, g.rateLeft(m)
 	for _, r := range g.reporters {
-		total -= r.maxSessions(g.now, s.Skew)
-		rate -= r.Granted[m].Total
-		if s.RollingMinute {
-			rate -= r.recentGrants(m-1, later(g.now, m.Time()).Add(-time.Minute-2*s.Skew), s.Skew)
-		}
+		total -= r.maxSessions(g.now, g.settings.Skew)
+		rate -= r.reservedIn(m, g.settings.Skew)
 	}
 	return max(0, min(total, rate))
 }
@@ -219,12 +243,31 @@ type given struct {
 }
 
 // unspentGrants returns how many admissions r may still charge to minute m, by its last report. It is 0 if the report was sent
-// after the minute was over by all clocks.
+// after the minute was over by all clocks. Charges do not count in a report that was sent before the minute began by any clock: they
+// are for reservations, and are taken back if the visitors come in the minute before.
 func (r *reporter) unspentGrants(m Minute, skew time.Duration) int {
-	if !r.At.Before(m.end().Add(skew)) {
+	switch {
+	case !r.At.Before(m.end().Add(skew)):
 		return 0
+	case r.isBefore(m, skew):
+		return r.Granted[m].Total
 	}
 	return max(0, r.Granted[m].Total-r.Counts[m].Charged)
+}
+
+// isBefore reports whether the last report of r was sent before minute m began by any clock.
+func (r *reporter) isBefore(m Minute, skew time.Duration) bool {
+	return r.At.Before(m.Time().Add(-skew))
+}
+
+// reservedIn returns how many slots of minute m must be left for visitors whom r has called, or may call, before that minute: beyond
+// what is granted. By a report from before the minute, these are all that it charges to m, and the unspent grants of the minute before,
+// which it may have used for calls since.
+func (r *reporter) reservedIn(m Minute, skew time.Duration) int {
+	if r.isBefore(m, skew) {
+		return r.Counts[m].Charged + r.unspentGrants(m-1, skew)
+	}
+	return max(0, r.Counts[m].Charged-r.Granted[m].Total)
 }
 
 // recentGrants returns how many grants of minute m were charged later than after, or may still be charged. Charges are known to 5

@@ -105,6 +105,7 @@ func ContinueDataCentre(name string, head []byte, rows iter.Seq2[TicketID, []byt
 	if err := p.checkEnd(); err != nil {
 		return nil, err
 	}
+	d.dropReservations()
 	d.now = later(d.now, now) // its clock does not go back
 	absent := d.absent
 	d.tickets = newTickets(d.now)
@@ -124,6 +125,18 @@ func ContinueDataCentre(name string, head []byte, rows iter.Seq2[TicketID, []byt
 	d.expectReturns(absent, d.now.Add(s.longestRefresh()))
 	d.advance(d.now)
 	return d, nil
+}
+
+// dropReservations ends the reservations of an earlier process, of which the journal has the charges only. Those of minutes that had
+// not begun are taken back. All others count as granted: this data centre will not use them.
+func (d *DataCentre) dropReservations() {
+	_, last := d.settings.chargeableMinutes(d.now)
+	for m, l := range d.minutes {
+		if m > last {
+			l.Charged, l.Slices = 0, [slices60]int{}
+		}
+		l.granted = l.Charged
+	}
 }
 
 // restoreRow adds the row r of the journal, of a session or of a ticket whose session is over. Any other kind makes p fail.

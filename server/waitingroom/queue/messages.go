@@ -51,7 +51,9 @@ type Account struct {
 // MinuteCounts are one minute's counts of one data centre, by its own clock.
 type MinuteCounts struct {
 	Minute Minute
-	// Charged is how much of the minute's grants is used up. One admission near the
+	// Charged is how much of the minute's grants is used up. It can be more than them:
+	// slots that are reserved before the minute for visitors who may come in it are
+	// charged at once, and granted when it has begun. One admission near the
 	// turn of a minute, which another clock may see in the other minute, is charged to
 	// both.
 	Charged int

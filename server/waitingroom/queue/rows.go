@@ -32,7 +32,7 @@ type row struct {
 	seq       uint64 // of adopting: the first report that counts it
 	accepted  int64  // of active: when it was admitted, in nanoseconds; of called: when the slot was reserved
 	at        int64  // of active: the last renewal; of waiting and called: when the next check-in counts
-	gone      int64  // of waiting and called: when it stops counting unless it checks in; of active elsewhere: until when its charge lets it enter
+	gone      int64  // of waiting and called: when it stops counting unless it checks in, of called a whole second; of active elsewhere: until when its charge lets it enter
 }
 
 // tickets is what a data centre knows about the tickets that came to it. Its size is
@@ -215,40 +215,69 @@ func (s *Settings) chargeableMinutes(now time.Time) (first, last Minute) {
 	return MinuteOf(now.Add(-s.Skew)), MinuteOf(now.Add(s.Skew))
 }
 
-// charge takes a slot from the grants of each chargeable minute. used is when the visitor enters: now or, for a reserved slot,
+// charge takes a slot from the grants of each chargeable minute. used is when the visitor enters: now or, for another data centre,
 // the latest possible time.
 func (d *DataCentre) charge(used time.Time) {
 	first, last := d.settings.chargeableMinutes(d.now)
-	for m := first; m <= last; m++ {
-		l := d.ledgerOf(m)
-		l.Charged++
-		l.Slices[sliceOf(m, used)]++
-	}
+	d.addCharges(first, last, 1)
+	d.addSlices(first, last, used, 1)
 }
 
-// moveCharge moves a charge between the parts of its minutes, after a reserved slot is used. The slot was charged at the time
-// charged for an admission at from at the latest. It is used at to at the latest. The number of charges stays the same.
-func (d *DataCentre) moveCharge(charged, from, to time.Time) {
-	first, last := d.settings.chargeableMinutes(charged)
-	for m := first; m <= last; m++ {
-		l := d.ledgerOf(m)
-		l.Slices[sliceOf(m, from)]--
-		l.Slices[sliceOf(m, to)]++
-	}
+// chargeReservation takes a slot for the reservation of row r from the grants of each chargeable minute, and charges it to the later
+// minutes in which its visitor may come, which have no grants yet. It counts as used at the latest possible time.
+func (d *DataCentre) chargeReservation(r *row) {
+	first, _ := d.settings.chargeableMinutes(time.Unix(0, r.accepted))
+	end := time.Unix(0, r.gone)
+	from, last := d.settings.chargeableMinutes(end)
+	d.addCharges(first, last, 1)
+	d.addSlices(from, last, end, 1)
 }
 
-// refund takes back the charge for the reserved slot of row r, which was not used, in those of its minutes that are not over.
+// redeemCharge leaves of the charges for the reservation of row r, whose visitor enters now, those of the chargeable minutes.
+func (d *DataCentre) redeemCharge(r *row) {
+	first, last := d.settings.chargeableMinutes(d.now)
+	end := time.Unix(0, r.gone)
+	from, latest := d.settings.chargeableMinutes(end)
+	d.addCharges(last+1, latest, -1)
+	d.addSlices(from, latest, end, -1)
+	d.addSlices(first, last, d.now, 1)
+}
+
+// refund takes back the reserved slot of row r, which was not used: the visitor does not count as active any more, and the charges
+// of the minutes that are not over are free again. The caller changes or deletes the row.
 func (d *DataCentre) refund(r *row) {
-	first, last := d.settings.chargeableMinutes(time.Unix(0, r.accepted))
+	first, _ := d.settings.chargeableMinutes(time.Unix(0, r.accepted))
+	end := time.Unix(0, r.gone)
+	from, last := d.settings.chargeableMinutes(end)
+	d.tickets.active--
+	d.beyond = true
+	d.addCharges(max(first, MinuteOf(d.now.Add(-d.settings.Skew))), last, -1)
+	d.addSlices(from, last, end, -1)
+}
+
+// addCharges adds n charges to each of some minutes.
+func (d *DataCentre) addCharges(first, last Minute, n int) {
 	for m := first; m <= last; m++ {
-		if l := d.minutes[m]; l != nil && m >= MinuteOf(d.now.Add(-d.settings.Skew)) {
-			l.Charged--
-			l.Slices[sliceOf(m, d.settings.lapseTime(r))]--
-		}
+		d.ledgerOf(m).Charged += n
 	}
 }
 
-// unused returns how many more visitors the grants allow to be admitted now. It may be negative.
+// addSlices adds n to the part of each of some minutes in which a slot is used: at a time, or the part nearest to that.
+func (d *DataCentre) addSlices(first, last Minute, used time.Time, n int) {
+	for m := first; m <= last; m++ {
+		d.ledgerOf(m).Slices[sliceOf(m, used)] += n
+	}
+}
+
+// moveSlices moves the charge of an admission at a time between the parts of its minutes: it is used at the time to at the latest.
+func (d *DataCentre) moveSlices(admitted, to time.Time) {
+	first, last := d.settings.chargeableMinutes(admitted)
+	d.addSlices(first, last, admitted, -1)
+	d.addSlices(first, last, to, 1)
+}
+
+// unused returns how many more visitors the grants allow to be admitted now. It is negative while slots that are reserved since the
+// minute before have not been granted again.
 func (d *DataCentre) unused() int {
 	first, last := d.settings.chargeableMinutes(d.now)
 	least := MaxUsers

@@ -60,6 +60,14 @@
 // stays at most TotalActiveUsers. Between grants no bound grows except by sessions that
 // have moved, which the next paragraph is about. So the limit holds at all times.
 //
+// Reservations. A slot that is reserved at c for a visitor who may come until e is charged to every minute that [c-Skew, e+Skew]
+// touches, and its visitor counts as active. The charges to minutes that have not begun by any clock exceed granted(m) at first, and are
+// taken back if the visitor comes in an earlier minute, which does not change active(s). So bound ignores the charges in reports
+// that were sent before m began by any clock. Afterwards [Global] raises granted(m) to charged(m) before it grants anything else for m,
+// which raises no bound. The visitor comes in only while granted(m) is at least charged(m) for each minute that an admission is charged to.
+// Before that report, grants to others leave room for the charges to m, and for all grants of the minute before that may have been used for
+// other reservations since; so each minute starts with the outstanding reservations already counted.
+//
 // Moved sessions. A ticket names the end of its session, E. The data centre that wrote E
 // counts the session until its clock shows E+Skew; at that time no clock shows less than
 // E, so the ticket passes nowhere. A renewal is written only by a data centre that counts
@@ -102,7 +110,7 @@
 //     Lease + SessionDuration + a minute + 2·Skew after the last answer to it;
 //   - slots that are reserved for visitors who have yet to come: a visitor with an event stream is called within 5 s, and
 //     has 30 s to come; another one comes at the next check-in, at most one refresh interval later. A slot whose visitor
-//     does not come goes to the next one in the same minute, or back with the first report after it.
+//     does not come goes to the next one.
 //
 // Where all data centres can be reached and more visitors wait than there are slots, a
 // slot is therefore in use again within

@@ -64,7 +64,7 @@ func (w *Worker) Visit(now time.Time, t Ticket) Decision {
 	switch {
 	case s.Method == Reject:
 		return Decision{Outcome: Refuse, Ticket: t}
-	case !t.First() && w.now.Before(t.nextCheckIn()) && s.Method != Passthrough:
+	case !t.First() && !t.Stream && w.now.Before(t.nextCheckIn()) && s.Method != Passthrough: // a visitor with an event stream may be called
 		return Decision{Outcome: Wait, Ticket: t, Estimate: w.estimate(&t)}
 	case s.Allocator == Counter:
 		return Decision{Outcome: Ask, Ticket: t}
