@@ -22,22 +22,22 @@ type crowd struct {
 }
 
 // TestClusterRooms has three nodes share rooms, with visitors who go from node to node, and kills and pauses the one that
-// writes: no more users reach the site behind than the limits say, and new ones come in again in time. A session that
-// the site ends is over on all nodes; with LARDER_TEST_WHOLE, which `make rooms` sets, within five seconds.
+// writes: no more users reach the site behind than the limits say, and new ones come in again in time. Visitors with event streams are called
+// in the order of their arrival, by one node and by three. A session that the site ends is over on all nodes; with LARDER_TEST_WHOLE, which `make rooms` sets, within five seconds.
 func TestClusterRooms(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes, and waits until one takes the place of another")
 	}
 	t.Parallel()
-	rounds, whole := 2, testVariable("WHOLE") != ""
+	rounds, ordered, whole := 2, 120, testVariable("WHOLE") != ""
 	if whole {
-		rounds = 20
+		rounds, ordered = 20, 600
 	}
 	site := &shopping.Site{}
 	upstream := httptest.NewServer(site)
 	defer upstream.Close()
 	c := newCrew(t)
-	c.write("rooms.yaml", shopping.Rooms(upstream.URL))
+	c.write("rooms.yaml", shopping.Rooms(upstream.URL)+shopping.OrderRooms(upstream.URL, ordered))
 	c.write("bucket/room/notes.txt", "no node wrote this")
 	one := c.machine("one", nil)
 	one.start()
@@ -62,6 +62,8 @@ func TestClusterRooms(t *testing.T) {
 	}
 	var redeemed sync.WaitGroup
 	redeemed.Go(func() { crowd.redeem(len(all)) })
+	redeemed.Go(func() { crowd.order("/order", ordered, 0, 1, 2) })
+	redeemed.Go(func() { crowd.order("/alone", ordered, 0) })
 	// Not within one minute of the site's clock: those who came at its end fill the room in the next.
 	crowd.eventually("as many have come to the shop as may in a minute", func() bool {
 		n, _, _ := site.Most()
@@ -129,6 +131,14 @@ func (c *crowd) writer(all []*machine) (i int) {
 		return false
 	})
 	return i
+}
+
+// order has visitors hold event streams at nodes: they are called in the order of their arrival.
+func (c *crowd) order(path string, rate int, nodes ...int) {
+	const enough = 0.99
+	if got := c.Order(path, rate, enough, nodes...); got < enough {
+		c.Errorf("%s at %d nodes: the rank correlation of arrival with being called is %.4f, want %.2f", path, len(nodes), got, enough)
+	}
 }
 
 // redeem has a visitor wait with an event stream at each node, and come to another one when that calls it: it enters at once. Where

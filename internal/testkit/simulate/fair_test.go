@@ -1,48 +1,14 @@
 package simulate
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/testkit/shopping"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
-
-// ranks returns the rank of each value; equal values share the mean of theirs.
-func ranks(values []time.Duration) []float64 {
-	order := make([]int, len(values))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(values[a], values[b]) })
-	ranks := make([]float64, len(values))
-	for i := 0; i < len(order); {
-		j := i
-		for j < len(order) && values[order[j]] == values[order[i]] {
-			j++
-		}
-		for _, k := range order[i:j] {
-			ranks[k] = float64(i+j-1) / 2
-		}
-		i = j
-	}
-	return ranks
-}
-
-// spearman is the rank correlation of two lists.
-func spearman(a, b []time.Duration) float64 {
-	x, y := ranks(a), ranks(b)
-	mean := float64(len(x)-1) / 2
-	var xy, xx, yy float64
-	for i := range x {
-		xy += (x[i] - mean) * (y[i] - mean)
-		xx += (x[i] - mean) * (x[i] - mean)
-		yy += (y[i] - mean) * (y[i] - mean)
-	}
-	return xy / math.Sqrt(xx*yy)
-}
 
 // correlations returns the mean and the least rank correlation, over the minutes of arrival, of arrival with another time of some of
 // the visitors.
@@ -58,7 +24,7 @@ func correlations(res *Result, of func(v *Visitor) (at time.Duration, ok bool)) 
 	}
 	least = 1
 	for _, lists := range byMinute {
-		c := spearman(lists[0], lists[1])
+		c := shopping.RankCorrelation(lists[0], lists[1])
 		mean, least = mean+c/float64(len(byMinute)), min(least, c)
 	}
 	return mean, least
