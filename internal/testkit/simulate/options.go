@@ -46,6 +46,9 @@ type Options struct {
 	// Clocks is how far the clocks differ; default Settings.Skew. Beyond that the limits
 	// need not hold.
 	Clocks time.Duration
+	// Follow has data centres go by the clock of the global object, as the nodes of a cluster do. Then Clocks are wall clocks, which are
+	// used for nothing else. Messages must take less than a second.
+	Follow bool
 	// Failures happen during the run.
 	Failures []Failure
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
@@ -67,10 +68,10 @@ type session struct {
 
 // A site is one data centre.
 type site struct {
-	name     string
-	dc       *queue.DataCentre
-	workers  []*queue.Worker
-	offset   time.Duration // of its clock
+	name    string
+	dc      *queue.DataCentre
+	workers []*queue.Worker
+	siteClock
 	down     bool
 	cut      bool
 	life     int32
@@ -86,7 +87,9 @@ type site struct {
 type message struct {
 	report queue.Report
 	state  queue.State
-	copies int // still under way
+	sent   *nodes.SentRequest // with Follow: the request that state is the response to,
+	at     time.Time          // and when that was made
+	copies int                // still under way
 }
 
 // Run simulates a waiting room until all visitors have come and gone, or o.Longest of virtual time is over. It returns an error
@@ -133,14 +136,12 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 // clockAt returns the present virtual time by a clock that differs by offset from that of the global object.
 func (r *run) clockAt(offset time.Duration) time.Time { return begin.Add(r.now + offset) }
 
-// clock returns the present virtual time by the data centre's own clock.
-func (s *site) clock(r *run) time.Time { return r.clockAt(s.offset) }
-
 // startSite starts the data centre with the number i with workers and no memory or, with again, from its journal. It schedules
 // their reports.
 func (r *run) startSite(i int, again bool) {
 	s := &r.sites[i]
 	s.life++
+	r.startClock(s)
 	if !again {
 		s.dc = queue.NewDataCentre(s.name, int64(s.life), r.Settings, r.Seed, s.clock(r))
 		if slices.ContainsFunc(r.Failures, func(f Failure) bool { return f.Kind == Killed && f.DataCentre == i }) {
@@ -214,11 +215,11 @@ func (r *run) handle(e event) {
 		s.reported, s.due = s.clock(r), 0
 		r.scheduleReport(e.a)
 	case reportArrives:
-		st := r.global.Receive(r.clockAt(0), r.takeMessage(e.a).report)
-		r.sendMessage(int(e.b), message{state: st}, stateArrives)
+		m := r.takeMessage(e.a)
+		r.sendMessage(int(e.b), message{state: r.global.Receive(r.clockAt(0), m.report), sent: m.sent, at: r.clockAt(0)}, stateArrives)
 	case stateArrives:
 		s, m := &r.sites[e.b], r.takeMessage(e.a)
-		if s.down {
+		if s.down || !s.accept(&m) {
 			return
 		}
 		s.dc.Apply(s.clock(r), m.state)
@@ -280,10 +281,14 @@ func (r *run) scheduleReport(i int32) {
 // sendReport sends a report of the data centre with the number i to the global object, and returns the report's sequence number.
 func (r *run) sendReport(i int32) (seq uint64) {
 	s := &r.sites[i]
-	report := s.dc.Report(s.clock(r))
+	m := message{}
+	if s.member != nil {
+		m.sent = s.member.NewRequest()
+	}
+	m.report = s.dc.Report(s.clock(r))
 	s.saveJournal()
-	r.sendMessage(int(i), message{report: report}, reportArrives)
-	return report.Seq
+	r.sendMessage(int(i), m, reportArrives)
+	return m.report.Seq
 }
 
 // startDraw sends a report of the data centre with the number i to the global object to get slots for the users who wait for

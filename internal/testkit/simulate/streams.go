@@ -48,7 +48,7 @@ func (r *run) deliverCalls() {
 		for _, c := range r.sites[k].dc.TakeCalls() {
 			i, ok := r.streams[c.ID]
 			if u := &r.users[i]; ok && u.state == waiting && u.ticket.ID == c.ID {
-				u.Called = max(r.now, c.At.Sub(begin)-r.sites[k].offset)
+				u.Called = r.now + max(0, c.At.Sub(r.sites[k].clock(r)))
 				comes := time.Second
 				if r.Slow > 0 && r.rng.Float64() < r.Slow {
 					comes = queue.CallDuration - time.Second
