@@ -46,6 +46,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if port, err := strconv.Atoi(os.Getenv(streamClientVariable)); err == nil {
+		if err := holdStreams(port); err != nil {
+			fmt.Println("error", err)
+			os.Exit(1)
+		}
+		return
+	}
 	os.Exit(m.Run())
 }
 

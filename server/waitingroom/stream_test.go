@@ -3,9 +3,7 @@ package waitingroom
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -306,11 +304,11 @@ func BenchmarkStreams(b *testing.B) {
 	for _, n := range []int{10_000, 100_000} {
 		b.Run(fmt.Sprintf("memory/%d", n), func(b *testing.B) { benchmarkStreams(b, n, serveInMemory) })
 		b.Run(fmt.Sprintf("connections/%d", n), func(b *testing.B) {
-			limit := openFiles(b, uint64(2*n+1000))
+			limit := openFiles(b, uint64(n+1000))
 			if limit < 3000 {
 				b.Skipf("only %d open files are allowed", limit)
 			}
-			benchmarkStreams(b, min(n, int(limit-1000)/2), serveOverConnections)
+			benchmarkStreams(b, min(n, int(limit-1000)), serveOverConnections)
 		})
 	}
 }
@@ -361,51 +359,6 @@ func serveInMemory(b testing.TB, handler http.Handler, cookies []string, placed 
 		running.Go(func() { handler.ServeHTTP(&streamWriter{header: http.Header{}, placed: placed}, req) })
 	}
 	return func() { cancel(); running.Wait() }
-}
-
-// serveOverConnections serves the streams over loopback. The clients are sockets that read nothing, so they cost the process nothing.
-func serveOverConnections(b testing.TB, handler http.Handler, cookies []string, placed func()) func() {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		handler.ServeHTTP(&placeCounter{w, placed}, r)
-	}))
-	port := server.Listener.Addr().(*net.TCPAddr).Port
-	var clients []int
-	for i, cookie := range cookies {
-		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
-		if err != nil {
-			b.Fatal(err)
-		}
-		clients = append(clients, fd)
-		from := syscall.SockaddrInet4{Addr: [4]byte{127, 0, 1, byte(1 + i/20_000)}} // an address has about 28,000 ports
-		err = errors.Join(syscall.Bind(fd, &from), syscall.Connect(fd, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}))
-		if err == nil {
-			_, err = syscall.Write(fd, fmt.Appendf(nil, "GET / HTTP/1.1\r\nHost: shop\r\nAccept: text/event-stream\r\nCookie: %s\r\n\r\n", cookie))
-		}
-		if err != nil {
-			b.Fatal(err)
-		}
-	}
-	return func() {
-		for _, fd := range clients {
-			_ = syscall.Close(fd)
-		}
-		server.Close()
-	}
-}
-
-// A placeCounter counts the places that are written to a client.
-type placeCounter struct {
-	http.ResponseWriter
-	placed func()
-}
-
-func (w *placeCounter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-func (w *placeCounter) Write(text []byte) (int, error) {
-	n, err := w.ResponseWriter.Write(text)
-	if strings.HasPrefix(string(text), "event: place") {
-		w.placed()
-	}
-	return n, err
 }
 
 // benchmarkStreams has n users wait, all but ten with event streams.
