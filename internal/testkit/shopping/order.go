@@ -22,7 +22,7 @@ const (
 	// apart is the time between two visitors of Order.
 	apart = 40 * time.Millisecond
 	// orderTries is how often Order measures at most. On a machine that does much else, calls come late.
-	orderTries = 3
+	orderTries = 5
 )
 
 // Order has as many visitors as one of the [OrderRooms] admits in a minute come one after the other to nodes in turn, when the room is full
@@ -66,7 +66,7 @@ func (c *Crowd) arrive(path string, rate int, nodes []int) (arrived, called []ti
 			for n := 0; n < 5 && !in; n++ { // a stream ends after two minutes
 				if c.AwaitCall(node, client, path) {
 					called[i] = time.Since(start)
-					return
+					in, _ = c.Visit(node, client, "", path) // else the slot would be free again in this minute
 				}
 			}
 		})
