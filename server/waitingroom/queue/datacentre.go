@@ -179,16 +179,10 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision 
 		// A ticket that is not remembered could be sent twice, so it has no chance.
 		return d.checkIn(t)
 	}
-	switch {
-	case r.kind == called && s.QueueAll:
-		return d.checkIn(t)
-	case r.kind == called && d.unused() < 0: // the minute has changed, and the slot must be granted again
-		if draw {
-			return Decision{Outcome: Draw, Ticket: t}
-		}
-		d.refund(&r)
-		return d.keepWaiting(t, r)
-	case !t.First() && r.kind != called:
+	if r.kind == called {
+		return d.decideCalled(t, r, draw)
+	}
+	if !t.First() {
 		r = d.returnToLine(&t, r)
 	}
 	if r.kind == called || t.First() && d.mayAdmitAtOnce() {
@@ -201,6 +195,22 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision 
 	if guest {
 		return Decision{Outcome: Refuse, Ticket: t}
 	}
+	return d.keepWaiting(t, r)
+}
+
+// decideCalled decides about a visitor for whom a slot is reserved, by the ticket and its row r: it enters, unless all visitors have to
+// queue. If the minute has changed and the slot was not granted again, the outcome is Draw or, without draw, the visitor is in line
+// again.
+func (d *DataCentre) decideCalled(t Ticket, r row, draw bool) Decision {
+	switch {
+	case d.settings.QueueAll:
+		return d.checkIn(t)
+	case d.unused() >= 0:
+		return d.admit(t, r)
+	case draw:
+		return Decision{Outcome: Draw, Ticket: t}
+	}
+	d.refund(&r)
 	return d.keepWaiting(t, r)
 }
 
