@@ -240,6 +240,7 @@ rooms: ## waiting rooms: CRASHES kills under load, attackers for an hour of the 
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^TestMillion$$' ./internal/testkit/simulate
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^TestModel$$' ./server/waitingroom/nodes
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 3h -v -run '^TestClusterRooms$$' ./cmd/larder
+	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 1h -v -run '^TestClusterAutoLimit$$' ./cmd/larder
 	LARDER_TEST_WHOLE=1 $(GO) test -C tools/versitygw -count 1 -timeout 1h -v -run '^TestRoomPartitions$$' .
 
 # A change that makes a loop endless is found when it has taken as long as 20 runs of the tests.
