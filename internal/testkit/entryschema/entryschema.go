@@ -1,4 +1,7 @@
-package testkit
+// Package entryschema checks entries of a log, and the manifests and erasures that they name, against docs/log-entry.schema.json.
+// It is apart from package testkit because the library compiles the schemas of all drafts before main, also in each process that a
+// test starts from its own program.
+package entryschema
 
 import (
 	"bytes"
@@ -16,9 +19,9 @@ import (
 
 // The parts of the schema.
 const (
-	EntrySchema    = ""
-	ManifestSchema = "#/$defs/manifest"
-	ErasureSchema  = "#/$defs/erasure"
+	Entry    = ""
+	Manifest = "#/$defs/manifest"
+	Erasure  = "#/$defs/erasure"
 )
 
 var compiler = sync.OnceValues(func() (*jsonschema.Compiler, error) {
@@ -66,8 +69,8 @@ func Schema(tb testing.TB, part string) *jsonschema.Schema {
 	return schema
 }
 
-// ValidateEntry returns what is wrong with a document.
-func ValidateEntry(tb testing.TB, part string, document []byte) error {
+// Validate returns what is wrong with a document.
+func Validate(tb testing.TB, part string, document []byte) error {
 	tb.Helper()
 	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(document))
 	if err != nil {
@@ -87,10 +90,10 @@ func CheckEntries(tb testing.TB, store *kvstore.Store) map[logs.Kind]int {
 			tb.Fatal(err)
 		}
 		kinds[e.Kind]++
-		if err := ValidateEntry(tb, EntrySchema, e.Raw); err != nil {
+		if err := Validate(tb, Entry, e.Raw); err != nil {
 			tb.Errorf("entry %d, %s: %v", e.Index, e.Raw, err)
 		}
-		for part, h := range map[string]kvstore.Hash{ManifestSchema: e.Manifest, ErasureSchema: e.Erasure} {
+		for part, h := range map[string]kvstore.Hash{Manifest: e.Manifest, Erasure: e.Erasure} {
 			if h == (kvstore.Hash{}) {
 				continue
 			}
@@ -99,7 +102,7 @@ func CheckEntries(tb testing.TB, store *kvstore.Store) map[logs.Kind]int {
 				tb.Errorf("entry %d: %v", e.Index, err)
 				continue
 			}
-			if err := ValidateEntry(tb, part, data); err != nil {
+			if err := Validate(tb, part, data); err != nil {
 				tb.Errorf("entry %d names %s: %v", e.Index, data, err)
 			}
 		}
