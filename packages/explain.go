@@ -9,6 +9,9 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
+
 	"github.com/larder-cdn/larder/internal/text"
 )
 
@@ -52,56 +55,70 @@ func explainSyntax(data []byte, err error) (offset int, message string) {
 	}
 }
 
-// addViolation adds the problems of a violation of the schema.
-func (c *check) addViolation(v violation) {
+// schemaErrors adds a problem for each error that the schema library found.
+func (c *check) schemaErrors(err *jsonschema.ValidationError) {
+	if len(err.Causes) > 0 {
+		for _, cause := range err.Causes {
+			c.schemaErrors(cause)
+		}
+		return
+	}
 	c.failed = true
 	if c.isFull() {
 		return // before the work of writing a message
 	}
-	at, s, n := v.location, v.schema, c.root.find(v.location...)
-	switch v.keyword {
-	case "required":
-		for _, name := range v.names {
+	at, s := err.InstanceLocation, schemaAt(err.InstanceLocation)
+	if s == nil {
+		s = &jsonschema.Schema{}
+	}
+	n := c.root.find(at...)
+	switch k := err.ErrorKind.(type) {
+	case *kind.Required:
+		for _, name := range k.Missing {
 			location := append(slices.Clone(at), name)
 			c.add(Error, "required", n.at, location, describeMissing(formatLocation(location), schemaAt(location)))
 		}
-	case "additionalProperties":
-		for _, name := range v.names {
+	case *kind.AdditionalProperties:
+		slices.Sort(k.Properties)
+		for _, name := range k.Properties {
 			if c.isFull() {
 				continue
 			}
 			location := append(slices.Clone(at), name)
 			c.add(Error, "unknown-property", n.find(name).keyAt, location, describeUnknown(name, at, s))
 		}
-	case "type":
+	case *kind.Type:
 		c.add(Error, "type", n.at, at, fmt.Sprintf("%s is %s; it has to be %s%s",
-			describeLocation(at), nameType(typeOf(v.value)), nameType(strings.Join(s.Type, " or ")), exampleOf(s)))
-	case "minLength":
+			describeLocation(at), nameType(k.Got), nameType(strings.Join(k.Want, " or ")), exampleOf(s)))
+	case *kind.MinLength:
 		c.add(Error, "empty", n.at, at, fmt.Sprintf("%s is empty; fill it in%s", describeLocation(at), exampleOf(s)))
-	case "minItems":
+	case *kind.MinItems:
 		c.add(Error, "empty", n.at, at, fmt.Sprintf("%s has no entries; add at least one%s", describeLocation(at), exampleOf(s)))
-	case "uniqueItems":
-		first, second := v.repeated[0], v.repeated[1]
+	case *kind.UniqueItems:
+		first, second := k.Duplicates[0], k.Duplicates[1]
 		location := append(slices.Clone(at), strconv.Itoa(second))
 		value := n.find(strconv.Itoa(first))
 		c.add(Error, "repeated", n.find(strconv.Itoa(second)).at, location, fmt.Sprintf("%s holds %s twice; remove one of them",
 			describeLocation(at), shorten(string(c.data[value.at:value.end]))))
-	case "pattern":
+	case *kind.Pattern:
+		// A pattern's $comment says in words what the pattern allows.
 		c.add(Error, "value", n.at, at, fmt.Sprintf("%s is %s, which cannot be used; %s",
-			describeLocation(at), quote(v.value.(string)), s.Comment))
-	case "enum":
-		got := v.value.(string)
+			describeLocation(at), quote(k.Got), s.Comment))
+	case *kind.Enum:
+		allowed := make([]string, len(k.Want))
+		for i, want := range k.Want {
+			allowed[i] = fmt.Sprint(want)
+		}
+		got := fmt.Sprint(k.Got)
 		c.add(Error, "value", n.at, at, fmt.Sprintf("%s is %s; it has to be %s%s",
-			describeLocation(at), quote(got), joinWithOr(s.Enum), didYouMean(got, s.Enum)))
-	case "maxLength":
-		c.add(Error, "schema", n.at, at, fmt.Sprintf("%s is too long; it may have at most %d characters", describeLocation(at), *s.MaxLength))
-	case "maxItems":
-		c.add(Error, "schema", n.at, at, fmt.Sprintf("%s has too many entries; it may have at most %d", describeLocation(at), *s.MaxItems))
+			describeLocation(at), quote(got), joinWithOr(allowed), didYouMean(got, allowed)))
+	default:
+		c.add(Error, "schema", n.at, at, fmt.Sprintf("%s breaks a rule of the schema: %s", describeLocation(at), err.Error()))
 	}
 }
 
 // describeMissing returns the message that a required property is missing, with an example.
-func describeMissing(name string, s *schema) string {
+func describeMissing(name string, s *jsonschema.Schema) string {
 	message := fmt.Sprintf("%q is missing; add it", name)
 	if s != nil && len(s.Examples) > 0 {
 		last := name[strings.LastIndexByte(name, '.')+1:]
@@ -111,7 +128,7 @@ func describeMissing(name string, s *schema) string {
 }
 
 // describeUnknown returns the message that an object must not have a property, with the one that was probably meant.
-func describeUnknown(name string, at []string, s *schema) string {
+func describeUnknown(name string, at []string, s *jsonschema.Schema) string {
 	message := quote(name) + " is not a property"
 	if len(at) == 0 {
 		message += " of a package"
@@ -151,7 +168,7 @@ func nameType(jsonType string) string {
 }
 
 // exampleOf returns an example of a value that the schema accepts, "" if the schema has none.
-func exampleOf(s *schema) string {
+func exampleOf(s *jsonschema.Schema) string {
 	if len(s.Examples) == 0 {
 		return ""
 	}

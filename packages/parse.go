@@ -3,6 +3,7 @@ package packages
 import (
 	"bytes"
 	"cmp"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,8 +12,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/larder-cdn/larder/packages/glob"
 )
@@ -131,12 +135,13 @@ func (c *check) parse() *Package {
 		c.add(Error, "repeated", duplicate.keyAt, location,
 			quote(duplicate.key)+" appears twice in the same object; remove one of them")
 	})
-	valid := true
-	compiledSchema().validate(nil, document, func(v violation) {
-		valid = false
-		c.addViolation(v)
-	})
-	if !valid {
+	if err := compiledSchema().Validate(document); err != nil {
+		var invalid *jsonschema.ValidationError
+		if !errors.As(err, &invalid) {
+			c.add(Error, "schema", root.at, nil, "the document could not be checked: "+err.Error())
+		} else {
+			c.schemaErrors(invalid)
+		}
 		return nil
 	}
 	p := &Package{Optimization: Optimization{JS: true, CSS: true, PNG: true, JPG: true}}
@@ -293,4 +298,70 @@ func (c *check) compileGlob(pattern string, location []string) *glob.Glob {
 		return nil
 	}
 	return g
+}
+
+//go:embed schema.json
+var schemaJSON []byte
+
+// Schema returns the JSON Schema (draft 2020-12) of a package JSON, for editors
+// and for people. Its examples appear in the messages of problems.
+func Schema() []byte { return bytes.Clone(schemaJSON) }
+
+// compiledSchema returns the schema ready for use; it is part of the program, so
+// one that does not compile is a programming error.
+var compiledSchema = sync.OnceValue(func() *jsonschema.Schema {
+	const address = "urn:larder:package"
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(schemaJSON))
+	if err != nil {
+		panic("packages: schema.json: " + err.Error())
+	}
+	compiler := jsonschema.NewCompiler()
+	if err := compiler.AddResource(address, document); err != nil {
+		panic("packages: schema.json: " + err.Error())
+	}
+	return compiler.MustCompile(address)
+})
+
+// schemaAt returns the part of the schema for the value at a location, nil if the schema does not describe it.
+func schemaAt(location []string) *jsonschema.Schema {
+	s := compiledSchema()
+	for _, step := range location {
+		if s.Items2020 != nil {
+			s = s.Items2020
+		} else {
+			s = s.Properties[step]
+		}
+		if s == nil {
+			return nil
+		}
+	}
+	return s
+}
+
+// parentPropertyOf returns the property in which a property with that name belongs, such as "autoupdate" for "target"; "" if none, or
+// more than one, can have it.
+func parentPropertyOf(name string) string {
+	var homes []string
+	for property, s := range compiledSchema().Properties {
+		if s.Items2020 != nil {
+			s = s.Items2020
+		}
+		if _, ok := s.Properties[name]; ok {
+			homes = append(homes, property)
+		}
+	}
+	if len(homes) != 1 {
+		return ""
+	}
+	return homes[0]
+}
+
+// propertyNames returns the names that the object described by s may have, sorted.
+func propertyNames(s *jsonschema.Schema) []string {
+	names := make([]string, 0, len(s.Properties))
+	for name := range s.Properties {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
 }

@@ -224,9 +224,9 @@ func formatLocation(location []string) string {
 	s := schemaAt(nil)
 	for _, step := range location {
 		switch {
-		case s != nil && s.Items != nil:
+		case s != nil && s.Items2020 != nil:
 			b.WriteString("[" + step + "]")
-			s = s.Items
+			s = s.Items2020
 			continue
 		case b.Len() > 0:
 			b.WriteByte('.')
