@@ -314,8 +314,8 @@ func TestModelFails(t *testing.T) {
 		without mutant
 		begin   uint64
 	}{
-		"an owner that is not sure":      {alwaysSure, 549},
-		"a new owner that does not wait": {alone, 501},
+		"an owner that is not sure":      {alwaysSure, 715},
+		"a new owner that does not wait": {alone, 503},
 		"grants of the owner before":     {forgetful, 675},
 	} {
 		t.Run(name, func(t *testing.T) {
