@@ -77,7 +77,9 @@ func (r *Regenerator) Close() error {
 	return errors.Join(r.store.Close(), os.RemoveAll(r.dir))
 }
 
-// Content implements [replication.Contents]: it makes the complete release again, with its manifest.
+// Content implements [replication.Contents]: it returns the wanted file or manifest from its release. The first call for a release makes it
+// again from upstream, in r's own store; later calls use the result, also a failure. The error is [fs.ErrNotExist] for contents that are
+// neither.
 func (r *Regenerator) Content(ctx context.Context, w replication.Wanted) (replication.Found, error) {
 	e := w.Entry
 	isManifest := w.File == nil && w.Hash == e.Manifest && (e.Kind == logs.Processed || e.Kind.Publishes())

@@ -33,7 +33,8 @@ type follower struct {
 	stale    map[string]bool   // origins whose log is reported to be too old
 }
 
-// Run checks mirrored releases every minute until ctx ends.
+// Run keeps mirrored releases up to date, at once and then every minute, until ctx ends: it withdraws and restores them as their origins do, and
+// compares those that nothing proves with npm's, which confirms, replaces or withdraws them.
 func (f *Fallback) Run(ctx context.Context) {
 	for {
 		f.CheckMirrored(ctx)
@@ -138,7 +139,8 @@ func (f *Fallback) lookupMirrored(id release) (v views.Version, here bool, err e
 	return v, !erased, err
 }
 
-// compareWithNpm compares a mirrored release with npm's, unless it waits after an earlier failure.
+// compareWithNpm compares a mirrored release with npm's, unless it waits after an earlier failure. It withdraws or replaces the release if
+// npm's differs, and records npm's proof in the log if not. It only logs a failure, and tries again later.
 func (f *follower) compareWithNpm(ctx context.Context, id release) {
 	now := f.o.Now()
 	wait := f.backoffs[id]

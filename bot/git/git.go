@@ -186,6 +186,7 @@ type RefusedError struct {
 	Reason string
 }
 
+// Error returns why Larder does not accept the repository or the commit.
 func (e *RefusedError) Error() string { return e.Reason }
 
 // refusef returns a [RefusedError] whose reason is formatted as by fmt.Sprintf.

@@ -357,8 +357,9 @@ func (t *treeImport) importOne(ctx context.Context, p *treePackage, version stri
 }
 
 // publishOne publishes one release of the tree and returns the manifest. source has its files, and listed the integrities that they must
-// have, by path. It first registers the package. The error says so if the release date is not known, if an integrity does not match, or if
-// the package requires an attestation; the log gets an entry of such a refusal.
+// have, by path; files that are not listed are not checked. If the release date is not known, it returns an error and writes nothing.
+// Otherwise it registers the package first. If an integrity does not match, it returns an error, and the log gets no entry. If the package
+// requires an attestation, it also returns an error, and records the refusal in the log unless the version has a state.
 func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version string, source archive.Source, listed map[string]string) (*logs.Manifest, error) {
 	released, err := t.releaseDate(ctx, p, version, source)
 	if err != nil {

@@ -171,9 +171,10 @@ func readBuildInput(ctx context.Context, src archive.Source) (map[string][]byte,
 }
 
 // runBuild sends a build request to a child process of the pool, and waits for the result. The pool reuses an idle child only for the same
-// owner, which is the release. If ctx ends, the error is that of ctx, for which [worker.IsTransient] is false. If IsTransient is true for
-// the error, another attempt may succeed. Any other error says why the release has no modules at all. Subpaths that cannot be built are no
-// error; result.Skipped lists them.
+// owner, which is the release. If ctx ends, the error may be that of ctx, for which [worker.IsTransient] is false, so the caller looks at
+// ctx.Err() first. If IsTransient is true, another attempt may succeed: no child could be started, something outside ended it, or it took
+// too long by the clock. Any other error, also that of a child that crashed or exceeded its memory or processor time, says why the release
+// has no modules at all. Subpaths that cannot be built are no error; result.Skipped lists them.
 func runBuild(ctx context.Context, pool *worker.Pool, owner string, q worker.ModulesRequest) (result worker.ModulesResult, err error) {
 	data, err := json.Marshal(q)
 	if err != nil {

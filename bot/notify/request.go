@@ -168,7 +168,8 @@ func (s *Scheduler) Handler(prefix string) http.Handler {
 // maxPosted is far more than a valid request takes in JSON, in bytes.
 const maxPosted = 512 << 10
 
-// servePost schedules the request in the body, under an id or, for "", under a new one.
+// servePost schedules the request in the body. It replaces the one with this id and responds with 200, or for "" creates an id and responds
+// with 201. The response has the request's state.
 func (s *Scheduler) servePost(w http.ResponseWriter, r *http.Request, id string) {
 	var request Request
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxPosted))

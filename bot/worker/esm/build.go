@@ -242,7 +242,7 @@ func (b *builder) skipFailed(all []api.Message) error {
 			return fmt.Errorf("%.300s", m.Text)
 		}
 		file := strings.TrimPrefix(m.Location.File, fromRelease+":")
-		if e := b.entryOf(strings.TrimPrefix(file, fromEntry+":")); e != nil && strings.Contains(e.text, "export { default } from") {
+		if e := b.findEntry(strings.TrimPrefix(file, fromEntry+":")); e != nil && strings.Contains(e.text, "export { default } from") {
 			e.text = strings.TrimSuffix(e.text, b.defaultExportText(e.file))
 			changed = true
 			continue
@@ -358,7 +358,7 @@ func (b *builder) setUp(p api.PluginBuild) {
 	p.OnResolve(api.OnResolveOptions{Filter: ".*"}, func(a api.OnResolveArgs) (api.OnResolveResult, error) { return b.resolve(a), nil })
 	p.OnLoad(api.OnLoadOptions{Filter: ".*", Namespace: fromRelease}, b.loadFile)
 	for namespace, load := range map[string]func(path string) (text string){
-		fromEntry: func(subpath string) string { return b.entryOf(subpath).text }, fromRequire: requireShim, fromImport: importShim,
+		fromEntry: func(subpath string) string { return b.findEntry(subpath).text }, fromRequire: requireShim, fromImport: importShim,
 		fromDisabled: func(string) string { return "" },
 	} {
 		p.OnLoad(api.OnLoadOptions{Filter: ".*", Namespace: namespace}, func(a api.OnLoadArgs) (api.OnLoadResult, error) {

@@ -140,8 +140,9 @@ func (b *builder) defaultExportText(file string) string {
 	return "export { default } from " + quote(ownFilePrefix+file) + ";\n"
 }
 
-// entryOf returns the entry point for a subpath of the package, such as "./client", nil if none exists.
-func (b *builder) entryOf(subpath string) *entry {
+// findEntry returns the entry point with a subpath, such as "./client", among those in b.entries. It is nil if addEntry has added none, or
+// if it has been removed since because it cannot be built.
+func (b *builder) findEntry(subpath string) *entry {
 	i := slices.IndexFunc(b.entries, func(e *entry) bool { return e.subpath == subpath })
 	if i < 0 {
 		return nil
