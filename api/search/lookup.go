@@ -241,9 +241,9 @@ func (m match) score() float64 {
 	return 0.9*float64(noTier-m.tier)/float64(noTier) + 0.1*m.text
 }
 
-// addWord adds the libraries that have the word, its singular, a word or name that begins with it, or a name that contains it. If l.exact,
-// it adds those with the word and its singular only. With how.related it also adds those with other forms of the word and synonyms.
-// addMistypedWord is for typing errors.
+// addWord adds the libraries that have the word or its singular and, unless l.exact, those that have a word or name that begins with it, or
+// a name that contains it. With how.related it also adds those with other forms of the word and synonyms. addMistypedWord is for typing
+// errors.
 func (l *lookup) addWord(w string, how leniency, to matches) {
 	length := utf8.RuneCountInString(w)
 	for _, f := range l.fields {
