@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/withdrawal"
-	"github.com/larder-cdn/larder/internal/testkit/entryschema"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
@@ -91,7 +91,7 @@ func TestEveryKindOfEntryIsAsTheSchemaHasIt(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	kinds := entryschema.CheckEntries(t, r.store)
+	kinds := testkit.CheckEntries(t, r.store)
 	for _, kind := range logs.Kinds {
 		if kinds[kind] == 0 {
 			t.Errorf("no entry is %s; the log is\n%s", kind, r.kinds())

@@ -22,7 +22,7 @@ import (
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/worker"
-	"github.com/larder-cdn/larder/internal/testkit/entryschema"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/internal/testkit/githubtest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/internal/testkit/parallel"
@@ -346,7 +346,7 @@ func (r *rig) state(pkg, version string) views.State {
 // schema has it.
 func (r *rig) sound() check.Summary {
 	r.Helper()
-	entryschema.CheckEntries(r, r.store)
+	testkit.CheckEntries(r, r.store)
 	sum, err := check.Run(context.Background(), r.store, check.Options{Deep: true, Keys: filepath.Join(r.data, "keys"), Temp: r.TempDir()}, func(f check.Finding) {
 		r.Errorf("%+v", f)
 	})

@@ -20,7 +20,6 @@ import (
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/testkit"
-	"github.com/larder-cdn/larder/internal/testkit/entryschema"
 	"github.com/larder-cdn/larder/internal/testkit/lardertest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
@@ -150,7 +149,7 @@ func (r *rig) wantKinds(want ...logs.Kind) {
 	if got := r.kinds(); !slices.Equal(got, want) {
 		r.Errorf("the log has %v, want %v", got, want)
 	}
-	entryschema.CheckEntries(r.T, r.Store)
+	testkit.CheckEntries(r.T, r.Store)
 	_, err := check.Run(r.Context(), r.Store, check.Options{Deep: true, Temp: r.TempDir(), Keys: r.keys}, func(f check.Finding) { r.Errorf("found %+v", f) })
 	if err != nil {
 		r.Fatal(err)

@@ -1,4 +1,4 @@
-package entryschema_test
+package testkit_test
 
 import (
 	"encoding/json"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"github.com/larder-cdn/larder/internal/testkit/entryschema"
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 )
@@ -18,9 +18,9 @@ import (
 // The schema has the properties that the Go types have, at every level, and asks
 // for those that are always written.
 func TestSchemaAndTypes(t *testing.T) {
-	compare(t, "entry", entryschema.Schema(t, entryschema.Entry), reflect.TypeFor[logs.Entry]())
-	compare(t, "manifest", entryschema.Schema(t, entryschema.Manifest), reflect.TypeFor[logs.Manifest]())
-	compare(t, "erasure", entryschema.Schema(t, entryschema.Erasure), reflect.TypeFor[logs.Erasure]())
+	compare(t, "entry", testkit.Schema(t, testkit.EntrySchema), reflect.TypeFor[logs.Entry]())
+	compare(t, "manifest", testkit.Schema(t, testkit.ManifestSchema), reflect.TypeFor[logs.Manifest]())
+	compare(t, "erasure", testkit.Schema(t, testkit.ErasureSchema), reflect.TypeFor[logs.Erasure]())
 }
 
 func compare(t *testing.T, at string, s *jsonschema.Schema, typ reflect.Type) {
@@ -66,7 +66,7 @@ func compare(t *testing.T, at string, s *jsonschema.Schema, typ reflect.Type) {
 }
 
 func TestSchemaKnowsEveryKind(t *testing.T) {
-	schema := entryschema.Schema(t, entryschema.Entry)
+	schema := testkit.Schema(t, testkit.EntrySchema)
 	var kinds []logs.Kind
 	for _, value := range schema.Properties["kind"].Enum.Values {
 		kinds = append(kinds, logs.Kind(value.(string)))
@@ -151,7 +151,7 @@ func TestEntriesOfEveryKind(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := entryschema.Validate(t, entryschema.Entry, data); err != nil {
+		if err := testkit.ValidateEntry(t, testkit.EntrySchema, data); err != nil {
 			t.Errorf("%s: %v", data, err)
 		}
 		// Each field belongs to its kinds alone, and what a kind needs it has.
@@ -174,7 +174,7 @@ func TestEntriesOfEveryKind(t *testing.T) {
 				}
 				fields[name] = value
 				data, _ := json.Marshal(fields)
-				if err := entryschema.Validate(t, entryschema.Entry, data); err == nil {
+				if err := testkit.ValidateEntry(t, testkit.EntrySchema, data); err == nil {
 					t.Errorf("a %s entry with %s passes", kind, name)
 				}
 				delete(fields, name)
@@ -190,7 +190,7 @@ func TestEntriesOfEveryKind(t *testing.T) {
 		for name, value := range fields {
 			delete(fields, name)
 			data, _ := json.Marshal(fields)
-			if err := entryschema.Validate(t, entryschema.Entry, data); err == nil != optional[name] {
+			if err := testkit.ValidateEntry(t, testkit.EntrySchema, data); err == nil != optional[name] {
 				t.Errorf("a %s entry without %s: %v", kind, name, err)
 			}
 			fields[name] = value
@@ -224,7 +224,7 @@ func TestBadValues(t *testing.T) {
 		if data, err = json.Marshal(fields); err != nil {
 			t.Fatal(err)
 		}
-		if err := entryschema.Validate(t, entryschema.Entry, data); err == nil {
+		if err := testkit.ValidateEntry(t, testkit.EntrySchema, data); err == nil {
 			t.Errorf("%s passes: %s", name, data)
 		}
 	}

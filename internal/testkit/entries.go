@@ -1,7 +1,4 @@
-// Package entryschema checks entries of a log, and the manifests and erasures that they name, against docs/log-entry.schema.json.
-// It is apart from package testkit because the library compiles the schemas of all drafts before main, also in each process that a
-// test starts from its own program.
-package entryschema
+package testkit
 
 import (
 	"bytes"
@@ -19,9 +16,9 @@ import (
 
 // The parts of the schema.
 const (
-	Entry    = ""
-	Manifest = "#/$defs/manifest"
-	Erasure  = "#/$defs/erasure"
+	EntrySchema    = ""
+	ManifestSchema = "#/$defs/manifest"
+	ErasureSchema  = "#/$defs/erasure"
 )
 
 var compiler = sync.OnceValues(func() (*jsonschema.Compiler, error) {
@@ -69,8 +66,8 @@ func Schema(tb testing.TB, part string) *jsonschema.Schema {
 	return schema
 }
 
-// Validate returns what is wrong with a document.
-func Validate(tb testing.TB, part string, document []byte) error {
+// ValidateEntry returns what is wrong with a document.
+func ValidateEntry(tb testing.TB, part string, document []byte) error {
 	tb.Helper()
 	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(document))
 	if err != nil {
@@ -90,10 +87,10 @@ func CheckEntries(tb testing.TB, store *kvstore.Store) map[logs.Kind]int {
 			tb.Fatal(err)
 		}
 		kinds[e.Kind]++
-		if err := Validate(tb, Entry, e.Raw); err != nil {
+		if err := ValidateEntry(tb, EntrySchema, e.Raw); err != nil {
 			tb.Errorf("entry %d, %s: %v", e.Index, e.Raw, err)
 		}
-		for part, h := range map[string]kvstore.Hash{Manifest: e.Manifest, Erasure: e.Erasure} {
+		for part, h := range map[string]kvstore.Hash{ManifestSchema: e.Manifest, ErasureSchema: e.Erasure} {
 			if h == (kvstore.Hash{}) {
 				continue
 			}
@@ -102,7 +99,7 @@ func CheckEntries(tb testing.TB, store *kvstore.Store) map[logs.Kind]int {
 				tb.Errorf("entry %d: %v", e.Index, err)
 				continue
 			}
-			if err := Validate(tb, part, data); err != nil {
+			if err := ValidateEntry(tb, part, data); err != nil {
 				tb.Errorf("entry %d names %s: %v", e.Index, data, err)
 			}
 		}
