@@ -22,8 +22,8 @@ type crowd struct {
 }
 
 // TestClusterRooms has three nodes share rooms, with visitors who go from node to node, and kills and pauses the one that
-// writes: no more users reach the site behind than the limits say, and new ones come in again in time. A session that the site ends is over on all nodes.
-// With LARDER_TEST_WHOLE, which `make rooms` sets, it is so within five seconds, and visitors with event streams are called in the order of their
+// writes: no more users reach the site behind than the limits say, and new ones come in again in time. A session that the site ends is
+// over on all nodes. With LARDER_TEST_WHOLE, which `make rooms` sets, it is so within five seconds, and visitors with event streams are called in the order of their
 // arrival, by one node and by three.
 func TestClusterRooms(t *testing.T) {
 	if testing.Short() {

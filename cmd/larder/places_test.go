@@ -402,6 +402,7 @@ func processInterval(waited time.Duration) time.Duration {
 	return min(max(waited/4, 10*time.Millisecond), 300*time.Millisecond)
 }
 
+// waitAtIntervals is waitFor with an interval between two looks that depends on how long the test has waited.
 func waitAtIntervals(t *testing.T, what string, interval func(waited time.Duration) time.Duration, is func() bool) {
 	t.Helper()
 	for start := time.Now(); !is(); time.Sleep(interval(time.Since(start))) {

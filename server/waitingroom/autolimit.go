@@ -11,8 +11,8 @@ import (
 
 // With `total_active_users: auto` the limit follows the origin (additive increase, multiplicative decrease, as in congestion control,
 // RFC 5681): it rises slowly while the room is full and the origin fast, and falls at once when the origin is slow or fails. A lower
-// limit takes effect only as sessions end, so until then it falls only so far that those who leave are not replaced. In a cluster the nodes report the responses that they
-// have measured to the leader, which computes the limit and returns it.
+// limit takes effect only as sessions end. Until they have ended, the limit stays near the number of users: those who leave are not
+// replaced. In a cluster the nodes report the responses that they have measured to the leader, which computes the limit and returns it.
 
 const (
 	// limitInterval is how long responses are collected before the limit changes, limitMinimum how many it takes.
@@ -23,8 +23,8 @@ const (
 	riseBelow, fallAbove = 0.75, 0.9
 	limitRise, limitFall = 0.05, 0.1
 	limitErrors          = 0.05
-	// limitLeast is the part of the users who are in below which the limit does not fall before some of them have left. The part is larger
-	// if the origin is less than so much too slow.
+	// limitLeast is the least share of the active users to which the limit falls before some of them have left. An origin that is only a
+	// little too slow has a larger share, by how much its 99th percentile exceeds fallAbove of the objective.
 	limitLeast = 0.7
 	// limitFull is how much of the limit must be in use for it to rise: else nothing is known about more users.
 	limitFull = 0.9
@@ -89,7 +89,8 @@ func (l *autoLimit) adjust(now time.Time, room *config.Room, active int, measure
 		if !failing {
 			least = min(1-limitFall, max(limitLeast, fallAbove*objective/p99))
 		}
-		limit = min(before, max(int(float64(min(before, active))*(1-limitFall)), int(least*float64(active))))
+		fallen := max((1-limitFall)*float64(min(before, active)), least*float64(active))
+		limit = min(before, int(fallen))
 	case p99 < riseBelow*objective && float64(active) >= limitFull*float64(before):
 		limit = before + max(1, int(limitRise*float64(before)))
 	}

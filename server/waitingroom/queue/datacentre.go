@@ -199,8 +199,8 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision 
 }
 
 // decideCalled decides about a visitor for whom a slot is reserved, by the ticket and its row r: it enters, unless all visitors have to
-// queue. If the minute has changed and the slot was not granted again, the outcome is Draw or, without draw, the visitor is in line
-// again.
+// queue. If the minute has changed and the global object has not granted the slot for this one yet, the outcome is Draw, after which the
+// caller reports and asks again. Without draw, the visitor is in line again.
 func (d *DataCentre) decideCalled(t Ticket, r row, draw bool) Decision {
 	switch {
 	case d.settings.QueueAll:

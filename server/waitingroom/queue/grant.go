@@ -76,8 +76,8 @@ func (g *Global) rateLeft(m Minute) int {
 	return rate
 }
 
-// grantMore raises the grant of r for minute m by n, or by less if the limits allow no more. It returns by how many. It is the
-// only place, beside grantReserved, where Granted grows, so that these hold afterwards, if they held before or if it granted anything:
+// grantMore raises the grant of r for minute m by n, or by less if the limits allow no more. It returns by how many. Granted
+// grows only here and in grantReserved. So these hold afterwards, if they held before or if it granted anything:
 //
 //	Σ granted(minute) ≤ new users per minute
 //	Σ bound           ≤ total active users

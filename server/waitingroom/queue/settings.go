@@ -127,9 +127,9 @@
 // global object grants in that order. It also says when a batch of slots became free and who was in line everywhere ([Batch]): all data
 // centres call their visitors at times that follow from it, so that they come in their order.
 //
-// A reservation is charged to its minute and counts as active, as an admission does; so all that is said of admissions holds for it. It is used by an admission in the same minute, which is charged nothing then, or it lapses, and both the charge and
-// the session are taken back together: the bound does not change. Towards a rolling minute it counts as if it
-// were used as late as it can be. A visitor has a slot reserved only after the second contact. If the visitor comes to another data
+// A reservation counts as active and is charged to each minute in which its visitor may come (see Reservations above). It is used by an
+// admission, which is charged nothing then, or it lapses, and both the charges and the session are taken back together: the bound does
+// not change. Towards a rolling minute it counts as if it were used as late as it can be. A visitor has a slot reserved only after the second contact. If the visitor comes to another data
 // centre, the one that has called admits it ([DataCentre.Redeem]), and the other one passes on the ticket of the session as long as
 // its clock plus Skew is in a minute that was charged ([DataCentre.PassRedeemed]); so the visitor enters in one of these minutes.
 //
