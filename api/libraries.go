@@ -49,7 +49,8 @@ func (p *public) writeResult(w *jsonWriter, l *library.Library, set, facts field
 	w.endObject()
 }
 
-// resultField returns the value of a field of a library in a result of /libraries.
+// resultField returns the value of a field of a library in a result of /libraries. It panics if no field has this name, and if it is the
+// name of a fact.
 func (p *public) resultField(l *library.Library, name, assetBase string) any {
 	switch name {
 	case "name", "objectID", "originalName":

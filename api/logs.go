@@ -243,7 +243,8 @@ func (p *public) parseStreamStart(r *request) (int64, error) {
 	return min(int64(last)+1, size), nil
 }
 
-// sendStreamHeader sends the header of a response of server-sent events.
+// sendStreamHeader writes status and header of a response of server-sent events. It does not flush them: the client receives them with the
+// first event, or when the handler returns.
 func sendStreamHeader(r *request) {
 	h := r.c.Writer.Header()
 	notCached.SetHeader(h)

@@ -24,7 +24,8 @@ type Mirror struct {
 	Size  int64  `json:"size,omitempty"`
 }
 
-// Provisional reports whether only the origin vouches for the files, so that upstream's files may still replace them.
+// Provisional reports whether nothing but the word of the CDN that the release was copied from vouches for its files: no signed log, and not
+// npm. The original ones from npm or git may still replace them. It is false for nil, a release that was not copied.
 func (m *Mirror) Provisional() bool { return m != nil && m.Proof == ProofSelfAsserted }
 
 // Publications are the kinds of entries by which a release appears.

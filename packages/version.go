@@ -179,9 +179,8 @@ func compareCoerced(a, b string) int {
 	return cmp.Or(cmp.Compare(suffixRank(ra), suffixRank(rb)), compareNatural(ra, rb))
 }
 
-// suffixRank orders what follows the numbers of a coercible version: 1.2-beta
-// and 1.2beta come before 1.2 (as node-semver's loose reading has it), 1.2.3.4
-// comes after 1.2.3.
+// suffixRank orders what follows the numbers of a coercible version. It is 0 for a prerelease (1.2-beta and 1.2beta come before 1.2, as
+// node-semver's loose reading has it), 1 for nothing, and 2 for anything else (1.2.3.4 comes after 1.2.3).
 func suffixRank(s string) int {
 	switch {
 	case s == "":

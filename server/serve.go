@@ -269,8 +269,9 @@ func (a *Assets) bodyOf(f *asset, r *representation, parts bool, from netip.Pref
 	return a.acquire(f, r, from)
 }
 
-// acquire returns the bytes of a representation for the client from, from memory or else from the store. The caller must release them. The error
-// wraps errReplaced if a smaller encoding has replaced it, and is a *damagedError if the bytes are damaged.
+// acquire returns the bytes of a representation for the client from, from memory or else from the store, and waits for memory; the caller
+// must release them. If a stored encoding is damaged, the error is a *damagedError; if a smaller one has replaced it, it wraps errReplaced.
+// If a file has to be decompressed first, the error is that of [kvstore.Store.Identity]. It is errBusy if no memory was free in time.
 func (a *Assets) acquire(f *asset, r *representation, from netip.Prefix) (*body, error) {
 	return a.bodies.acquire(r.sum, r.length, from, func() ([]byte, error) {
 		if !r.stored {

@@ -174,8 +174,8 @@ func (w Wanted) newest(versions []views.Version, wanted string) string {
 	return versions[i].Version
 }
 
-// includes reports whether a version is in the range wanted, one of the ranges in w. Every stable semantic version is in the empty range, and no version in one that was not
-// parsed.
+// includes reports whether a version is in the range wanted, one of the ranges in w. Every stable semantic version is in the empty range,
+// and no version in one that was not parsed.
 func (w Wanted) includes(wanted, version string) bool {
 	r := document.Range{{{Operator: ">=", Version: "0.0.0"}}}
 	if wanted != "" {

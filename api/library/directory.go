@@ -317,8 +317,8 @@ func (d Directory) latestOr(ctx context.Context, r kvstore.Reader, name, version
 	return d.release(ctx, r, name, version)
 }
 
-// describeImports returns sentences about the imports of the file f of release r, whose snippet is s, if it is an ES module: which of them cannot be loaded, and whether
-// its tag lacks the integrity of others. For other files it returns none.
+// describeImports returns sentences about the imports of the file f of release r, whose snippet is s, if it is an ES module: which of them
+// cannot be loaded, and whether its tag lacks the integrity of others. For other files it returns none.
 func (d Directory) describeImports(ctx context.Context, r *Release, f views.PublishedFile, s Snippet) ([]string, error) {
 	if s.Kind != Module {
 		return nil, nil

@@ -262,9 +262,9 @@ func (w *walk) followImports(p place, imports []document.Import) error {
 	return nil
 }
 
-// addRelativeImport adds to the graph the module in the same release that the import i of file p, with a relative path, loads. A query and a fragment in it do not
-// count. If the file does not exist, that becomes a problem of the graph, unless the import is dynamic or leads out of the release. If the graph
-// prefers minified modules, it maps the import to the minified form, if there is one.
+// addRelativeImport adds to the graph the module in the same release that the import i of file p, with a relative path, loads. A query and a
+// fragment in it do not count. If the file does not exist, that becomes a problem of the graph, unless the import is dynamic or leads out of
+// the release. If the graph prefers minified modules, it maps the import to the minified form, if there is one.
 func (w *walk) addRelativeImport(p place, i document.Import) {
 	specifier, _, _ := strings.Cut(i.Specifier, "?")
 	specifier, _, _ = strings.Cut(specifier, "#")
@@ -311,8 +311,8 @@ func isMinified(file string) bool {
 	return strings.Contains(name, ".min.") || strings.Contains(name, ".prod.") || strings.Contains(name, ".production.")
 }
 
-// addPackageImport adds to the graph the module that the import i of file p loads, which names an npm package, perhaps with a path in it. If it cannot be loaded,
-// that becomes a problem of the graph; for a dynamic import of a package that no library here has, it does not.
+// addPackageImport adds to the graph the module that the import i of file p loads, which names an npm package, perhaps with a path in it. If
+// it cannot be loaded, that becomes a problem of the graph; for a dynamic import of a package that no library here has, it does not.
 func (w *walk) addPackageImport(p place, i document.Import) error {
 	name, subpath := packages.SplitSpecifier(i.Specifier)
 	l := w.listing.OfNPM(name)

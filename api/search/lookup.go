@@ -452,10 +452,12 @@ func (l *lookup) eachLibrary(s placedSegment, list []posting, do func(i int, p p
 	}
 }
 
-// repetitions returns for each library in how many more than one of the fields that say what it is for a word is, on average.
-func (l *lookup) repetitions(list []string) []float64 {
+// repetitions returns a value for each of l.libraries, by its index: how often a word of the query is repeated in the fields that say what
+// the library is for. A word counts as the number of these fields that have it, in any form, minus one (0 if none has it). The value is the
+// mean of all queryWords.
+func (l *lookup) repetitions(queryWords []string) []float64 {
 	repetitions := make([]float64, len(l.libraries))
-	for _, w := range list {
+	for _, w := range queryWords {
 		having := make([]uint, len(l.libraries)) // a bit for each field
 		for n, f := range l.fields {
 			if f.stemmed {
@@ -463,7 +465,7 @@ func (l *lookup) repetitions(list []string) []float64 {
 			}
 		}
 		for i, fields := range having {
-			repetitions[i] += float64(max(bits.OnesCount(fields)-1, 0)) / float64(len(list))
+			repetitions[i] += float64(max(bits.OnesCount(fields)-1, 0)) / float64(len(queryWords))
 		}
 	}
 	return repetitions

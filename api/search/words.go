@@ -66,9 +66,8 @@ func words(s string) []string {
 // joinWords returns the words of s as one, cut to the length of a word.
 func joinWords(s string) string { return text.CutRunes(strings.Join(words(s), ""), maxWord) }
 
-// bareName returns the joined s without what says only that it is JavaScript or a
-// style sheet: chartjs, Chart.js and chart all have the stem chart. Only .css is
-// taken away, because angular-css is not the style sheet of angular.
+// bareName returns the words of s, a name as it is written, joined in lower case, without a js at the end or, if s ends in .css, without
+// css: Chart.js, chartjs and chart give chart. angular-css gives angularcss, because it is not the style sheet of angular.
 func bareName(s string) string {
 	list := words(s)
 	if n := len(list); n > 1 && (list[n-1] == "js" || strings.HasSuffix(strings.ToLower(s), ".css")) {

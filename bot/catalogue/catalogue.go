@@ -346,7 +346,7 @@ type remote struct {
 	git.Remote
 }
 
-// read implements [source].
+// read implements [source]. It stores what it has fetched in the cache on disk, which the next start reads.
 func (r remote) read(ctx context.Context, seen string) (*packages.Catalogue, version, error) {
 	if seen != "" {
 		head, err := r.o.Git.Head(ctx, r.Remote)

@@ -421,8 +421,8 @@ func (e *LocalError) Error() string { return fmt.Sprintf("couldn't write the dow
 
 func (e *LocalError) Unwrap() error { return e.Err }
 
-// NewLocalError returns err as a *LocalError without the name of the file. The outcome of a release is published, and the folders of this
-// machine are not.
+// NewLocalError returns err, which must not be nil, as a *LocalError. It leaves out the file's name that an *fs.PathError has: the outcome
+// of a release is published, and the folders of this machine are not.
 func NewLocalError(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) {

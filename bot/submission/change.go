@@ -126,7 +126,7 @@ func (c *Change) describe(latest string) string {
 	return fmt.Sprintf("Files of %s: %s. Published releases stay as they are; the change applies to later ones.", latest, c.describeCounts())
 }
 
-// describeCounts returns how many files are added and removed, for the middle of a sentence.
+// describeCounts returns how many files of the release the change adds and removes, for the middle of a sentence: "2 added, 1 removed".
 func (c *Change) describeCounts() string {
 	return fmt.Sprintf("%d added, %d removed", len(c.Added), len(c.Removed))
 }

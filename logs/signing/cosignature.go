@@ -27,8 +27,8 @@ func (k *key) cosignatureLine(text string, at time.Time) []byte {
 	return fmt.Appendf(nil, "— %s %s\n", k.signer.Name(), base64.StdEncoding.EncodeToString(signature))
 }
 
-// splitCosignatures returns the newest time at which a key of the ring has cosigned a note, zero if none has, and the
-// signatures by other keys.
+// splitCosignatures splits the signatures that note.Open has left unverified (n.UnverifiedSigs). at is the newest time of those that are
+// valid cosignatures by a key of the ring, zero if there is none. others are those by other keys, which stay unverified.
 func (r keyring) splitCosignatures(n *note.Note) (at time.Time, others []note.Signature) {
 	for _, s := range n.UnverifiedSigs {
 		own := false

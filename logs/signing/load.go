@@ -19,8 +19,9 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// load reads the key folder for [Open], or creates the key of a new log, and signs and publishes the first checkpoint. If
-// nothing may be signed, that is no error, but the Signer refuses to sign.
+// load reads the key folder for [Open], and publishes the checkpoint that was published before, or the last signed one if that has enough
+// cosignatures. For a new log it creates the key and signs the first checkpoint. It signs no new entries of an existing log. If nothing may
+// be signed, that is no error, but the Signer refuses to sign.
 func (s *Signer) load() error {
 	fresh, err := s.loadKeys()
 	if err != nil {

@@ -23,12 +23,12 @@ const Height = 8
 // Width is the number of hashes in a full tile, and of entries in a full bundle.
 const Width = 1 << Height
 
-// TilePath returns the path of a tile of hashes.
+// TilePath returns the path of a tile of hashes, which begins with [Prefix].
 func TilePath(t tlog.Tile) string {
 	return Prefix + strings.Replace(t.Path(), "tile/"+strconv.Itoa(Height)+"/", "tile/", 1)
 }
 
-// EntriesPath returns the path of bundle n of entries. width is the number of entries in it.
+// EntriesPath returns the path of bundle n of entries, which begins with [Prefix]. width is the number of entries in it.
 func EntriesPath(n int64, width int) string {
 	return strings.Replace(TilePath(tlog.Tile{H: Height, N: n, W: width}), "tile/0/", "tile/entries/", 1)
 }

@@ -271,7 +271,8 @@ func (t *reportWriter) replaceCount(kind byte, of []byte, now count) (before cou
 	return before, nil
 }
 
-// commit writes and closes the batch, and adds the requests that are new to the scores of their packages.
+// commit writes and closes the batch, and adds the requests that are new to the scores of their packages. To go on, the caller sets t.batch
+// to a new batch. It locks Usage.mu.
 func (t *reportWriter) commit() error {
 	if err := errors.Join(t.batch.Commit(), t.batch.Close()); err != nil {
 		return err
