@@ -25,10 +25,12 @@ const (
 	wrongFor   = 6 * time.Hour
 )
 
-// fetchVerified downloads the release of the task t from its upstream into file, and verifies the bytes. If they are wrong, it downloads
-// them again, at once and then after a while, three times at most. came has the last wrong hash, and counts how often it came;
-// fetchVerified updates it. Once the same wrong bytes have come several times over hours from an upstream that serves other packages, the
-// error is a *sources.Refusal. fetchVerified reports the outcomes to the upstream's circuit breaker.
+// fetchVerified downloads the release of the task t from its upstream into file, and verifies the bytes. If an archive is wrong,
+// it reconnects and downloads it again, at once and then after a while, three times in all. Then, and at once if the packument is
+// wrong (npm's list of versions), the error is a [sources.Transient]. It is a *sources.Refusal instead if the same wrong bytes
+// have come several times over hours from an upstream that serves other packages. came has the last wrong hash, and how often it
+// came; fetchVerified updates it. It reports outcomes of archive downloads to the upstream's circuit breaker. If the archive is
+// gone, the error is a [sources.VanishedError].
 func (pb *Publisher) fetchVerified(ctx context.Context, t Task, file *os.File, came *views.WrongBytes) (*sources.Fetched, error) {
 	for try := 1; ; try++ {
 		got, err := pb.options.Sources.ForPackage(t.Pkg).Fetch(ctx, t.Pkg, t.Pkg.Autoupdate.Target, t.Version, file)

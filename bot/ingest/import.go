@@ -71,9 +71,10 @@ func (pb *Publisher) MissingContents(ctx context.Context, r ImportRequest) ([]kv
 	return missing, nil
 }
 
-// Import publishes a version of a package from a list of files, by the same rules and in the same log as one from npm. It reads the
-// contents that r.Contents names from contents, one behind the other, to the end. It fails at once if another goroutine is publishing the
-// version. After an error the version is as it was before, except that the log may have a refusal by the package's policy.
+// Import publishes a version of a package from a list of files, by the same rules and in the same log as one from npm. It reads
+// the contents that r.Contents names from contents, one behind the other, to the end. If another goroutine is publishing the
+// version then, Import returns an error and does not wait. After an error the version is as it was before, except that the log
+// may have the package's JSON and a refusal by its policy.
 func (pb *Publisher) Import(ctx context.Context, r ImportRequest, contents io.Reader) error {
 	in, err := pb.planImport(ctx, r)
 	if err != nil {
@@ -187,8 +188,10 @@ func openNothing(ImportFile) (io.ReadCloser, error) {
 	return nil, errors.New("the contents have yet to arrive")
 }
 
-// checkSelection refuses a release whose published files would depend on the form in which it is imported: a link in a folder
-// is something else in an archive, and a file system may not distinguish paths that others distinguish.
+// checkSelection returns a *sources.Refusal unless the selection of files, plan, can be published in every form in which a
+// release is imported. It refuses a selected entry that is no regular file, because a link in a folder is something else in an
+// archive, and selected paths that differ only in case or Unicode form, which some file systems do not distinguish. It also
+// refuses a plan that selects no file.
 func (in *pendingImport) checkSelection(plan *packages.Plan) error {
 	for _, l := range plan.LeftOut {
 		if in.skipped[l.Reason] {

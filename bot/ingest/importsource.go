@@ -52,8 +52,9 @@ func SendRelease(ctx context.Context, to Importer, name, version, override strin
 	return err
 }
 
-// listFiles reads a source, and returns its regular files with their SHA-256 hashes, and its other entries, such as links, with the reason
-// why they are none.
+// listFiles reads a source, and returns its regular files with their SHA-256 hashes, and its other entries, such as links, with
+// the reason why they are none. It leaves out such an entry if its path occurs twice in the list or is also that of a regular
+// file.
 func listFiles(ctx context.Context, source archive.Source) ([]ImportFile, error) {
 	files := []ImportFile{}
 	skipped, regular := make(map[string]bool), make(map[string]bool)

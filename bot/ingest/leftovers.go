@@ -28,8 +28,8 @@ func (pb *Publisher) markUnclean() error {
 	return batch.Commit()
 }
 
-// markClean deletes the mark that markUnclean stored, so that the next process does not look for contents without a release. It keeps the
-// mark if this process may have left such contents itself.
+// markClean deletes the mark that markUnclean stored, so that the next process does not look for contents without a release. It
+// keeps the mark while such contents may exist, whichever process left them.
 func (pb *Publisher) markClean() error {
 	if pb.leftovers.Load() {
 		return nil
@@ -40,8 +40,9 @@ func (pb *Publisher) markClean() error {
 	return batch.Commit()
 }
 
-// RemoveLeftovers deletes the contents that no release names, which interrupted and failed publications have left. It does nothing unless
-// such contents may exist. It logs errors; after one, the next call tries again. Only one call runs at a time.
+// RemoveLeftovers deletes the contents that no release names, which interrupted and failed publications have left. It does
+// nothing unless such contents may exist, as New and failed publications record. It logs errors; after one, also that of ctx, the
+// next call tries again. A call waits while another one runs.
 func (pb *Publisher) RemoveLeftovers(ctx context.Context) {
 	pb.collects.Lock()
 	defer pb.collects.Unlock()

@@ -121,9 +121,10 @@ func (m *Mirroring) IsModule(ctx context.Context, path string, data []byte) (boo
 // npmTimeout is how long a release waits to be compared with npm before it is published.
 const npmTimeout = 30 * time.Second
 
-// Publish publishes the mirrored release with the given manifest, whose files are all stored, and returns the manifest that it published.
-// mirror names the origin and says what proves that the files are upstream's. If nothing but the origin vouches for them, Publish compares
-// the release with npm's first, for 30 seconds at most, and publishes npm's own release if the bytes of a file differ.
+// Publish publishes the mirrored release with the given manifest, whose files are all stored, and returns the manifest that it
+// published. It registers the package first. mirror names the origin and says what proves that the files are upstream's. If
+// nothing but the origin vouches for them, Publish first compares the release with npm's, for 30 seconds at most. If the bytes of
+// a file differ, it publishes npm's own release instead; if npm cannot be compared, it publishes the mirrored one.
 func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror logs.Mirror) (*logs.Manifest, error) {
 	b := m.bot
 	if err := b.Register(ctx, m.pkg); err != nil {
@@ -177,9 +178,10 @@ func (m *Mirroring) completeManifest(manifest *logs.Manifest) {
 	}
 }
 
-// assembleFromNpm downloads npm's release of a version, and stores its contents, which pins protects from deletion. It returns the
-// manifest, and a log entry in which only the evidence is set: the registry's signature, the provenance, and the program that minified
-// files. It publishes nothing.
+// assembleFromNpm downloads npm's release of a version, and stores its contents, which pins protects from deletion. It returns
+// the manifest, and a log entry in which only the evidence is set: the registry's signature, the provenance, and the program that
+// minified files. It publishes nothing. It returns an error for a package that is not from npm, and one that wraps
+// fetch.ErrNotFound if npm lacks the version.
 func (pb *Publisher) assembleFromNpm(ctx context.Context, p *packages.Package, version string, pins *kvstore.Pins) (*logs.Manifest, logs.Entry, error) {
 	from, ok := pb.options.Sources.ForPackage(p).(sources.NpmSource)
 	if !ok {
@@ -331,9 +333,10 @@ func (pb *Publisher) replaceMirrored(v views.Version, mirrored, own *logs.Manife
 	return nil
 }
 
-// WithdrawMirrored withdraws a release that was copied from another origin, because the origin has withdrawn it. withdrawnAt is when the
-// origin did so or, if that is not known, when the bot was notified; reason is for the log. WithdrawMirrored does nothing if the release is
-// withdrawn, or if an operator has restored it here at that time or later. The log entry has the current time.
+// WithdrawMirrored withdraws a release that was copied from another origin, because the origin has withdrawn it. withdrawnAt is
+// when the origin did so or, if that is not known, when the bot was notified; reason is for the log. WithdrawMirrored does
+// nothing if the release is withdrawn, or if an operator has restored it here at that time or later. The log entry has the
+// current time. The error is kvstore.ErrNotFound if the version was never published here.
 func (pb *Publisher) WithdrawMirrored(name, version string, withdrawnAt time.Time, reason string) error {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if err != nil || v.Withdrawn != nil {
@@ -349,9 +352,10 @@ func (pb *Publisher) WithdrawMirrored(name, version string, withdrawnAt time.Tim
 // errErased says that files of a release are not here any more.
 var errErased = errors.New("its files were erased here")
 
-// RestoreMirrored restores a release that [Publisher.WithdrawMirrored] has withdrawn, because its origin serves the manifest with that hash
-// again. reason is for the log. RestoreMirrored does nothing and returns nil if an operator has withdrawn the release, if the hash is not
-// that of its manifest, if files of it were erased, or if the package JSON requires an attestation.
+// RestoreMirrored restores a release that [Publisher.WithdrawMirrored] has withdrawn, because its origin serves the manifest with
+// that hash again. reason is for the log. RestoreMirrored does nothing and returns nil if the release is not withdrawn, if an
+// operator has withdrawn it, if the hash is not that of its manifest, if files of it were erased or are missing, or if the
+// package JSON requires an attestation.
 func (pb *Publisher) RestoreMirrored(name, version string, manifest kvstore.Hash, reason string) error {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if err != nil || v.Withdrawn == nil || v.Manifest != manifest {

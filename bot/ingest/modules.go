@@ -8,9 +8,10 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// buildModules builds the ES modules that the package JSON asks for, stores them, and adds them to the manifest, with a record of how they
-// were built. It does nothing for a release that is not from npm. If they cannot be built, the release is published all the same, and a
-// note says why.
+// buildModules builds the ES modules that the package JSON asks for, stores them, and adds them to the manifest, with a record of
+// how they were built. It does nothing for a release that is not from npm. If the release's files cannot be built, the release is
+// published all the same, and a note says why. An error means that another attempt may succeed; then the release is not published
+// now.
 func (a *assembly) buildModules(ctx context.Context) error {
 	u := a.pkg.Autoupdate
 	if u == nil || u.Modules == nil || a.pendingRelease.source.Type != "npm" {

@@ -11,9 +11,10 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// isModule reports whether a file of a release is an ES module. source is the file's path and data its content; release identifies the
-// release, which has a child process of its own for parsing. A script that is too large, or does not parse, counts as a classic script. An
-// error means that the release is to be tried again later.
+// isModule reports whether a .js file of a release is an ES module. It is false for other files, .mjs included, and for a script
+// that is larger than 2 MiB, does not parse, or takes its parser down. source is the file's path and data its content. A child
+// process that works for this release alone parses data if necessary; isModule waits for one. An error means that the release is
+// to be tried again later.
 func (b *pipeline) isModule(ctx context.Context, release, source string, data []byte) (bool, error) {
 	if !needsFormat(source, data) {
 		return false, nil
@@ -31,8 +32,10 @@ type pipeline struct {
 	minifiers *worker.Pool
 }
 
-// newPipeline returns a pipeline: a limit of o.Workers files that are processed at once, and a pool of child processes. At most minifiers
-// jobs run at once, in at most children processes. With a child for each release under way, none ends between two files of its release.
+// newPipeline returns a pipeline: it stores at most o.Workers files at once, and has a pool of child processes, which start when
+// needed. At most minifiers jobs run at once in these, and at most children processes exist, with and without a job. With one for
+// each release under way, none has to end between two files of its release. A child may have the memory that o.MemoryBytes leaves
+// beside compressing a file.
 func newPipeline(o Options, minifiers, children int) *pipeline {
 	return &pipeline{
 		cpu: semaphore.NewWeighted(int64(o.Workers)),
@@ -43,8 +46,9 @@ func newPipeline(o Options, minifiers, children int) *pipeline {
 	}
 }
 
-// freshWorkers returns how many child processes only fresh releases have, those that appeared since their package was first polled: a
-// quarter of the workers, and at least one.
+// freshWorkers returns how many jobs of fresh releases, those that appeared since their package was first polled, may run in
+// child processes at once, besides those of other releases. It is a quarter of workers, the number for other releases, and at
+// least 1.
 func freshWorkers(workers int) int { return max(1, workers/4) }
 
 // FreshDownloads are the downloads, beside those of the options, that only fresh releases get.

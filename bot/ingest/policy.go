@@ -52,9 +52,9 @@ func satisfyPolicy(p *packages.Package, found *logs.Provenance, override string)
 	return nil, sources.Refusef("the package JSON requires a build from %s, and nothing proves that: provenance %s; %s", required, checked, overrideHint)
 }
 
-// CheckRestored returns an error unless a withdrawn release was published with the attestation that its package requires now. override is
-// an operator's reason to restore the release nevertheless; "" for none. It returns the provenance for the log entry, nil for a package
-// without a policy.
+// CheckRestored returns an error unless a withdrawn release was published with the attestation that its package requires now.
+// override is an operator's reason to restore the release nevertheless; "" for none. It returns the provenance for the log entry.
+// That is nil, without an error, for a package that requires no attestation, and for a release that was never published.
 func CheckRestored(store *kvstore.Store, name, version, override string) (*logs.Provenance, error) {
 	required, err := requiredRepository(store, name)
 	if err != nil || required == "" {
@@ -126,9 +126,11 @@ func comparePolicies(known views.Package, p *packages.Package) logs.PolicyChange
 	return change
 }
 
-// refuseImport returns a refusal for an import into a package that requires an attestation, and nil for other packages: an imported release
-// has none. override is an operator's reason to allow the import; "" for none. refuseImport records the refusal in the log, unless the
-// version has a state already, such as that of a release which the bot is going to fetch.
+// refuseImport returns a *sources.Refusal for an import into a package that requires an attestation, and nil for other packages:
+// an imported release has none. override is an operator's reason to allow the import, with which the result is nil; "" for none.
+// Before it returns a refusal, refuseImport registers the package and records the refusal in the log and as the version's state,
+// unless the version has a state already, such as that of a release which the bot is going to fetch. Another error means that it
+// could not be recorded.
 func (pb *Publisher) refuseImport(ctx context.Context, p *packages.Package, version, override string) error {
 	_, refusal := satisfyPolicy(p, nil, override)
 	if refusal == nil {
@@ -152,8 +154,9 @@ func (pb *Publisher) refuseImport(ctx context.Context, p *packages.Package, vers
 // release may be published then; see [Mirroring.PublishFromNpm].
 func (m *Mirroring) NeedsAttestation() bool { return m.pkg.Provenance.Required() != "" }
 
-// PublishFromNpm downloads and publishes npm's own release of the version, in place of the one from another origin, in 30 seconds at most.
-// If that must not be published either, PublishFromNpm records the refusal in the log and returns it.
+// PublishFromNpm downloads npm's own release of the version, in 30 seconds at most, and publishes it in place of the one from
+// another origin. It registers the package first. If npm's release must not be published either, PublishFromNpm records the
+// refusal in the log and returns it. It only returns other errors, such as a failed download.
 func (m *Mirroring) PublishFromNpm(ctx context.Context) error {
 	b := m.bot
 	if err := b.Register(ctx, m.pkg); err != nil {

@@ -80,8 +80,10 @@ type Publisher struct {
 	collects  sync.Mutex // held by the goroutine in RemoveLeftovers
 }
 
-// New returns a publisher, and deletes the downloads that an earlier process left in o.TempDir. It sets o.Budget.Minifiers and
-// o.Budget.Fresh to its pools of child processes, so that the budget can end idle ones.
+// New returns a publisher. It creates the folder o.TempDir, or deletes the downloads that an earlier process left there, and
+// fails if it cannot. It sets o.Budget.Minifiers and o.Budget.Fresh to its pools of child processes, so that the budget can end
+// idle ones. It stores a mark that a bot is at work (see [Publisher.RemoveLeftovers]), and only logs if that fails. The caller
+// calls Close at the end.
 func New(o Options) (*Publisher, error) {
 	if err := emptyTempDir(o.TempDir); err != nil {
 		return nil, fmt.Errorf("couldn't empty %s: %w", o.TempDir, err)
@@ -102,8 +104,9 @@ func New(o Options) (*Publisher, error) {
 	return p, nil
 }
 
-// Close ends the child processes, and records that no contents without a release are left over, unless some may be. No other method may be
-// running or follow.
+// Close ends the child processes. It also deletes the stored mark that a bot is at work, unless contents may be left over that no
+// release names, so that the next process does not look for such contents. No other method may be running or follow. It logs
+// errors.
 func (pb *Publisher) Close() {
 	pb.backlog.minifiers.Close()
 	pb.fresh.minifiers.Close()

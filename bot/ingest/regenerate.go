@@ -15,9 +15,11 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Regenerate fetches a published release, of which w names the log entry and the manifest, from its upstream again. It stores the contents
-// that the package JSON of that time selects and makes, so that lost ones are there again. It publishes nothing. size is that of the
-// downloaded archive in bytes, 0 if nothing was downloaded. The error wraps fs.ErrNotExist if upstream does not have the release any more.
+// Regenerate fetches a published release, of which w names the log entry and the manifest, from its upstream again. It stores the
+// contents that the package JSON of that time selects and makes, so that lost ones are there again. It publishes nothing. It
+// waits while too many releases are under way. size is that of the downloaded archive in bytes, 0 if the download failed or none
+// was made. The error wraps fs.ErrNotExist if the package has no upstream, or if upstream lacks the version or has another
+// archive for it now.
 func (pb *Publisher) Regenerate(ctx context.Context, w replication.Wanted) (size int64, err error) {
 	if err := pb.releasing.Acquire(ctx, 1); err != nil {
 		return 0, err
@@ -89,10 +91,11 @@ func (pb *Publisher) storeManifestVariants(pins *kvstore.Pins, manifest *logs.Ma
 	return nil
 }
 
-// findUpstreamVersion returns the version at the source s from which a published release w was made. target is the package or repository
-// there. For a release from git it returns the tag and the commit in the manifest, and does not ask s whether they still exist. Otherwise it
-// lists the versions at s; the error wraps fs.ErrNotExist if the version is gone, or if s has another archive for it than the manifest says.
-// Without a manifest it does not compare archives.
+// findUpstreamVersion returns the version at the source s from which a published release w was made. target is the package or
+// repository there. For a release from git it returns the tag and the commit in the manifest, and does not ask s whether they
+// still exist. Otherwise it lists the versions at s. The error wraps fs.ErrNotExist if s does not list the version, or has
+// another archive for it than the manifest says; it is that of the request if s lacks the whole target. Without a manifest it
+// does not compare archives.
 func findUpstreamVersion(ctx context.Context, s sources.Source, target string, w replication.Wanted) (sources.Candidate, error) {
 	version := w.Entry.Version
 	if w.Manifest != nil && w.Manifest.Source.Commit != "" {

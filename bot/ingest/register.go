@@ -42,8 +42,10 @@ func (pb *Publisher) LastValidPackage(name string) (_ *packages.Package, ok bool
 	return p, err == nil
 }
 
-// RegisterCatalogue records in the log which packages of a catalogue are new or changed, and which recorded ones it no longer has. It does
-// not put the catalogue in use.
+// RegisterCatalogue records in the log which packages of a catalogue are new or changed, as [Publisher.Register] does, and which
+// recorded ones it no longer has. Of the latter it refuses the releases that wait for publication; published ones stay. A package
+// whose file in the catalogue is invalid counts as present. RegisterCatalogue does not put the catalogue in use. It locks
+// Records.Mu.
 func (pb *Publisher) RegisterCatalogue(ctx context.Context, c *packages.Catalogue) error {
 	if err := pb.Register(ctx, c.Packages()...); err != nil {
 		return err
@@ -65,8 +67,8 @@ func (pb *Publisher) RegisterCatalogue(ctx context.Context, c *packages.Catalogu
 // removedReason is why a version is refused that waited when its package was removed.
 const removedReason = "the catalogue has the package no more"
 
-// recordRemoval records in the log that the catalogue no longer has a package. It also refuses the package's releases that wait for
-// publication; published ones stay.
+// recordRemoval records in the log that the catalogue no longer has a package, and emits a note as an event. It also refuses the
+// package's releases that wait for publication, except one that is being processed now; published ones stay.
 func (pb *Publisher) recordRemoval(ctx context.Context, known views.Package) error {
 	pins := pb.store.Pin()
 	defer pins.Release()
@@ -112,8 +114,9 @@ func (pb *Publisher) recordRemoval(ctx context.Context, known views.Package) err
 	return nil
 }
 
-// Register records in the log those of the given packages whose JSON is new or has changed. Such a change may remove the reason of refusals,
-// so Register also schedules retries of the package's refused releases. It locks Records.Mu.
+// Register records in the log those of the given packages whose JSON is new or has changed. The upstream of a changed one is due
+// for a poll at once, and refused releases of it are scheduled for a retry, because the change may remove the reason of the
+// refusals. After an error nothing is recorded. It locks Records.Mu.
 func (pb *Publisher) Register(ctx context.Context, all ...*packages.Package) error {
 	pins := pb.store.Pin()
 	defer pins.Release()
@@ -132,9 +135,10 @@ func (pb *Publisher) Register(ctx context.Context, all ...*packages.Package) err
 	})
 }
 
-// registerOne adds to the transaction what [Publisher.Register] records of one package: a log entry, and the upstream's state, which is
-// reset so that the package is polled at once. It does nothing if the JSON is recorded already. pins protects the stored JSON from
-// deletion. The caller holds the lock Records.Mu of the upstreams' states.
+// registerOne adds to the transaction what [Publisher.Register] records of one package: a log entry and, unless the package is
+// new, the upstream's state. It resets that state so that the package is polled at once, and adds the refused versions to those
+// that are retried. It does nothing if the JSON is recorded already. pins protects the stored JSON from deletion. The caller
+// holds the lock Records.Mu of the upstreams' states.
 func (pb *Publisher) registerOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Package) error {
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, p.JSON); err != nil {

@@ -123,9 +123,10 @@ func SuggestWord(got string, words []string) string {
 // tempPattern names the files of downloads under way; never an upstream's name.
 const tempPattern = "download-*"
 
-// PublishTask fetches and publishes the version of the task t, or records why that failed. If another goroutine is publishing the version,
-// PublishTask does nothing and returns a channel that is closed once that is done. It waits while too many releases are under way, unless
-// t.Fresh. The error is for problems that stop the bot; a release that failed or was refused is none.
+// PublishTask fetches and publishes the version of the task t, or records why that failed. If another goroutine is publishing the
+// version, PublishTask does nothing and returns a channel that is closed once that is done; otherwise wait is nil. It waits while
+// too many releases are under way, unless t.Fresh. The error is for problems that stop the bot, or that of ctx; a release that
+// failed or was refused is none.
 func (pb *Publisher) PublishTask(ctx context.Context, t Task) (wait <-chan struct{}, err error) {
 	pb.Recover()
 	if wait := pb.claims.TryAcquire(t.ID()); wait != nil {
@@ -216,11 +217,13 @@ func publishedEvent(m *logs.Manifest) events.Event {
 	return event
 }
 
-// recordFailure stores, logs and emits as an event why the release of the task t was not published; s is its state so far, and cause the
-// error. A refusal becomes an entry of the log, unless another release was refused for the same fileMap that selects no file; it stays until
-// the package JSON changes. After another error, the state has the time of the next attempt, and the package is polled again then. If cause
-// stops the bot, or ctx has ended, recordFailure only sets the state back to Detected, and returns an error that wraps cause. Otherwise the
-// only error is one of the store. It does nothing if the version was published meanwhile.
+// recordFailure stores, logs and emits as an event why the release of the task t was not published; s is its state so far, and
+// cause the error. A refusal becomes an entry of the log, except one for selecting no file if another release was refused for the
+// same fileMap. The release stays refused until the package JSON or upstream's archive changes, and a package that still needs
+// first releases gets another one in its place. After another error, the state has the time of the next attempt, and the package
+// is polled again then. If cause stops the bot, or ctx has ended, recordFailure only sets the state back to Detected, and returns
+// an error that wraps cause. Otherwise the only error is one of the store. It does nothing if the version was published
+// meanwhile.
 func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, cause error) error {
 	if _, err := views.LookupVersion(pb.store, s.Package, s.Version); err == nil {
 		return nil // published by another way meanwhile, which its state says
@@ -467,10 +470,11 @@ func (pb *Publisher) collectEvidence(ctx context.Context, in pendingRelease, m *
 	return entry, err
 }
 
-// commit publishes a release whose contents are stored: it writes the log entry, the manifest and the rows for serving in one transaction,
-// and queues its files for recompression. The caller sets the kind of entry and its evidence, and commit the time, the actor, the release
-// and the download count. If before is not "", an entry of that kind precedes it. commit returns an error if the version has been published,
-// if another manifest is recorded for it, or if the package's policy has changed since the evidence was checked.
+// commit publishes a release whose contents are stored: it writes the log entry, the manifest and the rows for serving in one
+// transaction, and queues its files for recompression. The caller sets the kind of entry and its evidence, and commit the time,
+// the actor, the release and the download count. If before is not "", an entry of that kind precedes it. commit returns an error
+// and writes nothing if the version has been published, if another manifest is recorded for it, if the package's policy has
+// changed since the evidence was checked, or if a mirrored version was refused here.
 func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor string, before logs.Kind, entry logs.Entry) error {
 	return pb.recordRelease(pins, manifest, func(tx *logs.Tx, hash kvstore.Hash) error {
 		// The count at the time of publication is stored.

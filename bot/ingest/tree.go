@@ -171,8 +171,9 @@ func (pb *Publisher) ImportTree(ctx context.Context, tree Tree, report func(Tree
 	return t.sum, err
 }
 
-// scan finds the folders of the tree that have the name of a package in the catalogue, and the versions in them, and stores them in
-// t.packages, without reading files. It counts other folders in the summary. It returns an error if there are no releases at all.
+// scan finds the folders of the tree that have the name of a package in the catalogue, and the versions in them, and stores them
+// in t.packages, without reading files. It counts other folders in the summary. A package's folder that cannot be read is
+// reported as a refusal. If there are no releases at all and no such folder, scan returns an error.
 func (t *treeImport) scan() error {
 	folders, err := t.listFolders(".")
 	if err != nil {
@@ -258,8 +259,9 @@ func (t *treeImport) importAll(ctx context.Context) error {
 	return cmp.Or(g.Wait(), ctx.Err())
 }
 
-// reportRelease counts one more release as done, and reports it to t.report. err is why the release was not imported, nil for success.
-// version is "" if the folder of the package could not be read.
+// reportRelease counts one more release as done, and calls t.report. err is why the release was not imported, nil for success;
+// then the release is also counted as refused. version is "" if the folder of the package could not be read, which is no release
+// that is done.
 func (t *treeImport) reportRelease(name, version string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -114,8 +114,9 @@ func (t *treeImport) releaseDate(ctx context.Context, p *treePackage, version st
 
 const otherDates = "; --released takes a file of dates, or mtime for the files' times"
 
-// dateFromUpstream returns when npm published a version. The first call for a package requests the dates of all its versions, and further
-// calls use these, or return the error of that request again.
+// dateFromUpstream returns when npm published a version. The first call for a package requests the dates of all its versions, and
+// further calls use these, or return the error of that request again. It returns an error for a package that is not from npm, and
+// for a version without a date.
 func (t *treeImport) dateFromUpstream(ctx context.Context, p *treePackage, version string) (time.Time, error) {
 	if p.Autoupdate == nil || p.Autoupdate.Source != sources.KindNpm {
 		return time.Time{}, treeProblem(noDate, "only npm has dates, and the package is not updated from there%s", otherDates)
@@ -137,8 +138,9 @@ func (t *treeImport) dateFromUpstream(ctx context.Context, p *treePackage, versi
 	return at, nil
 }
 
-// requestDates requests when npm published the package's versions, and stores those of the tree in p.upstream.dates. The caller holds the
-// lock of p.upstream.
+// requestDates requests when npm published the package's versions, and stores those of the tree in p.upstream.dates, zero for a
+// version that npm lacks. It sends no request, and returns an error, while the registry's circuit breaker is open, and reports
+// the outcome to that. The caller holds the lock of p.upstream.
 func (t *treeImport) requestDates(ctx context.Context, p *treePackage) error {
 	name := sources.UpstreamName(p.Package)
 	if t.options.Breakers.IsDown(name) {

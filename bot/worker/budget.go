@@ -78,8 +78,9 @@ func EncoderMemory(size int64) int64 {
 	return coding.Memory(coding.Brotli, coding.Best, size) + 3*size
 }
 
-// AcquireEncoder waits until the owner's child may compress a content of size bytes, and reserves the memory and a slot for it. The caller
-// calls leave afterwards, which returns them. The only error is that of ctx.
+// AcquireEncoder waits until the owner's child may compress a content of size bytes with the best settings, and reserves the
+// memory and a slot for it; a huge content, over HugeSize, may start without a slot. The caller calls leave afterwards, which
+// returns them. The only error is that of ctx, after which nothing is reserved.
 func (l *Budget) AcquireEncoder(ctx context.Context, owner string, size int64) (leave func(), err error) {
 	t := &turn{memory: EncoderMemory(size), owner: owner, pool: l.Squeezers, queue: &l.ordinary}
 	if size > HugeSize {
@@ -94,10 +95,10 @@ func (l *Budget) AcquireDelta(ctx context.Context, owner string, dictionary, siz
 	return l.wait(ctx, &turn{memory: coding.DeltaMemory(dictionary+size) + 2*(dictionary+size), owner: owner, pool: l.Squeezers, queue: &l.ordinary})
 }
 
-// AcquireFile waits until a file of a release may take here bytes of memory in this process and child bytes in the release's child process,
-// and reserves them. child is 0 for a file that needs no child. fresh says that the release is new, so that its files go first. A file that
-// needs more than the whole budget waits until it is alone. The caller calls leave afterwards, which returns the memory. The only error is
-// that of ctx.
+// AcquireFile waits until a file of a release may take here bytes of memory in this process and child bytes in the release's
+// child process, and reserves them. child is 0 for a file that needs no child. fresh says that the release is new, so that its
+// files go first. A file that needs more than the whole budget starts when no other file or encoder runs. The caller calls leave
+// afterwards, which returns the memory. The only error is that of ctx, after which nothing is reserved.
 func (l *Budget) AcquireFile(ctx context.Context, release string, fresh bool, here, child int64) (leave func(), err error) {
 	t, minifiers := &turn{memory: here + child, owner: release, queue: &l.files}, l.Minifiers
 	if fresh {
@@ -196,9 +197,9 @@ func (l *Budget) releaseTurn(t *turn) {
 	}
 }
 
-// startNext starts the waiting turns (files of releases, and contents to encode) that fit now, in the order of each queue, and calls
-// started with each. If a file of a release does not fit, no turn behind it in its queue or in the queues of contents starts either. The
-// caller holds the lock.
+// startNext starts the waiting turns (files of releases, and contents to encode) that fit now, in the order of each queue, and
+// calls started with each. Files of fresh releases come first, then other files, then contents. If a file does not fit, no turn
+// behind it and none of the following queues starts. The caller holds the lock.
 func (l *Budget) startNext(started func(*turn)) {
 	for _, files := range []*[]*turn{&l.freshFiles, &l.files} {
 		for len(*files) > 0 {

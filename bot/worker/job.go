@@ -286,12 +286,14 @@ const Argument = "worker-process"
 // reached before the machine's memory is.
 const maxStack = 256 << 20
 
-// RunChild is the main function of a child process. It confines this process, greets the parent on standard output, and runs the jobs that
-// it reads from standard input. It never returns: it ends the process when the input is closed.
+// RunChild is the main function of a child process. It confines this process, greets the parent on standard output, and runs the
+// jobs that it reads from standard input, one after another. It lowers the process's priority if the second argument is "nice".
+// It never returns: it ends the process when the input is closed, or if it can neither confine the process nor write to the
+// parent.
 func RunChild() { runChild(system) }
 
-// runChild is the main function of a child process, see [RunChild]. k are the protections to apply; tests pass others than those of the
-// system. It never returns.
+// runChild is the main function of a child process, see [RunChild]. k are the protections to apply; tests pass others than those
+// of the system. If one cannot be applied, it reports that to the parent and ends the process. It never returns.
 func runChild(k protections) {
 	debug.SetMaxStack(maxStack)
 	// Ctrl-C and a service manager's stop reach the whole group of processes; the

@@ -93,9 +93,9 @@ func NewPool(o Options) *Pool {
 	return &Pool{options: o, slots: make(chan struct{}, o.Size)}
 }
 
-// Do runs the task t on data in a child process of the owner (usually a release), and returns the result. It waits while all children have
-// jobs. The error is a *CrashError if the process ended in the middle of the job or the job exceeded a limit, a *StartError if no process
-// could be started, or that of the task or of ctx.
+// Do runs the task t on data in a child process of the owner (usually a release), and returns the result. It waits while as many
+// jobs run as [Options].Size allows. The error is a *CrashError if the process ended in the middle of the job or the job exceeded
+// a limit, a *StartError if no process could be started, or that of the task or of ctx.
 func (p *Pool) Do(ctx context.Context, owner string, t Task, data []byte) ([]byte, error) {
 	result, _, err := p.DoTimed(ctx, owner, t, data)
 	return result, err

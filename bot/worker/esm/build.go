@@ -110,10 +110,10 @@ func PathOf(subpath string) string {
 	return path.Join(Folder, subpath) + Extension
 }
 
-// Build builds one ES module for each subpath in q, or for all subpaths that the release's package.json exports. It calls check, from
-// several goroutines, with each file of the release that a module imports. A file for which check returns an error is not built, and
-// neither are the subpaths that import it. Result.Skipped has the subpaths without a module and the reasons. The error says why the release
-// has no modules at all.
+// Build builds one ES module for each subpath in q, or for all subpaths that the release's package.json exports. It calls check,
+// from several goroutines and maybe more than once, with each file of the release that a module imports. A file for which check
+// returns an error is not built, and neither are the subpaths that import it. Result.Skipped has the subpaths without a module
+// and the reasons. The error says why the release has no modules at all.
 func Build(q Request, check func(file string, data []byte) error) (Result, error) {
 	r, err := newRelease(q.Package, q.Files)
 	if err != nil {

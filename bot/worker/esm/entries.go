@@ -150,9 +150,9 @@ func (b *builder) findEntry(subpath string) *entry {
 	return b.entries[i]
 }
 
-// rewriteCommonJSEntries replaces the text of each entry point whose file is a CommonJS module by commonJSEntryText, so that its module
-// exports by name what Node.js exports. It takes the format of a file from m, esbuild's report of a first build, or else from its extension
-// and package.json.
+// rewriteCommonJSEntries replaces the text of each entry point whose file is a CommonJS module by commonJSEntryText, so that its
+// module exports by name what Node.js exports. It takes the format of a file from m, esbuild's report of a first build, or else
+// from its extension and package.json. The only error is errTooMuchExported.
 func (b *builder) rewriteCommonJSEntries(m metafile) error {
 	for _, e := range b.entries {
 		p, _ := b.release.packageOf(e.file)
@@ -170,11 +170,11 @@ func (b *builder) rewriteCommonJSEntries(m metafile) error {
 	return nil
 }
 
-// commonJSEntryText returns the text of the entry point for a CommonJS module. The text requires the file. It exports by name what Node.js
-// exports, and the value of the module as "module.exports". As the default it exports the value too, or the value's member "default" if
-// __esModule says that the module was compiled from an ES module. It also re-exports the other packages that the file re-exports.
-// commonJSEntryText adds the bytes of the exported names and of these packages' specifiers to b.exported. The only error is
-// errTooMuchExported, after which the release has no modules.
+// commonJSEntryText returns the text of the entry point for a CommonJS module. The text requires the file. It exports by name
+// what Node.js exports, up to maxExports names, and the value of the module as "module.exports". As the default it exports the
+// value too, or the value's member "default" if __esModule says that the module was compiled from an ES module. It also
+// re-exports the other packages that the file re-exports. commonJSEntryText adds the bytes of the exported names and of these
+// packages' specifiers to b.exported. The only error is errTooMuchExported, after which the release has no modules.
 func (b *builder) commonJSEntryText(file string) (string, error) {
 	names, packages, err := b.collectExports(file, b.commonJSExports)
 	var text strings.Builder

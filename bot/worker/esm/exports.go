@@ -177,9 +177,10 @@ func (s *exportScanner) scanAssignment(at int, replaces bool) {
 	}
 }
 
-// scanObjectLiteral records the members of an object literal that is assigned to module.exports. at is the index of the token after the
-// opening brace. Unlike cjs-module-lexer it continues after values that are no identifiers, because ES modules that were written for
-// bundlers import these members, too.
+// scanObjectLiteral records the members of an object literal that is assigned to module.exports, and the modules that it spreads
+// into it with "...require(…)". at is the index of the token after the opening brace. Unlike cjs-module-lexer it continues after
+// values that are no identifiers, because ES modules that were written for bundlers import these members, too. It stops at a
+// member that it cannot read.
 func (s *exportScanner) scanObjectLiteral(at int) {
 	for {
 		name, quoted := unquote(s.text(at))
@@ -319,8 +320,8 @@ func readESModule(source []byte) esModule {
 // nodeGlobals are the globals of Node.js that browsers lack and that defines does not replace.
 var nodeGlobals = []string{"Buffer", "__dirname", "__filename", "clearImmediate", "process", "setImmediate"}
 
-// findNodeGlobals returns the names of nodeGlobals that a script uses as globals, sorted. It leaves out those that the script tests with
-// typeof.
+// findNodeGlobals returns the names of nodeGlobals that a script uses as globals, sorted. It leaves out those that the script
+// tests with typeof, and those that it uses only in code that does not run in production.
 func findNodeGlobals(source []byte) (found []string) {
 	const mark = "__global_of_node_"
 	marked := maps.Clone(defines)
@@ -345,7 +346,8 @@ func findNodeGlobals(source []byte) (found []string) {
 	return slices.DeleteFunc(sortUnique(found), func(name string) bool { return tested[name] })
 }
 
-// unquote returns the value of a token that is a string literal without escapes. ok is false if the token is none.
+// unquote returns the value of a token that is a string literal in single or double quotes without escapes. ok is false for any
+// other token.
 func unquote(token string) (value string, ok bool) {
 	n := len(token)
 	if n < 2 || token[0] != '"' && token[0] != '\'' || token[n-1] != token[0] || strings.ContainsAny(token[1:n-1], "\\\n") {

@@ -108,7 +108,8 @@ func (p *packageJSON) readSideEffects(data json.RawMessage) {
 	}
 }
 
-// hasSideEffects reports whether importing a file, whose path is relative to the package.json, has an effect besides its exports.
+// hasSideEffects reports whether importing a file, whose path is relative to the package.json, may have an effect besides its
+// exports, according to the sideEffects field. It is true for all files if there is no such field.
 func (p *packageJSON) hasSideEffects(file string) bool {
 	return !p.noSideEffects || slices.ContainsFunc(p.sideEffects, func(g *glob.Glob) bool { return g.Match(file) })
 }
@@ -165,13 +166,15 @@ func parseTarget(d *json.Decoder, depth int) (*target, error) {
 	return t, err
 }
 
-// hasSubpathKeys reports whether t is an object whose keys are subpaths ("./client") or private names ("#dom"), and not conditions ("import").
+// hasSubpathKeys reports whether t is an object whose keys are subpaths ("./client") or private names ("#dom"), and not
+// conditions ("import"). It looks only at the first key.
 func (t *target) hasSubpathKeys() bool {
 	return len(t.Keys) > 0 && (strings.HasPrefix(t.Keys[0], ".") || strings.HasPrefix(t.Keys[0], "#"))
 }
 
-// matchConditions returns the path to which a value in exports or imports leads under the given conditions, such as "import". The path may
-// contain an asterisk. The result is "" if the value has no path for them, or null.
+// matchConditions returns the path to which a value in exports or imports leads under the given conditions, such as "import". Of
+// the keys of an object, the first that is a condition and has a path or null counts; of an array, the first item with a path.
+// The path may contain an asterisk. The result is "" if the value has no path for the conditions, or null.
 func (t *target) matchConditions(conditions []string) string {
 	for i, item := range t.Items {
 		if t.Keys != nil && !slices.Contains(conditions, t.Keys[i]) {
