@@ -33,8 +33,10 @@ type dependency struct {
 // dependenciesShown is how many a page has.
 const dependenciesShown = 50
 
-// addAbout adds to a release's page what upstream documents about the release: README, dependencies, deprecation, downloads and known
-// vulnerabilities. It reads about itself if that is nil. It logs and leaves out what cannot be read.
+// addAbout adds to a release's page what upstream documents about the release (README, dependencies, deprecation), how often
+// npm counted downloads of the library in a month, and known vulnerabilities. about has the README and the dependencies; nil
+// makes addAbout read it. A part that cannot be read is logged and left out; without about or the list of libraries, so are
+// all parts after it. Over 200 dependencies are left out. It records in q.inputs the libraries that the page depends on.
 func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 	failed := func(what string, err error) {
 		s.logger.Error("site: couldn't read what upstream says of a release; the page is shown without", "package", page.Name, "version", page.Release.Version, "what", what, "err", err)
@@ -95,8 +97,8 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 	}
 }
 
-// sortDependencies sorts the dependencies of the page by name, peer dependencies last, cuts them to the number that is displayed, and counts the
-// others in MoreDependencies.
+// sortDependencies sorts page.Dependencies by name, peer dependencies last, cuts them to the 50 that the page displays, and
+// stores in MoreDependencies how many it cut off.
 func (page *libraryPage) sortDependencies() {
 	slices.SortFunc(page.Dependencies, func(a, b dependency) int {
 		if a.Peer != b.Peer {
@@ -123,7 +125,8 @@ const (
 	mostSizes   = 60 // the newest versions
 )
 
-// addSizes adds to a library's page a chart of the main file's size in its newest versions, unless fewer than three have one.
+// addSizes adds to a library's page a chart of the main file's size in its 60 newest versions, unless fewer than three of
+// these have a main file. If the sizes cannot be read, it logs that and adds nothing.
 func (s *Site) addSizes(page *libraryPage) {
 	versions := slices.Clone(page.Versions[:min(mostSizes, len(page.Versions))])
 	versions = slices.DeleteFunc(versions, func(v views.Version) bool { return v.Default == "" })
@@ -139,7 +142,8 @@ func (s *Site) addSizes(page *libraryPage) {
 	page.Sizes = newSizeChart(versions, sizes)
 }
 
-// newSizeChart returns a chart of sizes, the bytes of the main file in each of versions; both are in the same order, oldest first.
+// newSizeChart returns a chart of sizes, the bytes of the main file in each of versions. Both have the same length, at least
+// one, and the same order, oldest first.
 func newSizeChart(versions []views.Version, sizes []int64) *sizeChart {
 	values := make([]float64, len(sizes))
 	highest, smallest, largest := 0.0, 0, 0

@@ -44,15 +44,16 @@ type pageAnswer struct {
 const contentSecurityPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// setIsolation sets header fields that keep pages and their resources to this origin, and deletes the one that lets other origins read the response:
-// scripts of other origins use the API, whose header fields the site inherits.
+// setIsolation sets header fields that keep pages and their resources to this origin, and deletes the one that lets other
+// origins read the response: scripts of other origins use the API, whose header fields the site inherits.
 func setIsolation(h http.Header) {
 	h.Del("Access-Control-Allow-Origin")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// sendRedirect responds with the redirect of a, which caches check each time.
+// sendRedirect responds with the status of a and a redirect to a.location, without a body. Caches must check a stored
+// redirect each time.
 func sendRedirect(w http.ResponseWriter, a *pageAnswer) {
 	h := w.Header()
 	setIsolation(h)
@@ -62,8 +63,9 @@ func sendRedirect(w http.ResponseWriter, a *pageAnswer) {
 	w.WriteHeader(a.status)
 }
 
-// sendPage responds with a page and its header fields: with 304 if the client has it, and with the page's status if it is a failure. Only successful
-// pages may be cached.
+// sendPage responds with the page p, its status and header fields, or with 304 if the page is successful and the client has
+// it. Caches must check a stored page each time. They must not store one that contains the request's Host, that is not
+// completely rendered, or that has the status 404, 410, 429, 500 or 503.
 func (s *Site) sendPage(w http.ResponseWriter, r *http.Request, p *page) {
 	a := p.pageAnswer
 	h := w.Header()
@@ -105,7 +107,8 @@ type refusal struct {
 // Error returns title and message of the page for the error.
 func (e *refusal) Error() string { return e.title + ": " + e.message }
 
-// newRefusal returns an error that the client can correct. The site responds to it with a page of this HTTP status, title and message.
+// newRefusal returns an error that the client can correct. The site responds to it with a page of this HTTP status, title
+// and message.
 func newRefusal(status int, title, message string) error {
 	return &refusal{status: status, title: title, message: message}
 }
@@ -131,8 +134,9 @@ type failed struct {
 // made up.
 var addable = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
-// failurePage returns the page for an error of a request, with its HTTP status; no other function maps errors to statuses. It logs errors that are
-// not the client's, with a reference that the page displays.
+// failurePage returns the page for an error of a request, with the HTTP status that the error means; no other function of
+// the site maps errors to statuses. If a library, version or file is missing, the page suggests others. An error that is
+// neither the client's nor one of libraries that are still being read is logged, with a reference that the page displays.
 func (s *Site) failurePage(q *request, err error) *pageAnswer {
 	var (
 		refused     *refusal
@@ -181,7 +185,8 @@ func (s *Site) failurePage(q *request, err error) *pageAnswer {
 	return &pageAnswer{status: f.Status, view: "failure", title: f.Title, description: f.Message, data: f}
 }
 
-// suggestLibraries returns up to five libraries whose names are spelt like the text that a visitor searched for; none if they cannot be read.
+// suggestLibraries returns up to five libraries whose names are spelt like the text that a visitor searched for; none if
+// they cannot be read.
 func (s *Site) suggestLibraries(q *request, sought string) []*library.Library {
 	found, err := s.library.Near(q.Context(), sought, librariesSuggested)
 	if err != nil {
@@ -210,8 +215,9 @@ type request struct {
 	inputs    inputs // of the page that is being made
 }
 
-// parse sets the base URLs and the query of the request, by the options or else the Host field. It returns a refusal if the Host is malformed or the
-// query too long.
+// parse sets q.siteBase and q.assetBase, the URLs in front of the paths of pages and assets, and the parsed query. A base
+// that the options do not have is the origin in the request's Host field. It returns a refusal if the Host is needed and
+// malformed, or if the query is over 8 KiB.
 func (q *request) parse(o Options) error {
 	origin, ok := requests.Origin(q.Request)
 	if !ok && (o.SiteBase == "" || o.AssetBase == "") {
@@ -232,8 +238,8 @@ func (q *request) client() netip.Prefix {
 	return c
 }
 
-// textParam returns the query parameter with this name as text that a user typed: without control characters and surrounding white space, cut to
-// maxText bytes.
+// textParam returns the query parameter with this name as text that a user typed: without control characters and surrounding
+// white space, cut to maxText bytes.
 func (q *request) textParam(name string) string {
 	return cleanText(q.query.Get(name))
 }
@@ -249,10 +255,12 @@ func cleanText(s string) string {
 	return strings.TrimSpace(text.Cut(strings.TrimSpace(s), maxText))
 }
 
-// pageNumber returns the page number in the query parameter "page", from 1; 1 if it is missing or malformed.
+// pageNumber returns the page number in the query parameter "page", limited to 1 to maxPage; 1 if it is missing or
+// malformed.
 func (q *request) pageNumber() int { return parsePageNumber(q.query.Get("page")) }
 
-// parsePageNumber returns the page number that a text has, limited to 1 to maxPage; 1 if it has none.
+// parsePageNumber parses a text as a decimal page number and limits it to 1 to maxPage. It returns 1 for a text that is no
+// number.
 func parsePageNumber(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil {

@@ -40,8 +40,9 @@ const (
 // changesShown is how many files a page of changes has.
 const changesShown = 200
 
-// comparePage returns the page that compares two versions of a library by the query: it lists the files that differ, or if the query names a file,
-// the changed lines of that file.
+// comparePage returns the page that compares two versions of a library, "from" and "to" in the query: it lists the files
+// that differ, or if the query names a file, the changed lines of that file. Without "to" it is the latest version, without
+// "from" the one before "to"; if none exists, the page compares nothing. A version or file that does not exist is an error.
 func (s *Site) comparePage(q *request, l *library.Library) (*pageAnswer, error) {
 	page := comparePage{Name: l.Name, From: q.textParam("from"), To: q.textParam("to")}
 	var err error
@@ -92,7 +93,8 @@ func (p *comparePage) setDefaults(latest string) {
 	p.From = cmp.Or(p.From, versionBefore(p.Versions, p.To))
 }
 
-// versionBefore returns the next older version in versions, which are sorted newest first; "" for the oldest and for an unknown version.
+// versionBefore returns the next older version in versions, which are sorted newest first; "" for the oldest and for an
+// unknown version.
 func versionBefore(versions []views.Version, version string) string {
 	i := slices.IndexFunc(versions, func(v views.Version) bool { return v.Version == version })
 	if i < 0 || i+1 >= len(versions) {
@@ -101,8 +103,9 @@ func versionBefore(versions []views.Version, version string) string {
 	return versions[i+1].Version
 }
 
-// compareFiles returns the files that differ between two releases, changed ones first, then added, then removed ones, and counts them in p. The files
-// of both releases are sorted by path.
+// compareFiles returns the files that differ between two releases, changed ones first, then added, then removed ones. It
+// adds to p's counts of added, removed, changed and unchanged files. The files of both releases must be sorted by path. The
+// caller sets the addresses of the results.
 func (p *comparePage) compareFiles(from, to *library.Release) []change {
 	var all []change
 	i, j := 0, 0

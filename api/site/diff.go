@@ -30,8 +30,9 @@ func fileComparePath(l, from, to, file string) string {
 	return withQuery("/compare/"+url.PathEscape(l), encodeQuery("from", from, "to", to, "file", file))
 }
 
-// diffFile returns the changes of the file at a path between two releases, as lines that a worker has rendered, or the reason why they cannot be
-// displayed (yet). It returns a *noFileError if neither release has the file.
+// diffFile returns the changes of the file at a path between two releases, as lines that a worker has rendered, or says that
+// it is the same in both, or why the lines cannot be displayed. If the worker has yet to render them, that is recorded in
+// q.inputs. It returns a *noFileError if neither release has the file.
 func (s *Site) diffFile(q *request, from, to *library.Release, file string) (*fileDiff, error) {
 	d := &fileDiff{Path: file, Kind: changed}
 	before, inFrom := from.Find(file)

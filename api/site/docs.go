@@ -85,7 +85,8 @@ func (s *Site) docsPage(q *request) (*pageAnswer, error) {
 	}, nil
 }
 
-// docsPartPage returns the page of one group of the API's routes, or of its schemas, as the path names it.
+// docsPartPage returns the page of one group of the API's routes, or of the API's schemas, which the last part of the path
+// names. For another name it returns a refusal with status 404.
 func (s *Site) docsPartPage(q *request) (*pageAnswer, error) {
 	reference, err := s.readReference()
 	if err != nil {
@@ -111,8 +112,8 @@ func (s *Site) docsPartPage(q *request) (*pageAnswer, error) {
 	return a, nil
 }
 
-// addExamples returns a copy of operations, each with a curl command as its example. The commands request data about the most popular library here,
-// or jquery if none exists.
+// addExamples returns a copy of operations, each with a curl command as its example. Path parameters for which the OpenAPI
+// document has no example get values of the most popular library here, or of jquery if there is none.
 func (s *Site) addExamples(q *request, operations []docsOperation) ([]docsOperation, error) {
 	example := &library.Library{Name: "jquery", Version: "3.7.1"}
 	popular, err := s.library.Popular(q.Context(), 1)
@@ -138,7 +139,8 @@ func (s *Site) readReference() (docsReference, error) {
 	})
 }
 
-// newDocsReference returns the documentation of an API from its OpenAPI document.
+// newDocsReference returns the documentation of an API from its OpenAPI document, a JSON text: its operations by group, and
+// its schemas. It leaves out operations whose response is an image. A document that cannot be parsed is an error.
 func newDocsReference(document []byte) (docsReference, error) {
 	var o openAPI
 	if err := json.Unmarshal(document, &o); err != nil {
@@ -175,8 +177,9 @@ func newDocsReference(document []byte) (docsReference, error) {
 	return page, nil
 }
 
-// newOperation returns the operation op, of a method on a path of the API, as its page displays it: with references resolved and example values
-// filled into the path.
+// newOperation returns the operation op, of a method on a path of the API, as its page displays it: with references
+// resolved, example values filled into the path and the query, and failures apart from other responses. item is the path's
+// entry in the document; its parameters apply to all methods.
 func (o *openAPI) newOperation(method, path string, item pathItem, op *operation) docsOperation {
 	d := docsOperation{ID: newAnchor(method + " " + path), Method: method, Path: path, Summary: op.Summary, Description: op.Description, path: path}
 	var query []string
@@ -228,7 +231,8 @@ func (d docsOperation) FailureStatuses() string {
 	return strings.Join(statuses, ", ")
 }
 
-// newSchema returns the schema s of the document, called name, as its page displays it: with all its properties.
+// newSchema returns the schema s of the document, called name, as its page displays it: with its properties and those of the
+// schemas that it combines (allOf).
 func (o *openAPI) newSchema(name string, s schema) docsSchema {
 	d := docsSchema{ID: "schema-" + newAnchor(name), Name: name, Description: s.Description, Type: s.describe(0)}
 	add := func(s schema) {
@@ -249,7 +253,8 @@ func (o *openAPI) newSchema(name string, s schema) docsSchema {
 	return d
 }
 
-// schemaPath returns the path of the documentation of the schema that s refers to, itself or for its items; "" if the document does not define it.
+// schemaPath returns the path, with a fragment, of the documentation of the schema to which s refers, itself or through its
+// items, its first part or its additional properties; "" if it refers to none that the document defines.
 func (o *openAPI) schemaPath(s schema) string {
 	name := s.schemaName(0)
 	if _, ok := o.Components.Schemas.find(name); !ok {
@@ -258,7 +263,8 @@ func (o *openAPI) schemaPath(s schema) string {
 	return "/docs/schemas#schema-" + newAnchor(name)
 }
 
-// fillPath returns the path of the operation in which parameters without an example have values of a library: its name, version and main file.
+// fillPath returns the path of the operation in which parameters without an example have values of the library l: its name,
+// version and main file, by the name of the parameter. Parameters with other names stay as they are.
 func (d docsOperation) fillPath(l *library.Library) string {
 	return parameterInPath.ReplaceAllStringFunc(d.path, func(p string) string {
 		switch strings.ToLower(p[1 : len(p)-1]) {
@@ -278,7 +284,8 @@ var (
 	notInAnchors    = lazyregexp.New(`[^a-z0-9]+`)
 )
 
-// newAnchor returns a text in the form of an HTML identifier: lower case, with hyphens for all but letters and digits.
+// newAnchor returns a text in the form of an HTML identifier: in lower case, each run of other characters than ASCII letters
+// and digits replaced by one hyphen, without hyphens at the ends.
 func newAnchor(text string) string {
 	return strings.Trim(notInAnchors.ReplaceAllString(strings.ToLower(text), "-"), "-")
 }
@@ -289,7 +296,8 @@ type span struct {
 	Code bool
 }
 
-// splitCode splits a text at backquotes into prose and code, in alternation.
+// splitCode splits a text at backquotes into spans of prose and code, in alternation, beginning with prose. It leaves out
+// empty spans.
 func splitCode(text string) []span {
 	var spans []span
 	for i, part := range strings.Split(text, "`") {
@@ -337,7 +345,8 @@ type operation struct {
 	Responses   ordered[response] `json:"responses"`
 }
 
-// isDocumented reports whether the documentation lists an operation: it has a successful response, and that is no image.
+// isDocumented reports whether the documentation lists an operation: its first successful response is no image, or it has no
+// responses at all. o is the document, in which references are resolved.
 func (op *operation) isDocumented(o *openAPI) bool {
 	for _, r := range op.Responses {
 		if !strings.HasPrefix(r.Key, "2") {
@@ -393,7 +402,8 @@ type member[T any] struct {
 	Value T
 }
 
-// UnmarshalJSON implements json.Unmarshaler: it decodes an object and keeps the order of its members.
+// UnmarshalJSON implements json.Unmarshaler: it decodes a JSON object and appends its members to o in their order. Any other
+// JSON value is an error.
 func (o *ordered[T]) UnmarshalJSON(data []byte) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -427,7 +437,8 @@ func (o ordered[T]) find(key string) (T, bool) {
 // refName returns the last part of a reference within the document, such as Library of #/components/schemas/Library.
 func refName(ref string) string { return ref[strings.LastIndexByte(ref, '/')+1:] }
 
-// resolveParameter returns the parameter that p refers to, or p if it is not a reference.
+// resolveParameter returns the parameter to which p refers, an empty one if the document does not define it; or p itself if
+// it is no reference.
 func (o *openAPI) resolveParameter(p parameter) parameter {
 	if p.Ref != "" {
 		p, _ = o.Components.Parameters.find(refName(p.Ref))
@@ -435,7 +446,8 @@ func (o *openAPI) resolveParameter(p parameter) parameter {
 	return p
 }
 
-// resolveResponse returns the response that r refers to, or r if it is not a reference.
+// resolveResponse returns the response to which r refers, an empty one if the document does not define it; or r itself if it
+// is no reference.
 func (o *openAPI) resolveResponse(r response) response {
 	if r.Ref != "" {
 		r, _ = o.Components.Responses.find(refName(r.Ref))
@@ -446,8 +458,8 @@ func (o *openAPI) resolveResponse(r response) response {
 // deepest bounds how far schemas are followed.
 const deepest = 6
 
-// describe describes the type of a schema in a few words, such as "array of string or null". depth is how many schemas are around it; beyond deepest
-// it returns an ellipsis.
+// describe returns the type of a schema in a few words, such as "array of string or null"; for a reference, the name of the
+// schema to which it refers. depth is how many schemas are around it; beyond deepest it returns an ellipsis.
 func (s schema) describe(depth int) string {
 	var w string
 	switch {
@@ -479,7 +491,8 @@ func (s schema) describe(depth int) string {
 	return w
 }
 
-// additionalProperties returns the schema of an object's additional properties in a slice, which is nil if none exists.
+// additionalProperties returns a slice with the schema of an object's additional properties; nil if the document gives none,
+// or a boolean in its place.
 func (s schema) additionalProperties() []schema {
 	var additional schema
 	if len(s.AdditionalProperties) == 0 || s.AdditionalProperties[0] != '{' || json.Unmarshal(s.AdditionalProperties, &additional) != nil {
@@ -488,8 +501,8 @@ func (s schema) additionalProperties() []schema {
 	return []schema{additional}
 }
 
-// schemaName returns the name of the schema in the document to which s, its items, its first part or its additional properties refer; "" if there is
-// none. depth is how many schemas are around s.
+// schemaName returns the name of the schema in the document to which s, its items, its first part or its additional
+// properties refer; "" if there is none. depth is how many schemas are around s; beyond deepest it returns "".
 func (s schema) schemaName(depth int) string {
 	switch {
 	case depth > deepest:

@@ -13,8 +13,8 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// FilesPageURL returns the URL of the page about a path below /ajax/libs/, which is percent-encoded as the client sent it. That page displays a folder
-// or a file, or says that the path does not exist.
+// FilesPageURL returns the URL of the page about a path below /ajax/libs/ (LIBRARY/VERSION/FILE), which is percent-encoded
+// as the client sent it. That page displays a folder or a file, or says that the path does not exist.
 func FilesPageURL(siteBase, path string) string { return siteBase + "/files/" + path }
 
 // filesPath returns the path of the page of a file or folder in a version of a library; "" for file stands for all files.
@@ -55,8 +55,9 @@ type folderEntry struct {
 // folderShown is how many entries a page of a folder has.
 const folderShown = 200
 
-// filesPage returns the page of the folder or file of a release that the request's path names, or a redirect to the version that the version picker
-// submitted.
+// filesPage returns the page of the folder or file of a release that the request's path names. If the query has a version,
+// which the version picker submits, it returns a redirect to the same path in that version. A release or path that does not
+// exist is an error.
 func (s *Site) filesPage(q *request, l *library.Library) (*pageAnswer, error) {
 	r, err := s.readRelease(q, l.Name, q.segments[1])
 	if err != nil {
@@ -91,7 +92,8 @@ func (s *Site) filesPage(q *request, l *library.Library) (*pageAnswer, error) {
 	return a, nil
 }
 
-// listEntries returns the files and folders directly in the page's folder, folders first, and adds up the files and bytes below it in p.
+// listEntries returns the files and folders directly in the folder p.Folder of release r, folders first. It adds the number
+// and bytes of all files below the folder to p.Count and p.Bytes.
 func (p *folderPage) listEntries(r *library.Release) []folderEntry {
 	prefix := ""
 	if p.Folder != "" {
@@ -119,7 +121,8 @@ func (p *folderPage) listEntries(r *library.Release) []folderEntry {
 	return append(folders, files...)
 }
 
-// newCrumbs returns links to the release's list of files and to each folder above the path at; nil for "".
+// newCrumbs returns links to the release's list of files and to each folder above the path at, outermost first; nil for the
+// path "".
 func newCrumbs(r *library.Release, at string) []crumb {
 	var above []crumb
 	if at == "" {
@@ -178,8 +181,8 @@ type source struct {
 	Pager     pager
 }
 
-// filePage returns the page of a file of a release with its sizes, integrity and source: as plain text until a worker has highlighted it. If the
-// source cannot be displayed, the page says why.
+// filePage returns the page of a file of a release with its sizes, integrity and source: as plain text until a worker has
+// highlighted it. If the source cannot be displayed, the page says why.
 func (s *Site) filePage(q *request, r *library.Release, f views.PublishedFile) (*pageAnswer, error) {
 	row, err := s.newFileRow(q, r, f)
 	if err != nil {

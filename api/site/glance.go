@@ -18,8 +18,9 @@ type glance struct {
 	SafeKnown bool   // vulnerabilities and deprecations are known, so that Safe is not only the newest
 }
 
-// newGlance returns the content of the summary box of a release's page: its checks, and the newest safe version if that is another one. main is the
-// file that the page's tag loads.
+// newGlance returns the content of the summary box of a release's page, from the facts that the page already has: which
+// checks were made, and the newest safe version if that is another one. main is the file that the page's tag loads. The
+// caller adds the upgrades.
 func (s *Site) newGlance(page *libraryPage, main *fileRow) *glance {
 	g := &glance{Main: main, Checked: page.Marks.KnowsVulnerable, Proven: page.Built != nil && page.Built.Repository != ""}
 	g.SafeKnown = g.Checked && page.Marks.KnowsDeprecated
@@ -37,8 +38,9 @@ func minifiedOf(r *library.Release, f views.PublishedFile) views.PublishedFile {
 	return f
 }
 
-// companionOf returns the style sheet that a script needs, or the script of a style sheet: a file of the same name, or
-// named like the library. ok is false if the release has none.
+// companionOf returns the file of release r that best complements the chosen one: a script for a style sheet, otherwise a
+// style sheet. It has the same name apart from extension and .min, or is named like the library. ok is false if the release
+// has none.
 func companionOf(r *library.Release, chosen views.PublishedFile) (found views.PublishedFile, ok bool) {
 	want := ".css"
 	if path.Ext(chosen.Path) == want {
@@ -74,8 +76,8 @@ func companionOf(r *library.Release, chosen views.PublishedFile) (found views.Pu
 	return found, ok
 }
 
-// companionName returns a file's name in lower case, without folder, extension and ".min". Files with the same companionName belong
-// together.
+// companionName returns a file's name in lower case, without folder, extension and ".min". Files with the same companionName
+// belong together.
 func companionName(p string) string {
 	base := strings.ToLower(path.Base(p))
 	base = strings.TrimSuffix(base, path.Ext(base))
@@ -88,8 +90,8 @@ func firstPart(name string) string {
 	return part
 }
 
-// pairTags returns the markup of the tags that load the chosen script or style sheet and its companion (see companionOf), style sheet first; "" if it
-// has no companion.
+// pairTags returns the HTML of the tags that load the chosen script or style sheet and its companion (see companionOf),
+// style sheet first; "" if it has no companion or no tag can load it.
 func pairTags(q *request, r *library.Release, chosen views.PublishedFile) string {
 	if k := library.KindOf(chosen.Path, chosen.Module); k == library.Other {
 		return ""

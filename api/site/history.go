@@ -73,7 +73,9 @@ var untried = map[views.StateKind]string{
 	views.Gone:       "Upstream had these once, and the bot did not publish them while it did.",
 }
 
-// historyPage returns the page that lists what became of each version of a library, or of those in the state that the query names.
+// historyPage returns the page that lists what became of each version of a library. Without a state in the query it lists
+// the versions that the bot tried, and for each reason the newest 20 that were never tried; with a state, only the versions
+// in that. It ignores a state that no version has.
 func (s *Site) historyPage(q *request, l *library.Library) (*pageAnswer, error) {
 	all, err := s.library.Accounts(l.Name)
 	if err != nil {
@@ -129,7 +131,8 @@ func (s *Site) historyPage(q *request, l *library.Library) (*pageAnswer, error) 
 	return a, nil
 }
 
-// addEvents adds the versions in listed to the page, the published ones with their files, sizes and preceding version.
+// addEvents appends the versions in listed to page.Events, published ones with their number of files, bytes and the next
+// older published version.
 func (s *Site) addEvents(page *historyPage, listed []views.Account) error {
 	versions, err := s.library.Versions(page.Name)
 	if err != nil {

@@ -122,7 +122,8 @@ func (r result) Mark() string {
 	return ""
 }
 
-// Checks returns words for the outcomes of the checks of the latest version, without what [result.Mark] says already; nil if nothing is published.
+// Checks returns words for the outcomes of the checks of the latest version, without what [result.Mark] says already; nil if
+// nothing is published.
 func (r result) Checks() []string {
 	provenance := "provenance " + describeProvenance(r.Provenance)
 	switch {
@@ -138,8 +139,8 @@ func (r result) Checks() []string {
 	return []string{"no known vulnerabilities", provenance}
 }
 
-// OtherSafeVersion returns the newest stable version that is neither deprecated nor vulnerable, "" if that is the latest version, unknown, or does
-// not exist.
+// OtherSafeVersion returns the newest stable version that is neither deprecated nor vulnerable, "" if that is the latest
+// version, unknown, or does not exist.
 func (r result) OtherSafeVersion() string {
 	if r.SafeVersion == nil || *r.SafeVersion == r.Version {
 		return ""
@@ -147,8 +148,8 @@ func (r result) OtherSafeVersion() string {
 	return *r.SafeVersion
 }
 
-// newResults returns the libraries as a page of search results displays them, with facts about each. It logs and leaves out facts that cannot be
-// read.
+// newResults returns the libraries as a page of search results displays them, with facts about each. It logs and leaves out
+// facts that cannot be read.
 func (s *Site) newResults(q *request, libraries []*library.Library) []result {
 	results := make([]result, len(libraries))
 	for i, l := range libraries {
@@ -164,7 +165,8 @@ func (s *Site) newResults(q *request, libraries []*library.Library) []result {
 // resultsShown is how many libraries a page of results has.
 const resultsShown = 30
 
-// searchPage returns the page of search results for the query's text, or without a text the list of all libraries.
+// searchPage returns a page of the search results for the text in the query, or without a text of the list of all libraries
+// that are not hidden from search.
 func (s *Site) searchPage(q *request) (*pageAnswer, error) {
 	listing, err := s.library.Listing(q.Context())
 	if err != nil {
@@ -234,7 +236,8 @@ type tally struct {
 // listed is how many lines the lists of a summary have.
 const listed = 10
 
-// summarize returns the totals and lists of all libraries for pages, which are computed once for each listing. It waits for the first listing.
+// summarize returns the totals and lists of all libraries for pages, which are computed once for each listing. It waits for
+// the first listing.
 func (s *Site) summarize(q *request) (*summary, error) {
 	listing, err := s.library.Listing(q.Context())
 	if err != nil {
@@ -243,7 +246,8 @@ func (s *Site) summarize(q *request) (*summary, error) {
 	return s.summaries.Get(listing, func() (*summary, int, error) { return newSummary(listing), 0, nil })
 }
 
-// newSummary computes the totals and lists of a listing of libraries.
+// newSummary computes the totals and the lists of a listing of libraries. Libraries that are hidden from search count in
+// totals, but are not listed.
 func newSummary(listing *library.Listing) *summary {
 	sum := &summary{Registered: len(listing.Libraries)}
 	licenses, kinds := map[string]int{}, map[string]int{}
@@ -284,8 +288,8 @@ type totalsCache struct {
 	all       totals
 }
 
-// countStored returns how many files all published versions have, and their bytes. It reads only the versions of libraries that have changed since
-// the last call.
+// countStored returns how many files all published versions have, and their bytes. It reads only the versions of libraries
+// that have changed since the last call; concurrent calls wait for each other. It waits for the first listing of libraries.
 func (s *Site) countStored(q *request) (totals, error) {
 	listing, err := s.library.Listing(q.Context())
 	if err != nil {

@@ -93,7 +93,7 @@ type origin struct {
 	MorePeople                   int // that are not shown
 }
 
-// newOrigin returns the links to a library's homepage and repository, and to its authors.
+// newOrigin returns the links to a library's homepage and repository, and to its first five authors.
 func newOrigin(l *library.Library) origin {
 	a := origin{HomepageLink: text.WebLink(l.Homepage), RepositoryLink: repositoryLink(l)}
 	if l.Repository != nil {
@@ -115,8 +115,8 @@ const (
 	mostManifest     = 2000 // files of a release whose manifest is read for its page
 )
 
-// libraryPage returns the page of a library's latest release, or if nothing is published one that says why, or a redirect to the version that the
-// version picker submitted.
+// libraryPage returns the page of a library's latest release, or if nothing is published one that says why. If the query has
+// a version, which the version picker submits, it returns a redirect to the page of that version.
 func (s *Site) libraryPage(q *request, l *library.Library) (*pageAnswer, error) {
 	if version := q.textParam("version"); version != "" {
 		return &pageAnswer{status: http.StatusSeeOther, location: withQuery(versionPath(l.Name, version), encodeQuery("file", q.query.Get("file")))}, nil
@@ -132,7 +132,8 @@ func (s *Site) redirectToLibrary(_ *request, l *library.Library) (*pageAnswer, e
 	return &pageAnswer{status: http.StatusSeeOther, location: libraryPath(l.Name)}, nil
 }
 
-// versionPage returns the page of the version of a library that the request's path names.
+// versionPage returns the page of the version of a library that the request's path names. A version that is not published is
+// an error.
 func (s *Site) versionPage(q *request, l *library.Library) (*pageAnswer, error) {
 	return s.releasePage(q, l, q.segments[1])
 }
@@ -158,8 +159,8 @@ func (s *Site) unpublishedPage(q *request, l *library.Library) (*pageAnswer, err
 	}, nil
 }
 
-// findInitial returns the file that the page of a release is about if the user chooses none: the minified main file, the main file, or else the
-// first. The result is false if the release has no files.
+// findInitial returns the file that the page of a release is about if the user chooses none: the minified form of the main
+// file, or else the main file; without a main file the first file. The result is false if the release has no files.
 func findInitial(r *library.Release) (views.PublishedFile, bool) {
 	if f, ok := r.Find(r.Default); ok {
 		return minifiedOf(r, f), true
@@ -170,7 +171,9 @@ func findInitial(r *library.Release) (views.PublishedFile, bool) {
 	return r.Files[0], true
 }
 
-// releasePage returns the page of a version of a library: tags of the chosen file, its files, and what is known about the release.
+// releasePage returns the page of a version of a library: the tags of one file, the list of files, and what is known about
+// the release. The file is that in the query, or if the release does not have it, the one of findInitial. A version that is
+// not published is an error; facts beside the files that cannot be read are logged and left out.
 func (s *Site) releasePage(q *request, l *library.Library, version string) (*pageAnswer, error) {
 	r, err := s.readRelease(q, l.Name, version)
 	if err != nil {
@@ -265,9 +268,9 @@ func (s *Site) releasePage(q *request, l *library.Library, version string) (*pag
 	}, nil
 }
 
-// addManifest reads the manifest of the page's release. It adds to the page which files were left out, and notes, and returns the paths of files that
-// were minified here and what upstream says about the release. It does nothing for a release with very many files, whose manifest takes long to read,
-// or if that fails; then both results are nil.
+// addManifest reads the manifest of the page's release. It adds to the page which files were left out, and notes, and
+// returns the paths of files that were minified here and what upstream says about the release. It does nothing for a release
+// with very many files, whose manifest takes long to read, or if that fails; then both results are nil.
 func (s *Site) addManifest(page *libraryPage) (minified map[string]bool, about *logs.About) {
 	if len(page.Release.Files) > mostManifest {
 		return nil, nil
@@ -297,7 +300,9 @@ func descriptionOf(l *library.Library) string {
 	return cmp.Or(text.Cut(l.Description, maxText), "The files of "+l.Name+", with tags that check their integrity.")
 }
 
-// addUnpublished adds to the page the newest versions in states, sorted newest first, that are not published and newer than the latest published one.
+// addUnpublished adds to page.Unpublished up to three of states, the newest of those that are newer than the latest
+// published version and neither published nor withdrawn. It sets page.HasWaiting if one of all of these is to be tried.
+// states are sorted newest first.
 func (page *libraryPage) addUnpublished(states []views.State) {
 	for _, state := range states {
 		if state.Version == page.Version {
@@ -325,7 +330,8 @@ type unpublishedError struct {
 // Error returns which version of which library is not published.
 func (e *unpublishedError) Error() string { return e.library + " " + e.version + " is not published" }
 
-// readRelease returns a published release with its files. If it does not exist, the error is an *unpublishedError, which says why.
+// readRelease returns a published release with its files. The error is a *library.WithdrawnError if it was withdrawn, and an
+// *unpublishedError, which says why, if it is not published otherwise.
 func (s *Site) readRelease(q *request, name, version string) (*library.Release, error) {
 	r, err := s.library.Release(q.Context(), name, version)
 	if !errors.Is(err, library.ErrNoVersion) {
@@ -334,7 +340,8 @@ func (s *Site) readRelease(q *request, name, version string) (*library.Release, 
 	return nil, s.newUnpublishedError(name, version)
 }
 
-// newUnpublishedError returns an *unpublishedError with the state of the version and similar versions, or the error of reading them.
+// newUnpublishedError returns an *unpublishedError with the state of the version and similar versions, or the error of
+// reading them.
 func (s *Site) newUnpublishedError(name, version string) error {
 	states, err := s.library.Accounts(name)
 	if err != nil {
@@ -382,8 +389,9 @@ type fileRow struct {
 // Incompressible reports whether the file is stored neither in gzip nor in Brotli.
 func (f fileRow) Incompressible() bool { return f.Gzip == 0 && f.Brotli == 0 }
 
-// newUse returns the tag and address by which a page loads the file f of a release; for an ES module also its import map and the tags that preload
-// the modules that it imports.
+// newUse returns the tag and the URL by which a page loads the file f of a release; for an ES module also its import map,
+// the tags that preload the modules that it imports, and problems with these. While a worker still reads what they import,
+// it returns a problem in place of the map and the tags.
 func (s *Site) newUse(q *request, l *library.Library, r *library.Release, f views.PublishedFile) (*use, error) {
 	u := &use{Path: f.Path, Snippet: library.NewSnippet(q.assetBase, r.Library, r.Version, f), Main: f.Path == r.Default}
 	if u.Kind != library.Module {
@@ -413,7 +421,8 @@ func (s *Site) newUse(q *request, l *library.Library, r *library.Release, f view
 	return u, nil
 }
 
-// newFileRow returns a file of a release with its sizes, tag and integrity, for the list of files. The caller sets path and address.
+// newFileRow returns a file of a release for the list of files, with its tag, integrity, and sizes in each encoding; without
+// the latter if its content has been erased. The caller sets path and address.
 func (s *Site) newFileRow(q *request, r *library.Release, f views.PublishedFile) (fileRow, error) {
 	row := fileRow{Snippet: library.NewSnippet(q.assetBase, r.Library, r.Version, f), Size: f.Size, Main: f.Path == r.Default}
 	content, err := s.library.Content(f.Hash)
@@ -432,7 +441,8 @@ func (s *Site) newFileRow(q *request, r *library.Release, f views.PublishedFile)
 	return row, nil
 }
 
-// filterFiles returns the indexes in r.Files of the files whose paths contain all words of the text, in any case, the main file first.
+// filterFiles returns the indexes in r.Files of the files whose paths contain all words of the text, in any case: all files
+// for an empty text. The main file comes first, the others in the order of r.Files.
 func filterFiles(r *library.Release, text string) []int {
 	words := strings.Fields(strings.ToLower(text))
 	files := make([]int, 0, len(r.Files))
@@ -468,7 +478,8 @@ func listModules(r *library.Release, address func(string) fileLink) []fileLink {
 	return links
 }
 
-// newIdentifier returns the name of a JavaScript variable for a package: its name in camel case without scope, or "library" if that is no valid name.
+// newIdentifier returns the name of a JavaScript variable for a package: its name in camel case, without scope and
+// extension; "library" if nothing valid is left.
 func newIdentifier(name string) string {
 	if i := strings.LastIndexByte(name, '/'); i >= 0 {
 		name = name[i+1:] // the scope

@@ -77,7 +77,8 @@ const (
 	documentsShown = 64 << 10 // bytes of a diff or a long reason
 )
 
-// logPage returns the page of the log's entries that the query selects, newest first, or of the one entry that it names.
+// logPage returns a page of the log's entries that the query selects by package, kind and time, newest first, or the page of
+// the one entry whose index it names. A malformed kind or time is a refusal with status 400.
 func (s *Site) logPage(q *request) (*pageAnswer, error) {
 	if text := q.query.Get("entry"); text != "" {
 		return s.entryPage(text)
@@ -142,8 +143,8 @@ func (s *Site) logPage(q *request) (*pageAnswer, error) {
 	return a, nil
 }
 
-// entryPage returns the page of one log entry with its documents. text is the entry's index in decimal; if there is no such entry, the error is a
-// refusal with status 404.
+// entryPage returns the page of one log entry with its documents. text is the entry's index in decimal; if there is no such
+// entry, the error is a refusal with status 404.
 func (s *Site) entryPage(text string) (*pageAnswer, error) {
 	none := newRefusal(http.StatusNotFound, "Log entry not found", "The log has no entry with this number.")
 	index, err := strconv.ParseUint(text, 10, 63)
@@ -181,8 +182,8 @@ func (s *Site) readDocuments(e logs.Indexed) (logged, error) {
 	return l, err
 }
 
-// readDocument returns the diff or the full reason with the hash h, cut to documentsShown bytes; "" for the zero hash. It sets l.Cut if it was
-// longer.
+// readDocument returns the diff or the full reason with the hash h, cut to documentsShown bytes; "" for the zero hash. It
+// sets l.Cut if it was longer.
 func (s *Site) readDocument(l *logged, h kvstore.Hash) (string, error) {
 	document, err := s.library.Document(h)
 	l.Cut = l.Cut || len(document) > documentsShown
@@ -234,7 +235,8 @@ const (
 	alikeInGroup    = 10
 )
 
-// releaseHistoryPage returns the page with the log entries about one version, and what was done to each of its files.
+// releaseHistoryPage returns the page with the newest 100 log entries about the version in the request's path, and with what
+// was done to each of its files. If the log has no entry about it, the error says so.
 func (s *Site) releaseHistoryPage(q *request) (*pageAnswer, error) {
 	name, version := q.segments[0], q.segments[1]
 	q.inputs.addLibraries(name)
@@ -272,8 +274,8 @@ func (s *Site) releaseHistoryPage(q *request) (*pageAnswer, error) {
 	}, nil
 }
 
-// addManifest adds to the page the totals, notes and left-out files of its manifest, and the part of the manifest's files that the page number
-// selects.
+// addManifest adds to the page, from its manifest, the totals, notes, left-out files and groups of similar paths, each list
+// cut to a limit, and the part of the files that the page number selects.
 func (page *releasePage) addManifest(q *request) {
 	m := page.Manifest
 	page.Pager = newPager(len(m.Files), madeFilesShown, q.pageNumber(), "files", func(n string) string {
@@ -294,7 +296,8 @@ func (page *releasePage) addManifest(q *request) {
 	}
 }
 
-// escapePaths returns paths with all characters but ASCII escaped, so that paths that look the same can be distinguished, each cut to 300 bytes.
+// escapePaths returns paths with all characters but ASCII escaped, so that paths that look the same can be distinguished,
+// each cut to 300 bytes.
 func escapePaths(paths []string) []string {
 	quoted := make([]string, len(paths))
 	for i, path := range paths {

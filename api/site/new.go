@@ -51,8 +51,9 @@ type newPage struct {
 	Why   string // why no draft was made
 }
 
-// newFilePage returns the page that writes a draft of the package JSON of the npm package in the query, or without one the empty form. A request
-// makes this service download a release, so requests are limited for each client and in total.
+// newFilePage returns the page that writes a draft of the package JSON of the npm package in the query, or without one the
+// empty form. If no draft can be made, the page says why. A draft makes this service download a release, so drafts are
+// limited for each client and in total; beyond the limits the error is a refusal.
 func (s *Site) newFilePage(q *request) (*pageAnswer, error) {
 	a := &pageAnswer{view: "new", title: "Add a library", section: "/new",
 		description: "Have the package JSON of an npm package written, to submit it to the catalogue.",
@@ -105,8 +106,9 @@ type draftLimiter struct {
 	all     int                  // of them
 }
 
-// acquire waits until the client at the address remote may start a draft, and returns the function that the caller calls at its end. If the client
-// has reached its limit, or no turn comes in time, the error is a refusal that says when it may try again.
+// acquire counts a draft of the client at the address remote, waits until it may start, and returns the function that the
+// caller must call at its end. The error is a refusal if the client has reached its limit of drafts or no turn comes within
+// g.timeout, or that of ctx if ctx ends first.
 func (g *draftLimiter) acquire(ctx context.Context, remote string) (leave func(), err error) {
 	if err := g.countRequest(remote); err != nil {
 		return nil, err
@@ -118,8 +120,8 @@ func (g *draftLimiter) acquire(ctx context.Context, remote string) (leave func()
 	return leave, err
 }
 
-// countRequest counts a request of the client at the address remote, and returns a refusal if the client has reached its limit of drafts in ten
-// minutes.
+// countRequest counts a draft of the client at the address remote. It returns a refusal, and does not count, if in the
+// present ten minutes the client has had 10 drafts and all clients 60, or if it is new and there are 10,000 other clients.
 func (g *draftLimiter) countRequest(remote string) error {
 	from, _ := client.Of(remote)
 	g.mu.Lock()

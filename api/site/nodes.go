@@ -34,7 +34,8 @@ type shownNode struct {
 	Ago  float64
 }
 
-// nodesPage returns the page of the cluster's nodes and how far each is behind, for the operator. If the nodes cannot be read, the page says why.
+// nodesPage returns the page of the cluster's nodes and how far each is behind, for the operator. If the nodes cannot be
+// read, the page says why.
 func (s *Site) nodesPage(q *request) (*pageAnswer, error) {
 	members, err := s.options.Nodes(q.Context())
 	var p nodesPage

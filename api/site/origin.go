@@ -18,8 +18,9 @@ type built struct {
 	Outcome                    string // of the check of the provenance attestation, in a word or two
 }
 
-// newBuilt returns where and how a release was built according to its publication's log entry e. repository is the link to the repository in the
-// package JSON, "" for none: if the proven one is another, the result says so.
+// newBuilt returns where and how a release was built, as proven in the log entry e of its publication, or why nothing proves
+// it. repository is the link to the repository in the package JSON, "" for none: if the proven one is another, the result
+// says so. The caller sets Outcome.
 func newBuilt(e logs.Entry, repository string) *built {
 	switch p := e.Provenance; {
 	case e.Kind == logs.Mirrored:
@@ -47,7 +48,8 @@ func newBuilt(e logs.Entry, repository string) *built {
 	}
 }
 
-// describeProvenance returns words for the outcome of checking a provenance attestation; "" stands for one that was not checked.
+// describeProvenance returns words for the outcome of checking a provenance attestation (npm's signed statement of where a
+// release was built); "" stands for one that was not checked.
 func describeProvenance(outcome logs.AttestationOutcome) string {
 	switch outcome {
 	case "":
@@ -58,7 +60,8 @@ func describeProvenance(outcome logs.AttestationOutcome) string {
 	return string(outcome)
 }
 
-// workflowLink returns the link to the source of the workflow that built a release at GitHub, "" for other services.
+// workflowLink returns the link to the source, at the commit of the build, of the GitHub workflow that built a release; ""
+// if the repository is not at GitHub.
 func workflowLink(p *logs.Provenance) string {
 	path, _, _ := strings.Cut(strings.TrimPrefix(p.Workflow, p.Repository+"/"), "@")
 	if !strings.HasPrefix(p.Repository, "https://github.com/") {
@@ -67,7 +70,8 @@ func workflowLink(p *logs.Provenance) string {
 	return text.WebLink(p.Repository + "/blob/" + p.Commit + "/" + path)
 }
 
-// addOrigin adds to a release's page where it was built, and how it differs from upstream today. It logs and leaves out what cannot be read.
+// addOrigin adds to a release's page where it was built, and how it differs from upstream today. It logs and leaves out what
+// cannot be read.
 func (s *Site) addOrigin(page *libraryPage) {
 	failed := func(err error) {
 		s.logger.Error("site: couldn't read where a release is from; the page is shown without", "package", page.Name, "version", page.Release.Version, "err", err)
@@ -100,7 +104,8 @@ type person struct {
 // peopleShown is how many authors a page has.
 const peopleShown = 5
 
-// listAuthors returns the first five authors with a link each, to their own page or to a search for their name, and how many more there are.
+// listAuthors returns the first five authors with a link each, to their own page or to a search for their name, and how many
+// more there are.
 func listAuthors(authors []packages.Author) (shown []person, more int) {
 	for _, a := range authors[:min(peopleShown, len(authors))] {
 		p := person{Name: a.Name, Link: text.WebLink(a.URL), Own: true}

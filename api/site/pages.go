@@ -56,8 +56,8 @@ const (
 	renderTimeout = 4 * time.Second
 )
 
-// addLibraries records that the page depends on libraries, so that a change of one makes it stale. The caller reads them afterwards, so that it
-// misses no change.
+// addLibraries records that the page depends on libraries, so that a change of one makes it stale. The caller reads them
+// afterwards, so that it misses no change.
 func (n *inputs) addLibraries(libraries ...string) {
 	for _, l := range libraries {
 		if !slices.Contains(n.libraries, l) {
@@ -66,8 +66,8 @@ func (n *inputs) addLibraries(libraries ...string) {
 	}
 }
 
-// useCounts records that the page depends on counts of requests and downloads, and on the known vulnerabilities. It becomes stale when the hour or
-// the vulnerabilities change.
+// useCounts records in q.inputs that the page depends on counts of requests and downloads, and on the known vulnerabilities.
+// The page becomes stale when the hour or the vulnerabilities change.
 func (s *Site) useCounts(q *request) {
 	q.inputs.hour = s.currentHour()
 	q.inputs.advisories = s.options.Advisories.Version()
@@ -76,13 +76,15 @@ func (s *Site) useCounts(q *request) {
 // currentHour returns the number of hours since 1970.
 func (s *Site) currentHour() int64 { return s.now().Unix() / int64(time.Hour/time.Second) }
 
-// isStale reports whether an input of a page has changed since the page was made, so that the page must be made again.
+// isStale reports whether a page must be made again, because one of the inputs n from which it was made has changed: a
+// library, and if it has counts, the hour or the known vulnerabilities.
 func (s *Site) isStale(n *inputs) bool {
 	return n.hour != 0 && (n.hour != s.currentHour() || n.advisories != s.options.Advisories.Version()) || s.library.Changes().Since(n.moment, n.libraries)
 }
 
-// getPage returns the page for a request with this path, percent-encoded, from the cache or newly made when it is the client's turn. A failure is a
-// page, too; an error means that not even that could be made.
+// getPage returns the page for a request with this path, percent-encoded, from the cache, or newly made when it is the
+// client's turn. Unknown query parameters lead to a redirect without them. A failure is a page, too; an error means that not
+// even that could be made. Concurrent requests of one client for a page share the work.
 func (s *Site) getPage(q *request, path string) (*page, error) {
 	if err := q.parse(s.options); err != nil {
 		return s.renderAnswer(q, s.failurePage(q, err))
@@ -128,8 +130,8 @@ func (s *Site) cachedPage(key pageKey) (*page, bool) {
 	return s.cachedPages.CachedIf(key, func(p *page) bool { return !s.isStale(&p.inputs) })
 }
 
-// newPageKey returns the cache key of a page from its route, the decoded segments of the path (names), and the canonical query. It is the same for
-// all encodings of the path.
+// newPageKey returns the cache key of a page from its route, names (the decoded segments of the path at the stars of the
+// route's pattern), the canonical query, and the base URLs in q. It is the same for all encodings of the path.
 func newPageKey(r route, names []string, query string, q *request) pageKey {
 	return pageKey{strings.Join(append([]string{r.pattern}, names...), "\x00"), query, q.siteBase, q.assetBase}
 }
@@ -144,8 +146,9 @@ type cachedHosts struct {
 
 const mostHosts = 8
 
-// admit reports whether the page of a request may be cached, and counts the requested host. If pages contain the requested host, only those of the
-// first mostHosts hosts in each hour may be cached.
+// admit reports whether the page of a request may be cached. It may if the options have both base URLs; otherwise pages
+// contain the requested host, and only those of the first mostHosts hosts in each hour may be. It records a new host that it
+// admits.
 func (k *cachedHosts) admit(s *Site, q *request) bool {
 	if s.options.SiteBase != "" && s.options.AssetBase != "" {
 		return true
@@ -166,14 +169,16 @@ func (k *cachedHosts) admit(s *Site, q *request) bool {
 	return true
 }
 
-// isCacheable reports whether a page may be cached: it is successful, completely rendered, depends on libraries, and is not for a value that any
-// client can make up.
+// isCacheable reports whether a page may be cached: it is successful, completely rendered, depends on libraries, and no
+// query parameter that affects it has a value that any client can make up.
 func (p *page) isCacheable() bool {
 	return p.body != nil && (p.status == 0 || p.status == http.StatusOK) && !p.inputs.isUnrendered && !p.inputs.arbitrary && len(p.inputs.libraries) > 0
 }
 
-// makeRendered makes a page when it is the client's turn. If a worker is still rendering a document of it, it waits up to renderTimeout without
-// holding a turn, and makes the page again; after that the page has plain text.
+// makeRendered makes a page when it is the client's turn, or returns the one with this key if it has been cached meanwhile.
+// If a worker is still rendering a document of it, it waits up to s.renderTimeout without holding a turn, and makes the page
+// again; if the time is up, it returns the page with plain text. If the client leaves, it withdraws the request for the
+// documents.
 func (s *Site) makeRendered(q *request, path string, key pageKey) (*page, error) {
 	ctx, cancel := context.WithTimeout(q.Context(), s.renderTimeout)
 	defer cancel()
@@ -199,7 +204,8 @@ func (s *Site) makeRendered(q *request, path string, key pageKey) (*page, error)
 	}
 }
 
-// awaitDocuments waits until all pending documents are rendered or given up; if ctx ends before, it returns its error.
+// awaitDocuments waits until the rendering of all the documents has ended, with or without success. If ctx ends before, it
+// returns its error.
 func awaitDocuments(ctx context.Context, all []*rendering.PendingError) error {
 	for _, pending := range all {
 		select {
@@ -211,12 +217,14 @@ func awaitDocuments(ctx context.Context, all []*rendering.PendingError) error {
 	return nil
 }
 
-// makeInTurn makes the page of a path, without the cache, when it is the client's turn.
+// makeInTurn waits until it is the client's turn and makes the page of a path. It neither reads nor fills the cache of
+// pages.
 func (s *Site) makeInTurn(q *request, path string) (*page, error) {
 	return s.takeTurn(q, func() (*page, error) { return s.makePage(q, path) })
 }
 
-// takeTurn calls do when it is the client's turn, so that few pages are made at once. If there is no turn in time, it returns a failure as a page.
+// takeTurn calls do when it is the client's turn, and returns its results, so that few pages are made at once. If no turn
+// comes in time, it does not call do and returns a failure page with status 503.
 func (s *Site) takeTurn(q *request, do func() (*page, error)) (*page, error) {
 	_, leave, err := s.options.Turns.Enter(q.Context(), q.RemoteAddr, client.Timeout)
 	if err != nil {
@@ -229,7 +237,8 @@ func (s *Site) takeTurn(q *request, do func() (*page, error)) (*page, error) {
 	return do()
 }
 
-// makePage makes the page of a path without the cache, and records its inputs. An error becomes a failure page.
+// makePage makes the page of a path without the cache, with its body encoded for the client, and resets and fills q.inputs.
+// An error becomes a failure page; makePage returns one only if that cannot be made either.
 func (s *Site) makePage(q *request, path string) (*page, error) {
 	q.inputs = inputs{moment: s.library.Changes().Now()}
 	a, err := s.runRoute(q, path)
@@ -250,8 +259,9 @@ func (s *Site) makePage(q *request, path string) (*page, error) {
 	return p, err
 }
 
-// getRendered returns the result of rendering a document by a worker. ok is false if the page has to display plain text instead, because the result
-// is pending, which is recorded in q.inputs, or was refused.
+// getRendered returns the result of rendering a document by a worker, from the cache if there is one; otherwise it requests
+// the rendering and does not wait. ok is false if the page has to display plain text instead, because the result is pending,
+// which is recorded in q.inputs, or was refused.
 func (s *Site) getRendered(q *request, d rendering.Document) (r document.Result, ok bool, err error) {
 	r, err = s.options.Renderer.Get(q.client(), d)
 	var pending *rendering.PendingError
@@ -268,8 +278,8 @@ func (s *Site) getRendered(q *request, d rendering.Document) (r document.Result,
 	return r, err == nil, err
 }
 
-// documentsFor returns functions by which package library reads rendered documents for a page. A document that is still pending is recorded in
-// q.inputs, so that the page is not cached.
+// documentsFor returns functions by which package library reads rendered documents (what modules import, what ranges of
+// versions mean) for a page. A document that is still pending is recorded in q.inputs, so that the page is not cached.
 func (s *Site) documentsFor(q *request) library.Documents {
 	return s.options.Renderer.Documents(q.client(), s.library.File, func(pending *rendering.PendingError) {
 		q.inputs.isUnrendered = true
@@ -293,8 +303,9 @@ const (
 	maxGraphBytes = 32 << 20
 )
 
-// importGraph returns the graph of the modules that some modules of a release import, directly and indirectly, from the cache or by following their
-// imports. It records the libraries in it as inputs of the page.
+// importGraph returns the graph of all modules that load when a page imports some modules of a release: these, and what they
+// import, directly or not. It comes from the cache or is made by following imports. If some of these are pending, so is the
+// graph, and it is not cached. It records the libraries in it as inputs of the page.
 func (s *Site) importGraph(q *request, r *library.Release, modules []views.PublishedFile) (*library.Graph, error) {
 	key := graphKey{r.Owner(), "", q.assetBase}
 	for _, f := range modules {
@@ -315,8 +326,9 @@ func (s *Site) importGraph(q *request, r *library.Release, modules []views.Publi
 	return g.Graph, nil
 }
 
-// canonicalQuery returns the known parameters of a query in one order and form, so that equal pages have equal keys. known is false if the query has
-// parameters that are not in names. A name in names that ends in "+" may occur several times.
+// canonicalQuery returns the query with only the parameters in names, in that order and in one form, without empty values
+// and a page number of 1, so that equal pages have equal keys. known is false if the query has other parameters. A name in
+// names that ends in "+" may occur several times; of others the first value counts.
 func canonicalQuery(names []string, query url.Values) (canonical string, known bool) {
 	var b strings.Builder
 	found := 0
@@ -373,8 +385,9 @@ type flight struct {
 	cancel  context.CancelFunc
 }
 
-// do returns the result of calling make for key, or that of a call that is under way for an earlier request with the same key. The context of make
-// ends when no request waits for it any longer. If ctx ends before, do returns its error.
+// do calls make in a new goroutine and returns its result, or waits for that of a call that is under way for an earlier
+// request with the same key. The context of make ends after libraryTimeout, or when no request waits for it any longer. If
+// ctx ends before, do returns its error. A panic of make becomes an error.
 func (f *flights) do(ctx context.Context, key flightKey, make func(context.Context) (*page, error)) (*page, error) {
 	f.mu.Lock()
 	flying := f.under[key]
@@ -403,10 +416,12 @@ func (f *flights) do(ctx context.Context, key flightKey, make func(context.Conte
 	return nil, ctx.Err()
 }
 
-// newSignal returns a channel that is closed later. It is for functions in which a parameter called make hides the builtin one.
+// newSignal returns a channel for the field done of a flight. It is for functions in which a parameter called make hides the
+// builtin one.
 func newSignal() chan struct{} { return make(chan struct{}) }
 
-// run calls make for a flight and stores its result in it. It turns a panic into an error, removes the flight, and wakes those that wait.
+// run calls make for a flight and stores its result in it. It turns a panic into an error, removes the flight from f,
+// cancels its context, and wakes the requests that wait for it.
 func (f *flights) run(ctx context.Context, key flightKey, flying *flight, make func(context.Context) (*page, error)) {
 	defer close(flying.done)
 	defer flying.cancel()

@@ -45,8 +45,9 @@ func recipePath(l, version string) string {
 	return "/recipe/" + url.PathEscape(l) + "/" + url.PathEscape(version)
 }
 
-// recipePage returns the page on which a visitor chooses files of a release and copies the tags that load them, or a redirect to the version that the
-// version picker submitted.
+// recipePage returns the page on which a visitor chooses files of a release and copies the tags that load them. The query
+// has the chosen files, of which it uses up to 50; missing ones become problems on the page. If the query has a version,
+// which the version picker submits, it returns a redirect to the same page of that version.
 func (s *Site) recipePage(q *request, l *library.Library) (*pageAnswer, error) {
 	if version := q.textParam("version"); version != "" {
 		query := url.Values{"file": q.query["file"]}
@@ -84,8 +85,8 @@ func (s *Site) recipePage(q *request, l *library.Library) (*pageAnswer, error) {
 	}, nil
 }
 
-// addChoices lists the files of a release that a tag can load and that the filter selects, and marks the chosen ones. Chosen files that are not in
-// the list go into p.Kept.
+// addChoices lists in p.Files up to 200 of the files of a release that a tag can load and that the filter selects, marks the
+// chosen ones, and counts the rest in p.More. Chosen files that are not in the list go into p.Kept.
 func (p *recipePage) addChoices(r *library.Release, chosen []views.PublishedFile) {
 	isChosen := map[string]bool{}
 	for _, f := range chosen {
@@ -105,9 +106,10 @@ func (p *recipePage) addChoices(r *library.Release, chosen []views.PublishedFile
 	p.Kept = slices.Sorted(maps.Keys(isChosen))
 }
 
-// addTags adds to the page the tags of the chosen files in the order that browsers need: style sheets, the import map (which must precede all
-// modules) with its modules, classic scripts (the main one first), and module scripts. It also adds problems of the modules and what the scripts
-// depend on.
+// addTags adds to the page the tags of the chosen files in the order that browsers need: style sheets, the import map (which
+// must precede all modules) with tags that preload modules, classic scripts (the main one first), and module scripts. It
+// also adds problems with the modules, chosen files that no tag loads, and what the scripts depend on. There are no tags
+// while a worker still reads what modules import. It sorts chosen in place.
 func (s *Site) addTags(q *request, page *recipePage, l *library.Library, r *library.Release, chosen []views.PublishedFile) error {
 	var styles, scripts, roots []library.Snippet
 	var modules []views.PublishedFile
@@ -167,7 +169,8 @@ func (s *Site) addTags(q *request, page *recipePage, l *library.Library, r *libr
 	return nil
 }
 
-// loadRank returns a number that is lower for files that other files may need: the main file first, then files in fewer folders.
+// loadRank returns a number by which files of a release are sorted in the order of loading: -1 for the main file, minified
+// or not, which others may need, and else the number of folders in the path.
 func loadRank(r *library.Release, file string) int {
 	bare := func(p string) string { return strings.ReplaceAll(path.Base(p), ".min.", ".") }
 	if bare(file) == bare(r.Default) {
@@ -183,14 +186,15 @@ func importMap(m library.ImportMap) string {
 	return "<script type=\"importmap\">\n" + string(text) + "\n</script>"
 }
 
-// importStatement returns the markup of a module script that imports a module by its specifier name.
+// importStatement returns the HTML of a module script that imports everything of the module with the specifier name, into a
+// variable called after it.
 func importStatement(name string) string {
 	quoted, _ := json.Marshal(name) // a string always encodes
 	return "<script type=\"module\">\n  import * as " + newIdentifier(name) + " from " + string(quoted) + ";\n</script>"
 }
 
-// modulePreloads returns the link tags that load modules early. They also have the integrity of the modules, for browsers that do not support it in
-// import maps.
+// modulePreloads returns the link tags that load modules early. They also have the integrity of the modules, for browsers
+// that do not support it in import maps.
 func modulePreloads(modules []library.GraphModule) string {
 	lines := make([]string, len(modules))
 	for i, m := range modules {

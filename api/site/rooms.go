@@ -87,8 +87,8 @@ type liveState struct {
 	Stream string // address of the stream of changes
 }
 
-// newLive returns the state of live updates for the page at path, by the request's parameter "live". room is the name of the waiting room whose
-// changes it streams, "" for all.
+// newLive returns the state of live updates for the page at path, by the request's parameter "live". room is the name of the
+// waiting room whose changes it streams, "" for all.
 func (q *request) newLive(path, room string) liveState {
 	return liveState{q.query.Get("live") != "off", int(liveEvery / time.Second), path, withQuery("/rooms.stream", encodeQuery("room", room))}
 }
@@ -112,7 +112,9 @@ func (s *Site) roomsPage(q *request) (*pageAnswer, error) {
 	}, nil
 }
 
-// roomPage returns the page of the waiting room in the path: its state, charts, and a forecast for the number of people in the query.
+// roomPage returns the page of the waiting room that the path names: its state, charts and numbers for the timespan in the
+// query, and a forecast for the number of people in the query. If the room does not exist, it returns a refusal with status
+// 404.
 func (s *Site) roomPage(q *request) (*pageAnswer, error) {
 	name := q.segments[0]
 	shown := reaches[0]
@@ -150,7 +152,8 @@ func (s *Site) roomPage(q *request) (*pageAnswer, error) {
 	}, nil
 }
 
-// formatPeriod returns the start of a period of a waiting room's statistics as text, in UTC, with the day if the period is longer than a minute.
+// formatPeriod returns the start of a period of a waiting room's statistics as text, in UTC, with the day if the period is
+// longer than a minute.
 func formatPeriod(p waitingroom.Period) string {
 	if p.Minutes == 1 {
 		return p.Time.Format("15:04")
@@ -158,11 +161,11 @@ func formatPeriod(p waitingroom.Period) string {
 	return p.Time.Format("2 January 15:04")
 }
 
-// roomPath returns the path of a waiting room's page.
+// roomPath returns the path of the page of the waiting room with this name, which it does not escape.
 func roomPath(name string) string { return "/rooms/" + name }
 
-// newRoomCharts returns the charts of a waiting room's statistics, one period a value, over the timespan shown: users in, waiting and admitted, and
-// waiting times.
+// newRoomCharts returns the charts of the statistics of the waiting room s over the timespan shown: users in, waiting and
+// admitted, and waiting times. periods has one value of each for a period, oldest first, and is not empty.
 func newRoomCharts(s waitingroom.Status, periods []waitingroom.Period, shown timespan) []chart {
 	of := func(value func(waitingroom.Period) float64) []float64 {
 		values := make([]float64, len(periods))
@@ -230,8 +233,9 @@ type line struct {
 	values []float64
 }
 
-// newChart returns a chart with the given lines over the timespan shown; id identifies it on the page, unit is that of the values. It draws the limit
-// unless that is 0 or far above all values.
+// newChart returns a chart with the given lines, oldest value first, over the timespan shown, and with a summary in words.
+// id identifies it on the page, unit is that of the values. It draws limit as a line unless that is 0 or over four times the
+// highest value. There must be a line, and a value in it.
 func newChart(shown timespan, id, title, unit string, limit float64, lines ...line) chart {
 	n := len(lines[0].values)
 	last := float64(max(1, n-1))

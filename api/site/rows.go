@@ -9,13 +9,14 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// This file writes the rows of long lists. html/template takes 25 µs for a row of the list of files, and this file 1 µs; a page has 100 to 200
-// rows. Templates call it for rows and have everything else themselves.
+// This file writes the rows of long lists. html/template takes 25 µs for a row of the list of files, and this file 1 µs; a
+// page has 100 to 200 rows. Templates call it for rows and have everything else themselves.
 
 // A markup is HTML that is being written. Only text and link write what others chose, and escape it.
 type markup struct{ strings.Builder }
 
-// addRaw appends markup, which must not contain text that others chose, as it is. Like the other methods it returns m, for chaining.
+// addRaw appends markup, which must not contain text that others chose, as it is. Like the other methods it returns m, for
+// chaining.
 func (m *markup) addRaw(parts ...string) *markup {
 	for _, part := range parts {
 		m.WriteString(part)
@@ -37,12 +38,14 @@ func (m *markup) addRawIf(condition bool, s string) *markup {
 	return m
 }
 
-// openLink appends the start of a link to an address of the site, up to the end of the attribute; the caller adds more attributes and ">".
+// openLink appends the start of a link to an address of the site, up to the end of the attribute; the caller adds more
+// attributes and ">".
 func (m *markup) openLink(address string) *markup {
 	return m.addRaw(`<a href="`).addText(address).addRaw(`"`)
 }
 
-// addCell appends a table cell with an escaped value. label, which must not contain text that others chose, is displayed on narrow screens.
+// addCell appends a table cell with an escaped value. label, which must not contain text that others chose, is displayed on
+// narrow screens.
 func (m *markup) addCell(label, value string) *markup {
 	return m.addRaw(`<td role="cell" data-label="`, label, `">`).addText(value).addRaw(`</td>`)
 }
@@ -52,7 +55,8 @@ func (m *markup) html() template.HTML {
 	return template.HTML(m.String()) //nolint:gosec // all that others chose is escaped
 }
 
-// writeOptions returns the option elements of a version picker. marks says which versions are vulnerable or deprecated, which the options display.
+// writeOptions returns the option elements of a version picker. marks says which versions are vulnerable or deprecated,
+// which the options display.
 func writeOptions(versions []views.Version, selected string, marks library.Marks) template.HTML {
 	var m markup
 	for _, v := range versions {
@@ -93,8 +97,8 @@ func writeFileRows(files []fileRow) template.HTML {
 	return m.html()
 }
 
-// addCopyButton appends a button that copies value to the clipboard. what and label, which must not contain text that others chose, are its name for
-// users and its text; of is the file that the value belongs to.
+// addCopyButton appends a button that copies value to the clipboard. what and label, which must not contain text that others
+// chose, are its name for users and its text; of is the file that the value belongs to.
 func (m *markup) addCopyButton(what, label, value, of string) *markup {
 	m.addRaw(`<button type="button" class="copy" data-copy="`).addText(value)
 	return m.addRaw(`" aria-label="Copy `, what, ` for `).addText(of).addRaw(`"><span>`, label, `</span></button>`)

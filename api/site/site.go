@@ -151,7 +151,8 @@ type route struct {
 	show    func(*request) (*pageAnswer, error)
 }
 
-// decodeSegments percent-decodes stars, the segments of a path that match the stars of the route's pattern. It returns an error if one is malformed.
+// decodeSegments percent-decodes stars, the segments of a path that match the stars of the route's pattern. It returns an
+// error if one is malformed.
 func (r route) decodeSegments(stars []string) ([]string, error) {
 	var names []string
 	for i, star := range stars {
@@ -168,8 +169,8 @@ func (r route) decodeSegments(stars []string) ([]string, error) {
 	return names, nil
 }
 
-// withLibrary returns a route's function that looks up the library that the path names and calls show with it. It records that the page depends on
-// the library.
+// withLibrary returns the function of a route: it looks up the library that the first star of the path names and returns
+// what show returns for that, or library.ErrNoLibrary. It records in the request that the page depends on the library.
 func (s *Site) withLibrary(show func(*request, *library.Library) (*pageAnswer, error)) func(*request) (*pageAnswer, error) {
 	return func(q *request) (*pageAnswer, error) {
 		q.inputs.addLibraries(q.segments[0])
@@ -181,8 +182,8 @@ func (s *Site) withLibrary(show func(*request, *library.Library) (*pageAnswer, e
 	}
 }
 
-// Owns reports whether the site responds to a path, percent-encoded as the client sent it: that of a page or embedded file, or one below a page's
-// path, where visitors get a page that says that nothing is there.
+// Owns reports whether the site responds to a path, percent-encoded as the client sent it: that of a page or an embedded
+// file, or one below a kind of page such as /library/, where visitors get a page that says that nothing is there.
 func (s *Site) Owns(path string) bool {
 	if s.files.byPath[path] != nil {
 		return true
@@ -194,8 +195,8 @@ func (s *Site) Owns(path string) bool {
 	return below && slices.ContainsFunc(s.routes, func(r route) bool { return strings.HasPrefix(r.pattern, "/"+first+"/*") })
 }
 
-// findRoute returns the route of a path, and the still encoded segments that match the stars of its pattern. The result is false if no route has the
-// path.
+// findRoute returns the route of a path, with or without a slash at its end, and the still encoded segments that match the
+// stars of its pattern. The result is false if no route has the path.
 func (s *Site) findRoute(path string) (route, []string, bool) {
 	if path != "/" {
 		path = strings.TrimSuffix(path, "/")
@@ -227,8 +228,8 @@ next:
 	return route{}, nil, false
 }
 
-// searchTextOf returns the text to search for in place of an unknown path: its last segment that is neither a version nor a common name such as
-// index; "" if none exists.
+// searchTextOf returns the text to search for in place of an unknown path: its last segment that is neither a version nor a
+// common name such as index; "" if none exists.
 func searchTextOf(path string) string {
 	decoded, err := url.PathUnescape(path)
 	if err != nil {
@@ -249,7 +250,8 @@ func searchTextOf(path string) string {
 // libraryTimeout is how long a page waits for the libraries to be read after a start.
 const libraryTimeout = 10 * time.Second
 
-// ServeHTTP implements http.Handler. It responds with a page or an embedded file, and to other paths with a page that says that nothing is there.
+// ServeHTTP implements http.Handler. It responds with a page or an embedded file, and to other paths with a page that says
+// that nothing is there.
 func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := requests.RawPath(r.URL)
 	if f := s.files.byPath[path]; f != nil {
@@ -271,8 +273,8 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.sendPage(w, r, p)
 }
 
-// runRoute returns the response of the route with this path, or a redirect to the path without a slash at its end. It returns a refusal for other
-// methods than GET and HEAD, unknown and malformed paths.
+// runRoute returns the response of the route with this path, or a redirect to the path without a slash at its end. It
+// returns a refusal for other methods than GET and HEAD, unknown and malformed paths.
 func (s *Site) runRoute(q *request, path string) (*pageAnswer, error) {
 	if q.Method != http.MethodGet && q.Method != http.MethodHead {
 		return nil, newRefusal(http.StatusMethodNotAllowed, "That cannot be done here", "Pages can only be read: the method must be GET or HEAD.")

@@ -30,8 +30,9 @@ var languages = map[string]string{
 	".css": ".css", ".scss": ".css", ".less": ".css",
 }
 
-// addLines adds to the page of file f the lines of its source on the page number that the request has, highlighted by a worker if the file is in a
-// known language, or else as plain text.
+// addLines adds to the page of file f one part of the lines of its source, by the page number in the request. A worker
+// highlights them if the language is known and the file not too large; otherwise, and until it has, they are plain text. A
+// source over document.MaxSource is cut, and p.Shortened set. Pending lines are recorded in q.inputs.
 func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p *filePage, source string) error {
 	p.Shortened = len(source) > document.MaxSource
 	source = text.Cut(source, document.MaxSource)
@@ -68,8 +69,9 @@ func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p
 	return nil
 }
 
-// addPlainLines adds to the page the lines of source from index first on as plain text, document.MaxLines at most. If it shortens a line, it sets
-// p.Long.
+// addPlainLines adds to the page the lines of source as plain text, from the one with index first (from 0) on,
+// document.MaxLines at most. If it cuts a line, or all of them together are too long so that it replaces the rest by
+// ellipses, it sets p.Long.
 func (p *filePage) addPlainLines(source string, first int) {
 	n, room := 0, document.MaxMarkup
 	for line := range strings.Lines(source) {
@@ -92,10 +94,11 @@ func (p *filePage) addPlainLines(source string, first int) {
 // A noSourceError says why a file is not shown.
 type noSourceError struct{ why string }
 
-// Error returns a sentence for the page.
+// Error returns the sentence by which the page says why it does not display the file.
 func (e *noSourceError) Error() string { return e.why }
 
-// readSource returns the text of a file, or a *noSourceError if a page cannot display it: it is too large, no text, or erased.
+// readSource returns the text of a file, or a *noSourceError if a page cannot display it: it is over 4 MiB, no text, or
+// erased.
 func (s *Site) readSource(f views.PublishedFile) (string, error) {
 	if f.Size > mostSource {
 		return "", &noSourceError{"It is over " + formatBytes(mostSource) + ", too large for a page."}
@@ -122,8 +125,9 @@ type readme struct {
 	Plain bool // until it is rendered
 }
 
-// newReadme returns the README of a release as a page displays it: rendered by a worker, or else as plain text. file is its name, source its text,
-// and cut says that source is incomplete. Relative links lead to repository, a URL.
+// newReadme returns the README of a release as a page displays it: rendered by a worker, or as plain text, cut to
+// document.MaxReadme bytes, if it is no Markdown, too large, refused, or not rendered yet. file is its name, source its
+// text, and cut says that source is incomplete. Relative links lead to repository, a URL.
 func (s *Site) newReadme(q *request, r *library.Release, repository, file, source string, cut bool) (*readme, error) {
 	shown := &readme{File: file, Cut: cut || len(source) > document.MaxReadme}
 	shown.Text = text.Cut(source, document.MaxReadme)
@@ -143,8 +147,8 @@ func (s *Site) newReadme(q *request, r *library.Release, repository, file, sourc
 	return shown, nil
 }
 
-// readmeDocument returns the document by which a worker renders a README; see newReadme. The result is false for a README in plain text and one that
-// is too large.
+// readmeDocument returns the request to render a README, see newReadme, for the renderer and its cache. The result is false
+// if it is not to be rendered: it is no Markdown, empty, or too large.
 func (s *Site) readmeDocument(r *library.Release, repository, file, source string) (rendering.Document, bool) {
 	ext := strings.ToLower(path.Ext(file))
 	if ext != ".md" && ext != ".markdown" || len(source) > document.MaxReadme || source == "" {
@@ -171,8 +175,9 @@ func (s *Site) readmeDocument(r *library.Release, repository, file, source strin
 	}, true
 }
 
-// Part returns a part for processes that publish. It renders the README and reads the dependency ranges of each release when it is published. Other
-// processes render documents when a page displays them: a mirror copies logs of many releases.
+// Part returns a background task for processes that publish. It has a worker render the README and read the dependency
+// ranges of each release that is published after the call to Part. If it cannot read the log, it logs that and ends. Other
+// processes render documents when a page displays them, because a mirror copies logs of many releases.
 func (s *Site) Part() parts.Part {
 	from := s.library.LogSize()
 	return parts.Part{Name: "documents of new releases", Run: parts.RunUntilDone(func(ctx context.Context) {
@@ -194,8 +199,9 @@ func (s *Site) Part() parts.Part {
 	})}
 }
 
-// renderDocuments has a worker render the README of the release that log entry e publishes, and read its dependency ranges. It waits until the index
-// of libraries has the entry. A release that is no longer published is skipped.
+// renderDocuments has a worker render the README of the release that log entry e publishes, and read its dependency ranges,
+// and waits for both. Before, it waits until the index of libraries has the entry. A release that is no longer published is
+// skipped, and a document that the worker refuses is no error.
 func (s *Site) renderDocuments(ctx context.Context, e logs.Indexed) error {
 	if err := s.library.Wait(ctx, e.Index+1); err != nil {
 		return err

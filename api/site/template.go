@@ -25,7 +25,8 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// formatBytes returns a size in bytes as text with three digits, such as 1.23 MB, in powers of a thousand as browsers' developer tools do.
+// formatBytes returns a size in bytes as text with three digits, such as 1.23 MB, in powers of a thousand as browsers'
+// developer tools do.
 func formatBytes(n int64) string {
 	if n < 0 {
 		return "−" + formatBytes(-n)
@@ -121,16 +122,18 @@ func escapeBidi(page []byte) []byte {
 	}, page)
 }
 
-// formatDate returns the markup of a day in UTC, "" for an unknown time. A script in the page converts it to the reader's time zone.
+// formatDate returns the markup of a day in UTC, "" for an unknown time. A script in the page converts it to the reader's
+// time zone.
 func formatDate(t time.Time) template.HTML { return markUpTime(t, "2 January 2006", "day") }
 
-// formatMoment returns the markup of a time to the minute in UTC, "" for an unknown time. A script in the page converts it to the reader's time zone.
+// formatMoment returns the markup of a time to the minute in UTC, "" for an unknown time. A script in the page converts it
+// to the reader's time zone.
 func formatMoment(t time.Time) template.HTML {
 	return markUpTime(t, "2 January 2006, 15:04 UTC", "minute")
 }
 
-// markUpTime returns the markup of a time in UTC with the given layout, "" for an unknown time. A script in the page converts it to the reader's time
-// zone, with the precision to: "day" or "minute".
+// markUpTime returns the markup of a time in UTC with the given layout, "" for an unknown time. A script in the page
+// converts it to the reader's time zone, with the precision to: "day" or "minute".
 func markUpTime(t time.Time, layout, to string) template.HTML {
 	if isUnknown(t) {
 		return ""
@@ -139,7 +142,8 @@ func markUpTime(t time.Time, layout, to string) template.HTML {
 	return template.HTML(`<time datetime="` + t.Format(time.RFC3339) + `" data-to="` + to + `">` + t.Format(layout) + `</time>`) //nolint:gosec // it is made of numbers
 }
 
-// isUnknown reports whether t means no time: the zero time, or one that was stored as zero seconds.
+// isUnknown reports whether t means no time: the zero time, or one up to the start of 1970, as a missing number of seconds
+// is stored.
 func isUnknown(t time.Time) bool { return t.Unix() <= 0 }
 
 // A pager is the part of a long list that one page shows.
@@ -153,8 +157,9 @@ type pager struct {
 	What string
 }
 
-// newPager returns the pager for the page with this number of a list with total elements, each of them on a page; what is the kind of the elements in
-// words. If the page does not exist, it is the pager of the nearest one. address returns the URL of another page; "" stands for the first.
+// newPager returns the pager for the page with this number of a list with total elements, of which each page has the number
+// each; what is the kind of the elements in words. If the page does not exist, it is the pager of the nearest one. address
+// returns the address of another page by its number as text; "" stands for the first.
 func newPager(total, each, page int, what string, address func(page string) string) pager {
 	p := pager{Total: total, Pages: max(1, (total+each-1)/each), What: what}
 	p.Page = min(max(page, 1), p.Pages)
@@ -185,8 +190,8 @@ func sliceOf[T any](p pager, all []T) []T {
 //go:embed templates
 var embeddedTemplates embed.FS
 
-// parseTemplates parses the embedded templates of the pages, and returns them by name. Each is executed within frame.html; parts.html has what
-// several pages use. f has the paths of the embedded files.
+// parseTemplates parses the embedded templates of the pages, and returns them by name. Each is executed within frame.html;
+// parts.html has what several pages use. f has the URL paths of the style sheet, scripts and images, which templates insert.
 func parseTemplates(f *files) (map[string]*template.Template, error) {
 	common, err := template.New("frame.html").Option("missingkey=error").Funcs(template.FuncMap{
 		"file":      f.path,
@@ -281,8 +286,8 @@ type frame struct {
 	Page        any
 }
 
-// renderAnswer returns the page that the response's template makes from its data, inside of the frame that all pages share. It replaces bidirectional
-// control characters.
+// renderAnswer returns the page that the template a.view makes from a.data, inside of the frame that all pages share. It
+// replaces bidirectional control characters, by which one name can look like another. An error is one of the template.
 func (s *Site) renderAnswer(q *request, a *pageAnswer) (*page, error) {
 	f := frame{
 		Service: s.options.Name, Title: a.title, Description: a.description, Banner: q.siteBase + "/banner.png",
@@ -301,7 +306,7 @@ func (s *Site) renderAnswer(q *request, a *pageAnswer) (*page, error) {
 
 // The addresses of pages.
 
-// libraryPath returns the path of a library's page.
+// libraryPath returns the path of the page of the library l.
 func libraryPath(l string) string { return "/library/" + url.PathEscape(l) }
 
 // versionPath returns the path of the page of a version of a library.
@@ -310,7 +315,8 @@ func versionPath(l, version string) string { return libraryPath(l) + "/" + url.P
 // historyPath returns the path of the page that lists what became of a library's versions.
 func historyPath(l string) string { return "/history/" + url.PathEscape(l) }
 
-// comparePath returns the path of the page that compares two versions of a library; page is the number of its part as text, "" for the first.
+// comparePath returns the path of the page that compares two versions of a library; page is the number of its part as text,
+// "" for the first.
 func comparePath(l, from, to, page string) string {
 	return withQuery("/compare/"+url.PathEscape(l), encodeQuery("from", from, "to", to, "page", page))
 }
@@ -320,8 +326,8 @@ func downloadPath(l, version, ext string) string {
 	return "/download/" + url.PathEscape(l) + "/" + url.PathEscape(version) + ext
 }
 
-// encodeQuery returns the URL query of alternating names and values, in their order, without the "?" in front, which withQuery adds. It
-// escapes the values, not the names, and leaves out pairs with an empty value.
+// encodeQuery returns the URL query of alternating names and values, in their order, without the "?" in front, which
+// withQuery adds. It escapes the values, not the names, and leaves out pairs with an empty value.
 func encodeQuery(pairs ...string) string {
 	var b strings.Builder
 	for i := 0; i < len(pairs); i += 2 {
@@ -336,7 +342,8 @@ func encodeQuery(pairs ...string) string {
 	return b.String()
 }
 
-// repositoryLink returns the web address of a library's repository, "" if it is unknown or no web address.
+// repositoryLink returns the web address of a library's repository, without .git; "" if it is unknown or no web address. For
+// GitHub it is made from user and repository name.
 func repositoryLink(l *library.Library) string {
 	if l.Repository == nil {
 		return ""
@@ -383,7 +390,8 @@ func loadFiles() (*files, error) {
 	return loaded, nil
 }
 
-// path returns the URL path of the embedded file with that name, which contains a hash of its content. An unknown name is an error.
+// path returns the URL path of the embedded file with that name, which contains a hash of its content. A name that no
+// embedded file has is an error.
 func (f *files) path(name string) (string, error) {
 	p, ok := f.paths[name]
 	if !ok {
@@ -392,7 +400,8 @@ func (f *files) path(name string) (string, error) {
 	return p, nil
 }
 
-// sendFile responds with an embedded file, which caches may store for a year because it never changes under its path.
+// sendFile responds with an embedded file, which caches may store for a year because it never changes under its path, or
+// with 304. To other methods than GET and HEAD it responds with 405.
 func sendFile(w http.ResponseWriter, r *http.Request, f *answers.Body) {
 	setIsolation(w.Header())
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {

@@ -22,8 +22,9 @@ type usageChart struct {
 	SVG      template.HTML
 }
 
-// addUsage adds to a page a chart of the requests in the last 90 days for the library, or for the page's version if it is not the latest. It adds
-// nothing if there are none, and logs if they cannot be read.
+// addUsage adds to a release's page a chart of the requests in the last 90 days: for all versions of the library if the page
+// is about the latest one, or else for that version. It adds nothing if there were none or the site does not count requests;
+// if they cannot be read, it logs that.
 func (s *Site) addUsage(page *libraryPage) {
 	if s.options.Usage == nil {
 		return
@@ -42,7 +43,8 @@ func (s *Site) addUsage(page *libraryPage) {
 	}
 }
 
-// newUsageChart returns a chart of the daily requests in a report, which is about a version or, for "", all versions.
+// newUsageChart returns a chart of the requests on each day of report r, which must have at least one. version is the one
+// that the report is about, "" for all.
 func newUsageChart(version string, r *usage.Report) *usageChart {
 	values := make([]float64, len(r.Days))
 	highest, busiest := 0.0, 0
