@@ -14,8 +14,9 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// About returns what upstream says about a release, such as its README and dependencies, from memory if it was read lately. If the release's manifest
-// says nothing, the result is empty. It is never nil, not even with an error; the caller must not change it.
+// About returns what upstream says about a release, such as its README and dependencies, from memory if it was read lately.
+// If the release's manifest says nothing, the result is empty. It is never nil, not even with an error; the caller must not
+// change it.
 func (x *Index) About(r *Release) (*logs.About, error) {
 	about, err := x.abouts.Get(r.Manifest, func() (*logs.About, int, error) {
 		about, err := logs.ReadAbout(x.store, r.Manifest)
@@ -62,8 +63,8 @@ const (
 	maxAboutBytes = 4 << 20
 )
 
-// Deprecations returns the versions of a library that upstream has deprecated, with the reason of each; nil if that is not known, or the name is
-// invalid.
+// Deprecations returns the versions of a library that upstream has deprecated, with the reason of each; nil if that is not
+// known, or the name is invalid.
 func (x *Index) Deprecations(name string) (map[string]string, error) {
 	if x.deprecations == nil || !validName(name) {
 		return nil, nil
@@ -71,8 +72,8 @@ func (x *Index) Deprecations(name string) (map[string]string, error) {
 	return x.deprecations(x.store, name)
 }
 
-// Upstream returns a sentence about what upstream has of a version today, "" if that is not known. differs reports whether that is different from
-// what was published.
+// Upstream returns a sentence about what upstream has of a version today, "" if that is not known. differs reports whether
+// that is different from what was published.
 func (x *Index) Upstream(name, version string) (note string, differs bool, err error) {
 	if x.upstream == nil || !validName(name) {
 		return "", false, nil
@@ -80,7 +81,8 @@ func (x *Index) Upstream(name, version string) (note string, differs bool, err e
 	return x.upstream(x.store, name, version)
 }
 
-// Downloads returns how many downloads of a library npm counted in a month, and when it counted them; ok is false if that is not known.
+// Downloads returns how many downloads of a library npm counted in a month, and when it counted them; ok is false if that is
+// not known.
 func (x *Index) Downloads(name string) (n int64, asOf time.Time, ok bool) {
 	if x.downloads == nil {
 		return 0, time.Time{}, false
@@ -88,8 +90,8 @@ func (x *Index) Downloads(name string) (n int64, asOf time.Time, ok bool) {
 	return x.downloads(name)
 }
 
-// MainSizes returns the size in bytes of the main file in each of a library's versions, in their order; 0 for a version without one, or whose main
-// file is not published.
+// MainSizes returns the size in bytes of the main file in each of a library's versions, in their order; 0 for a version
+// without one, or whose main file is not published.
 func (x *Index) MainSizes(name string, versions []views.Version) ([]int64, error) {
 	snapshot := x.store.Snapshot()
 	defer snapshot.Close()
@@ -110,12 +112,12 @@ func (x *Index) MainSizes(name string, versions []views.Version) ([]int64, error
 	return sizes, nil
 }
 
-// OfNPM returns the library whose releases come from the npm package with this name, nil if none exists. Of several it is the one that has the
-// package's name, or else the first.
+// OfNPM returns the library whose releases come from the npm package with this name, nil if none exists. Of several it is
+// the one that has the package's name, or else the first by name.
 func (l *Listing) OfNPM(name string) *Library { return l.byNPM[name] }
 
-// byNPM returns libraries by the names of the npm packages that their releases come from. Of several libraries from one package, it has the
-// one with the package's name, or else the first.
+// byNPM returns libraries by the names of the npm packages that their releases come from. Of several libraries from one
+// package, it has the one with the package's name, or else the first.
 func byNPM(libraries []*Library) map[string]*Library {
 	found := make(map[string]*Library, len(libraries))
 	for _, l := range libraries {
@@ -138,8 +140,9 @@ type Wanted struct {
 // maxRanges limits the ranges that a release wants, as the bot does; the log of a mirror may have more.
 const maxRanges = 400
 
-// rangesOf returns the version ranges of the dependencies of a release, such as "^1.2", sorted and without duplicates and overlong ones, in
-// the form in which renderers get them. It returns nil if the release has more than maxRanges dependencies.
+// rangesOf returns the version ranges of the dependencies of a release, such as "^1.2", sorted and without duplicates and
+// overlong ones, in the form in which renderers get them. It returns nil if the release has more than maxRanges
+// dependencies.
 func rangesOf(about *logs.About) []string {
 	if len(about.Dependencies)+len(about.Peers) > maxRanges {
 		return nil
@@ -150,9 +153,10 @@ func rangesOf(about *logs.About) []string {
 	return slices.Compact(ranges)
 }
 
-// ReadWanted returns the parsed version ranges of the dependencies of a release, which about names. It has a renderer parse them by calling read;
-// owner names the release for the renderer. pending says that it
-// has not responded yet. If the renderer refuses the ranges, or there are over maxRanges, that is no error, and no version is in them.
+// ReadWanted returns the version ranges of the dependencies that about lists for a release, parsed. It has a renderer parse
+// them by calling read; owner (NAME@VERSION) names the release for that. pending reports that the renderer has not responded
+// yet. No version is in pending ranges, in those that the renderer refuses, which is no error, or if there are over
+// maxRanges.
 func ReadWanted(ctx context.Context, owner string, about *logs.About, read Ranges) (w Wanted, pending bool, err error) {
 	if w.ranges = rangesOf(about); len(w.ranges) == 0 {
 		return w, false, nil
@@ -164,8 +168,8 @@ func ReadWanted(ctx context.Context, owner string, about *logs.About, read Range
 	return w, pending, err
 }
 
-// newest returns the newest of versions, which are sorted newest first, in the range wanted; "" if none exists. Every stable semantic version is in
-// the empty range.
+// newest returns the newest of versions, which are sorted newest first, in the range wanted; "" if none exists. Every stable
+// semantic version is in the empty range.
 func (w Wanted) newest(versions []views.Version, wanted string) string {
 	i := slices.IndexFunc(versions, func(v views.Version) bool { return w.includes(wanted, v.Version) })
 	if i < 0 {
@@ -174,8 +178,8 @@ func (w Wanted) newest(versions []views.Version, wanted string) string {
 	return versions[i].Version
 }
 
-// includes reports whether a version is in the range wanted, one of the ranges in w. Every stable semantic version is in the empty range,
-// and no version in one that was not parsed.
+// includes reports whether a version is in the range wanted, one of the ranges in w. Every stable semantic version is in the
+// empty range, and no version in one that was not parsed.
 func (w Wanted) includes(wanted, version string) bool {
 	r := document.Range{{{Operator: ">=", Version: "0.0.0"}}}
 	if wanted != "" {
@@ -188,8 +192,8 @@ func (w Wanted) includes(wanted, version string) bool {
 	return r.Has(version)
 }
 
-// ChooseVersion returns the newest published version of library l in the range wanted, one of the ranges in w, and true (fits). If no
-// version is in the range, it returns the library's latest version, or "" if nothing is published, and false.
+// ChooseVersion returns the newest published version of library l in the range wanted, one of the ranges in w, and true
+// (fits). If no version is in the range, it returns the library's latest version, or "" if nothing is published, and false.
 func (x *Index) ChooseVersion(l *Library, w Wanted, wanted string) (version string, fits bool, err error) {
 	versions, err := x.Versions(l.Name)
 	if err != nil || len(versions) == 0 {

@@ -35,8 +35,8 @@ type Advisories struct {
 // lookAtAdvisories is how often the file is compared with the one that was read.
 const lookAtAdvisories = time.Minute
 
-// OpenAdvisories reads the vulnerabilities in a file in the OSV format. It fails only if the file cannot be read now; later failures are logged, and
-// what was read before stays in use. logger may be nil.
+// OpenAdvisories reads the vulnerabilities in a file in the OSV format. It fails only if the file cannot be read now; later
+// failures are logged, and what was read before stays in use. logger may be nil.
 func OpenAdvisories(file string, logger *slog.Logger) (*Advisories, error) {
 	a := &Advisories{file: file, now: time.Now, looked: time.Now(), logger: cmp.Or(logger, slog.New(slog.DiscardHandler))}
 	if err := a.readFile(); err != nil {
@@ -45,14 +45,16 @@ func OpenAdvisories(file string, logger *slog.Logger) (*Advisories, error) {
 	return a, nil
 }
 
-// FollowAdvisories returns the vulnerabilities in a file of [WriteCheckedPackages], which may be created later: until then, none are known. It reads
-// nothing yet: the file is read when the advisories are first used. A failure is logged. logger may be nil.
+// FollowAdvisories returns the vulnerabilities in a file of [WriteCheckedPackages], which may be created later: until then,
+// none are known. It reads nothing yet: the file is read when the advisories are first used. A failure is logged. logger may
+// be nil.
 func FollowAdvisories(file string, logger *slog.Logger) *Advisories {
 	return &Advisories{file: file, later: true, now: time.Now, logger: cmp.Or(logger, slog.New(slog.DiscardHandler))}
 }
 
-// HasChecked reports whether the vulnerabilities of an npm package were requested, so that a version without any is known to have none. For a file in
-// the OSV format that is true for each package. It is false for the name "" and if a is nil.
+// HasChecked reports whether the vulnerabilities of an npm package were requested from their source, so that a version
+// without any is known to have none. For a file in the OSV format that is true for each package. It is false for the name ""
+// and if a is nil. It first reads the file again if that has changed, which it checks once a minute.
 func (a *Advisories) HasChecked(npm string) bool {
 	if a == nil || npm == "" {
 		return false
@@ -64,7 +66,8 @@ func (a *Advisories) HasChecked(npm string) bool {
 	return ok || !a.later
 }
 
-// Version returns a number that increases whenever the vulnerabilities were read again; 0 if a is nil or none were read yet.
+// Version returns a number that increases whenever the vulnerabilities are read again; 0 if a is nil or none were read yet.
+// Like the methods below, it first reads the file again if that has changed, which it checks once a minute.
 func (a *Advisories) Version() uint64 {
 	if a == nil {
 		return 0
@@ -75,7 +78,8 @@ func (a *Advisories) Version() uint64 {
 	return a.version
 }
 
-// Of returns the known vulnerabilities of a version of an npm package, newest first.
+// Of returns the known vulnerabilities of a version of an npm package, newest first; none if a is nil. It first reads the
+// file again if that has changed, which it checks once a minute.
 func (a *Advisories) Of(npm, version string) []osv.Advisory {
 	if a == nil {
 		return nil
@@ -86,7 +90,8 @@ func (a *Advisories) Of(npm, version string) []osv.Advisory {
 	return a.known.Of(npm, version)
 }
 
-// Affected returns those of the given versions of an npm package that have known vulnerabilities, in their order.
+// Affected returns those of the given versions of an npm package that have known vulnerabilities, in their order; none if a
+// is nil. It first reads the file again if that has changed, which it checks once a minute.
 func (a *Advisories) Affected(npm string, versions []string) []string {
 	if a == nil {
 		return nil
@@ -108,8 +113,8 @@ func (a *Advisories) Recheck() {
 	a.looked = time.Time{}
 }
 
-// refresh reads the file again if it has changed; it checks that once a minute at most. While one goroutine does so, others continue with what is
-// known. A failure is logged.
+// refresh reads the file again if its time or size has changed; it checks that once a minute at most. While one goroutine
+// does so, others continue with what is known. A failure is logged, and what was known stays.
 func (a *Advisories) refresh() {
 	if !a.reading.TryLock() {
 		return
@@ -133,8 +138,8 @@ func (a *Advisories) refresh() {
 	}
 }
 
-// readFile reads the file and replaces the known vulnerabilities. At an error, those that were read before stay. The caller holds a.reading, or is
-// the only user of a.
+// readFile reads the file and replaces the known vulnerabilities. At an error, those that were read before stay. The caller
+// holds a.reading, or is the only user of a.
 func (a *Advisories) readFile() error {
 	known, info, err := osv.ReadFile(a.file)
 	if err != nil {

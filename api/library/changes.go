@@ -2,8 +2,8 @@ package library
 
 import "sync"
 
-// Changes counts what changes of libraries, so that what was made of them can be kept until something it was made of changes. The zero value is
-// ready. It is safe for concurrent use.
+// Changes counts what changes of libraries, so that what was made of them can be kept until something it was made of
+// changes. The zero value is ready. It is safe for concurrent use.
 type Changes struct {
 	mu    sync.Mutex
 	count uint64
@@ -21,7 +21,8 @@ func (c *Changes) Now() uint64 {
 	return c.count
 }
 
-// RecordChange records that the named libraries have changed, so that [Changes.Since] reports it. The caller makes their new data readable before.
+// RecordChange records that the named libraries have changed, so that [Changes.Since] reports it. The caller makes their new
+// data readable before.
 func (c *Changes) RecordChange(names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,8 +43,8 @@ func (c *Changes) recordAllChanged() {
 	c.all, c.of = c.count, nil
 }
 
-// Since reports whether one of the named libraries may have changed since the moment that [Changes.Now] returned. The name [Catalogue] stands for the
-// set of all libraries. After recordAllChanged it is true for any names, even none.
+// Since reports whether one of the named libraries may have changed since the moment that [Changes.Now] returned. The name
+// [Catalogue] stands for the set of all libraries. After recordAllChanged it is true for any names, even none.
 func (c *Changes) Since(moment uint64, names []string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

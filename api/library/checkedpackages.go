@@ -24,8 +24,8 @@ type CheckedPackage struct {
 	Vulns   []json.RawMessage `json:"vulns"`
 }
 
-// NewCheckedPackage returns the vulnerabilities of the npm package name, as records that an OSV API returned at the time checked. It returns an error
-// if the records are not in the OSV format.
+// NewCheckedPackage returns the vulnerabilities of the npm package name, as records that an OSV API returned at the time
+// checked, which it cuts to seconds in UTC. It returns an error if the records are not in the OSV format.
 func NewCheckedPackage(name string, checked time.Time, records []json.RawMessage) (CheckedPackage, error) {
 	p := CheckedPackage{Package: name, Checked: checked.UTC().Truncate(time.Second), Vulns: records}
 	data, err := json.Marshal(p)
@@ -38,8 +38,8 @@ func NewCheckedPackage(name string, checked time.Time, records []json.RawMessage
 	return p, nil
 }
 
-// WriteCheckedPackages writes the vulnerabilities of packages, by name, to a file that [FollowAdvisories] and [ReadCheckedPackages] read. It replaces
-// the file atomically.
+// WriteCheckedPackages writes the vulnerabilities of packages, by name, to a file that [FollowAdvisories] and
+// [ReadCheckedPackages] read. It replaces the file atomically.
 func WriteCheckedPackages(file string, known map[string]CheckedPackage) error {
 	var lines bytes.Buffer
 	encoder := json.NewEncoder(&lines)
@@ -54,8 +54,9 @@ func WriteCheckedPackages(file string, known map[string]CheckedPackage) error {
 	return nil
 }
 
-// ReadCheckedPackages reads a file of [WriteCheckedPackages] and returns its packages by name. If the file does not exist, there are none. If it is
-// damaged, that is logged and the readable packages are returned: the next requests replace the file.
+// ReadCheckedPackages reads a file of [WriteCheckedPackages] and returns its packages by name. If the file does not exist,
+// there are none. If it is damaged, that is logged, and the packages before the damage are returned: the next requests
+// replace the file. logger must not be nil.
 func ReadCheckedPackages(file string, logger *slog.Logger) map[string]CheckedPackage {
 	known := map[string]CheckedPackage{}
 	f, err := os.Open(file)

@@ -143,8 +143,8 @@ const (
 	hintTimeout   = 5 * time.Second // for the names that an error suggests
 )
 
-// Search returns the libraries that match the request's text, best first, at most r.Limit, with their facts, and how many match. It waits up to 30 s
-// until all libraries have been read; after that it returns an error.
+// Search returns the libraries that match the request's text, best first, at most r.Limit, with their facts, and how many
+// match. It waits up to 30 s until all libraries have been read; after that it returns an error.
 func (d Directory) Search(ctx context.Context, r SearchRequest) (Found, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchTimeout)
 	defer cancel()
@@ -178,8 +178,8 @@ func (d Directory) Search(ctx context.Context, r SearchRequest) (Found, error) {
 	return answer, nil
 }
 
-// newBrief returns name, latest version, description, license, and the URL of the main file of a library. The URL is "" if nothing is published,
-// there is no main file or the asset base is not known.
+// newBrief returns name, latest version, description, license, and the URL of the main file of a library. The URL is "" if
+// nothing is published, there is no main file or the asset base is not known.
 func (d Directory) newBrief(l *Library) Brief {
 	found := Brief{Name: l.Name, Version: l.Version, Description: l.Description, License: l.License}
 	if l.HasFile() && d.AssetBase != "" {
@@ -191,8 +191,9 @@ func (d Directory) newBrief(l *Library) Brief {
 // mostProblems is how many versions that failed or were refused Info returns.
 const mostProblems = 5
 
-// Info returns all that is known about a library, with its mostProblems newest failed or refused versions, or with r.Version about one of its
-// releases. If that does not exist, the error suggests names.
+// Info returns all that is known about a library, with its mostProblems newest failed or refused versions. If r.Version is
+// not "", it returns instead what is known about that release and its files. If the library or release does not exist, the
+// error suggests names.
 func (d Directory) Info(ctx context.Context, r InfoRequest) (Info, error) {
 	snapshot := d.Store.Snapshot()
 	defer snapshot.Close()
@@ -232,8 +233,8 @@ func (d Directory) Info(ctx context.Context, r InfoRequest) (Info, error) {
 	return Info{Library: about}, nil
 }
 
-// describe returns a release's published files, with their sizes, integrity values, URLs and the deltas that browsers can get. Without an asset base
-// it leaves out the URLs. A file whose content is missing or damaged is an error.
+// describe returns a release's published files, with their sizes, integrity values, URLs and the deltas that browsers can
+// get. Without an asset base it leaves out the URLs. A file whose content is missing or damaged is an error.
 func (d Directory) describe(r *Release) (*AboutRelease, error) {
 	about := &AboutRelease{Name: r.Library, Version: r.Version, Released: r.Released, Filename: r.Default, Bytes: r.Bytes, Entry: r.Entry, Files: []AboutFile{}}
 	versions, err := readPublishedVersions(d.Store, r.Library)
@@ -263,9 +264,10 @@ func (d Directory) describe(r *Release) (*AboutRelease, error) {
 	return about, nil
 }
 
-// Snippets returns, for each file of the request in its order, the tag, URL and integrity by which a page loads it, and notes about its imports.
-// Without files, it does so for the main file of the release; one without a main file is an error. If some files do not exist, it returns the others
-// with an error that names those. It returns an error if [Directory.AssetBase] is not set.
+// Snippets returns, for each file of the request in its order, the tag, URL and integrity by which a page loads it, and
+// notes about its imports. Without files, it does so for the main file of the release; one without a main file is an error.
+// If some files do not exist, it returns the others with an error that names those. It returns an error if
+// [Directory.AssetBase] is not set.
 func (d Directory) Snippets(ctx context.Context, r SnippetRequest) ([]FileSnippet, error) {
 	if d.AssetBase == "" {
 		return nil, errNoAssetBase
@@ -303,7 +305,8 @@ func (d Directory) Snippets(ctx context.Context, r SnippetRequest) ([]FileSnippe
 
 var errNoAssetBase = errors.New("it is not known under which address the files are reached; say so with --asset-base")
 
-// latestOr reads a version of a library with its files, or for "" the latest version. It returns an error if nothing is published.
+// latestOr reads a version of a library with its files, or for "" the latest version. It returns an error if nothing is
+// published.
 func (d Directory) latestOr(ctx context.Context, r kvstore.Reader, name, version string) (*Release, error) {
 	if version == "" {
 		l, _, err := d.library(ctx, r, name)
@@ -317,8 +320,8 @@ func (d Directory) latestOr(ctx context.Context, r kvstore.Reader, name, version
 	return d.release(ctx, r, name, version)
 }
 
-// describeImports returns sentences about the imports of the file f of release r, whose snippet is s, if it is an ES module: which of them
-// cannot be loaded, and whether its tag lacks the integrity of others. For other files it returns none.
+// describeImports returns sentences about the imports of the file f of release r, whose snippet is s, if it is an ES module:
+// which of them cannot be loaded, and whether its tag lacks the integrity of others. For other files it returns none.
 func (d Directory) describeImports(ctx context.Context, r *Release, f views.PublishedFile, s Snippet) ([]string, error) {
 	if s.Kind != Module {
 		return nil, nil
@@ -346,7 +349,8 @@ func (d Directory) describeImports(ctx context.Context, r *Release, f views.Publ
 	return notes, nil
 }
 
-// library reads a library with its published versions, newest first. If it does not exist, the error suggests libraries with a similar name.
+// library reads a library with its published versions, newest first. If it does not exist, the error suggests libraries with
+// a similar name.
 func (d Directory) library(ctx context.Context, r kvstore.Reader, name string) (*Library, []views.Version, error) {
 	l, versions, err := Lookup(r, name)
 	if errors.Is(err, ErrNoLibrary) {
@@ -356,7 +360,8 @@ func (d Directory) library(ctx context.Context, r kvstore.Reader, name string) (
 	return l, versions, err
 }
 
-// release reads a release with its files. If it is not published, the error says why, which versions exist, and which command helps.
+// release reads a release with its files. If it is not published, the error says why, which versions exist, and which
+// command helps.
 func (d Directory) release(ctx context.Context, r kvstore.Reader, name, version string) (*Release, error) {
 	l, versions, err := d.library(ctx, r, name)
 	if err != nil {
@@ -395,8 +400,8 @@ var onItsWay = map[views.StateKind]string{views.Detected: "it waits for its turn
 // mostNear is how many names are offered for one that is unknown.
 const mostNear = 3
 
-// didYouMean returns the middle of an error message that asks whether one of names was meant, from "; " to the next sentence; only "; " without
-// names. It replaces control characters in names.
+// didYouMean returns the middle of an error message that asks whether one of names was meant, from "; " to the next
+// sentence; only "; " without names. It replaces control characters in names, also for the caller.
 func didYouMean(names []string) string {
 	for i, name := range names {
 		names[i] = text.Plain(name)
@@ -411,7 +416,8 @@ func didYouMean(names []string) string {
 	return "; did you mean " + strings.Join(names[:last], ", ") + " or " + names[last] + "? "
 }
 
-// nearLibraries returns the names of up to three libraries that a misspelt name may mean; none if the libraries cannot be read within 5 s.
+// nearLibraries returns the names of up to three libraries that a misspelt name may mean; none if the libraries cannot be
+// read within 5 s.
 func (d Directory) nearLibraries(ctx context.Context, name string) []string {
 	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
@@ -430,8 +436,8 @@ func (d Directory) nearLibraries(ctx context.Context, name string) []string {
 	return names
 }
 
-// NearVersions returns up to three of versions, which are sorted newest first, that start with asked without a leading v; or else the newest version.
-// It returns none if there are no versions.
+// NearVersions returns up to three of versions, which are sorted newest first, that start with asked without a leading v; or
+// else the newest version. It returns none if there are no versions.
 func NearVersions(versions []views.Version, asked string) []string {
 	var near []string
 	for _, v := range versions {
@@ -448,8 +454,8 @@ func NearVersions(versions []views.Version, asked string) []string {
 // mostAsked bounds the names that are compared, in bytes.
 const mostAsked = 500
 
-// NearFiles returns the paths of up to three files of a release that the wrong path asked may mean, nearest first: those whose names, without folder
-// and .min, differ in a few letters. It returns none for a path over mostAsked bytes.
+// NearFiles returns the paths of up to three files of a release that the wrong path asked may mean, nearest first: those
+// whose names, without folder and .min, differ in a few letters. It returns none for a path over mostAsked bytes.
 func NearFiles(r *Release, asked string) []string {
 	type candidate struct {
 		path     string
@@ -483,9 +489,9 @@ func bareName(file string) string {
 // maxExamined limits how many packages Example examines for a main file.
 const maxExamined = 1000
 
-// Example returns the path below a host of some file that the store serves: the main file in the latest version of the first library that has one, or
-// else any file. It examines maxExamined libraries at most, and skips those that cannot be read. It reads rows only, so it needs no index. The error
-// is [kvstore.ErrNotFound] if the store serves no file.
+// Example returns the path below a host of some file that the store serves: the main file in the latest version of the first
+// library that has one, or else any file. It examines maxExamined libraries at most, and skips those that cannot be read. It
+// reads rows only, so it needs no index. The error is [kvstore.ErrNotFound] if the store serves no file.
 func Example(store *kvstore.Store) (path string, err error) {
 	snapshot := store.Snapshot()
 	defer snapshot.Close()

@@ -21,7 +21,8 @@ type Facts struct {
 	Vulnerable *bool `json:"vulnerable"`
 	// Provenance is the outcome of the check of the provenance attestation at publication, "" if it was not checked.
 	Provenance logs.AttestationOutcome `json:"provenance"`
-	// SafeVersion is the newest stable version that is neither deprecated nor vulnerable: "" for none, nil unless both were checked.
+	// SafeVersion is the newest stable version that is neither deprecated nor vulnerable: "" for none, nil unless both were
+	// checked.
 	SafeVersion *string `json:"safeVersion"`
 }
 
@@ -44,7 +45,8 @@ func (m Marks) Of(version string) string {
 	return ""
 }
 
-// Safe returns the first of versions that is stable and neither deprecated nor vulnerable as far as m knows, "" if none exists.
+// Safe returns the first of versions, which are usually sorted newest first, that is stable and neither deprecated nor
+// vulnerable as far as m knows; "" if none exists.
 func (m Marks) Safe(versions []string) string {
 	for _, version := range versions {
 		if !packages.IsPrerelease(version) && m.Of(version) == "" {
@@ -54,8 +56,9 @@ func (m Marks) Safe(versions []string) string {
 	return ""
 }
 
-// Marks returns which of the given versions of a library are vulnerable, and all that upstream has deprecated. advisories may be nil. With an error,
-// it returns what could be read.
+// Marks returns which of the given versions of a library are vulnerable, and all its versions that upstream has deprecated,
+// and whether each of these is known at all. advisories may be nil. If the deprecations cannot be read, it returns the rest
+// with an error.
 func (x *Index) Marks(l *Library, advisories *Advisories, versions []string) (m Marks, err error) {
 	npm := l.NPM()
 	m.Deprecated, err = x.Deprecations(l.Name)
@@ -73,8 +76,8 @@ func (x *Index) Marks(l *Library, advisories *Advisories, versions []string) (m 
 	return m, err
 }
 
-// Facts returns the facts of a library's latest release: sizes, downloads, and outcomes of checks. Facts that are not known are nil or zero; without
-// a published release, nearly all are. With an error, it returns those that could be read.
+// Facts returns the facts of a library's latest release: sizes, downloads, and outcomes of checks. Facts that are not known
+// are nil or zero; without a published release, nearly all are. With an error, it returns those that could be read.
 func (x *Index) Facts(l *Library, advisories *Advisories) (Facts, error) {
 	f := Facts{Size: l.Loaded.Size, Downloads: l.Downloads}
 	if n, _, ok := x.Downloads(l.Name); ok {
@@ -104,8 +107,9 @@ func (x *Index) Facts(l *Library, advisories *Advisories) (Facts, error) {
 	return f, errors.Join(failed, err)
 }
 
-// safeVersion returns the newest stable version of a library that is neither deprecated nor vulnerable, a pointer to "" if none exists. It returns
-// the latest version if that is safe, of which latest has the marks; the others are read only if not. It is nil if the versions cannot be read.
+// safeVersion returns the newest stable version of a library that is neither deprecated nor vulnerable, as a pointer, to ""
+// if none exists. latest has the marks of the latest version, which is the result if it is safe; only if not, the other
+// versions are read. The result is nil if these cannot be read.
 func (x *Index) safeVersion(l *Library, advisories *Advisories, latest Marks) (*string, error) {
 	if safe := latest.Safe([]string{l.Version}); safe != "" {
 		return &safe, nil
@@ -119,8 +123,8 @@ func (x *Index) safeVersion(l *Library, advisories *Advisories, latest Marks) (*
 	return new(marks.Safe(names)), err
 }
 
-// brotliSize returns the size in bytes, in the Brotli encoding, of the library's file that a page loads; 0 if there is no such file, or it is not
-// stored in that encoding or has been erased.
+// brotliSize returns the size in bytes, in the Brotli encoding, of the library's file that a page loads; 0 if there is no
+// such file, or it is not stored in that encoding or has been erased.
 func (x *Index) brotliSize(l *Library) (int64, error) {
 	if !l.HasFile() {
 		return 0, nil

@@ -20,8 +20,8 @@ import (
 
 // A Graph is the modules that load when a page imports some: these, and all that they import.
 type Graph struct {
-	// ImportMap has the integrity of all modules, and the addresses of what is imported by the name of a package. If a module is loaded in its
-	// minified form, it also leads from the address of the one to that of the other.
+	// ImportMap has the integrity of all modules, and the addresses of what is imported by the name of a package. If a module is
+	// loaded in its minified form, it also leads from the address of the one to that of the other.
 	ImportMap
 	// Problems say in words what the graph lacks.
 	Problems []string `json:"problems,omitempty"`
@@ -41,8 +41,8 @@ type ImportMap struct {
 	Integrity map[string]string            `json:"integrity"` // by URL
 }
 
-// Imports returns what a module imports, or a *document.RefusedError where that cannot be found out. Any error for which pending is
-// true says that it will be known later. The owner is the release.
+// Imports returns what a module imports, or a *document.RefusedError where that cannot be found out. Any error for which
+// pending is true says that it will be known later. The owner is the release.
 type Imports func(ctx context.Context, owner string, module kvstore.Hash, source []byte) (imports []document.Import, pending bool, err error)
 
 // Documents find out what documents of releases say.
@@ -77,10 +77,11 @@ const (
 	mostGraphProblems = 10
 )
 
-// Graph returns all modules that load when a page imports the given modules of release r: these, and what they import, directly or not. Its import map
-// has the integrity of all of them, and URLs that begin with assetBase; it also names those of the given modules that were built from the release.
-// documents parses files whose imports are not recorded. If all of the given modules are minified or built, the graph prefers minified ones. A
-// missing module, or one beyond limits, becomes a problem of the graph, not an error.
+// Graph returns all modules that load when a page imports the given modules of release r: these, and what they import,
+// directly or not. Its import map has the integrity of all of them, and URLs that begin with assetBase; it also names those
+// of the given modules that were built from the release. documents parses files whose imports are not recorded. If all of
+// the given modules are minified or built, the graph prefers minified ones. A missing module, or one beyond limits, becomes
+// a problem of the graph, not an error.
 func (x *Index) Graph(ctx context.Context, assetBase string, r *Release, modules []views.PublishedFile, documents Documents) (*Graph, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
@@ -158,8 +159,8 @@ type place struct {
 	file    views.PublishedFile
 }
 
-// addProblem records a formatted sentence about what the graph lacks, for people. It ignores a repeated sentence, and all after the first
-// ten.
+// addProblem records a formatted sentence about what the graph lacks, for people. It ignores a repeated sentence, and all
+// after the first ten.
 func (w *walk) addProblem(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if len(w.graph.Problems) < mostGraphProblems && !slices.Contains(w.graph.Problems, text) {
@@ -167,16 +168,17 @@ func (w *walk) addProblem(format string, args ...any) {
 	}
 }
 
-// addDependency records that the graph depends on a library, so that caches make the graph again when the library changes. [Catalogue]
-// stands for the set of all libraries.
+// addDependency records that the graph depends on a library, so that caches make the graph again when the library changes.
+// [Catalogue] stands for the set of all libraries.
 func (w *walk) addDependency(library string) {
 	if !slices.Contains(w.graph.Libraries, library) {
 		w.graph.Libraries = append(w.graph.Libraries, library)
 	}
 }
 
-// add adds the file f of release r, with its integrity, to the graph, and queues it, if it is a script, so that its imports are followed.
-// It returns the file's URL, also if the file was there already or if limits forbid adding it, which is recorded as a problem.
+// add adds the file f of release r, with its integrity, to the graph, and queues it, if it is a script, so that its imports
+// are followed. It returns the file's URL, also if the file was there already or if limits forbid adding it, which is
+// recorded as a problem.
 func (w *walk) add(r *Release, f views.PublishedFile) string {
 	key := moduleKey{r.Library, r.Version, f.Path}
 	if url := w.seen[key]; url != "" {
@@ -198,8 +200,9 @@ func (w *walk) add(r *Release, f views.PublishedFile) string {
 	return s.URL
 }
 
-// addImports adds to the graph the modules that its file p imports, according to the manifest or else to a renderer that parses the file. A file that was
-// erased adds none. If the renderer has not responded yet, it sets the graph's Pending; if it refuses the file, that becomes a problem of the graph.
+// addImports adds to the graph the modules that its file p imports, according to the manifest or else to a renderer that
+// parses the file. A file that was erased adds none. If the renderer has not responded yet, it sets the graph's Pending; if
+// it refuses the file, that becomes a problem of the graph.
 func (w *walk) addImports(p place) error {
 	built, ok, err := w.builtImports(p.release, p.file.Path)
 	if err != nil {
@@ -236,9 +239,9 @@ func (w *walk) addImports(p place) error {
 	return w.followImports(p, imports)
 }
 
-// followImports adds to the graph the modules that the imports of its file p load: of the same release by a relative path, or by the name of an npm
-// package. It does not follow absolute paths and URLs; a static import of them becomes a problem of the graph. Beyond the limit of imports it records
-// a problem and ends the walk, without an error.
+// followImports adds to the graph the modules that the imports of its file p load: of the same release by a relative path,
+// or by the name of an npm package. It does not follow absolute paths and URLs; a static import of them becomes a problem of
+// the graph. Beyond the limit of imports it records a problem and ends the walk, without an error.
 func (w *walk) followImports(p place, imports []document.Import) error {
 	for _, i := range imports {
 		if w.imports++; w.imports > w.mostImports {
@@ -262,9 +265,10 @@ func (w *walk) followImports(p place, imports []document.Import) error {
 	return nil
 }
 
-// addRelativeImport adds to the graph the module in the same release that the import i of file p, with a relative path, loads. A query and a
-// fragment in it do not count. If the file does not exist, that becomes a problem of the graph, unless the import is dynamic or leads out of
-// the release. If the graph prefers minified modules, it maps the import to the minified form, if there is one.
+// addRelativeImport adds to the graph the module in the same release that the import i of file p, with a relative path,
+// loads. A query and a fragment in the path do not count. If the file does not exist, that becomes a problem of the graph,
+// unless the import is dynamic or leads out of the release. If the graph prefers minified modules and the file has a
+// minified form, it adds that and maps the import to it, and records as a problem that a tag without the map does not.
 func (w *walk) addRelativeImport(p place, i document.Import) {
 	specifier, _, _ := strings.Cut(i.Specifier, "?")
 	specifier, _, _ = strings.Cut(specifier, "#")
@@ -288,8 +292,8 @@ func (w *walk) addRelativeImport(p place, i document.Import) {
 	w.add(p.release, f)
 }
 
-// findMinified returns the minified file beside f in release r, such as a.min.js beside a.js. The result is false if none exists, if f is
-// minified itself, or if the graph does not prefer minified files.
+// findMinified returns the minified file beside f in release r, such as a.min.js beside a.js. The result is false if none
+// exists, if f is minified itself, or if the graph does not prefer minified files.
 func (w *walk) findMinified(r *Release, f views.PublishedFile) (views.PublishedFile, bool) {
 	if !w.minified || isMinified(f.Path) {
 		return f, false
@@ -311,8 +315,9 @@ func isMinified(file string) bool {
 	return strings.Contains(name, ".min.") || strings.Contains(name, ".prod.") || strings.Contains(name, ".production.")
 }
 
-// addPackageImport adds to the graph the module that the import i of file p loads, which names an npm package, perhaps with a path in it. If
-// it cannot be loaded, that becomes a problem of the graph; for a dynamic import of a package that no library here has, it does not.
+// addPackageImport adds to the graph the module that the import i of file p loads, which names an npm package, perhaps with
+// a path in it. If it cannot be loaded, that becomes a problem of the graph; for a dynamic import of a package that no
+// library here has, it does not.
 func (w *walk) addPackageImport(p place, i document.Import) error {
 	name, subpath := packages.SplitSpecifier(i.Specifier)
 	l := w.listing.OfNPM(name)
@@ -356,9 +361,9 @@ func (w *walk) addPackageImport(p place, i document.Import) error {
 	return nil
 }
 
-// importsFor returns the part of the import map, addresses by specifier, for imports of release imported by modules of release importer.
-// That is the part for all modules if the graph has chosen this version of the library, or else the scope of the importer, which it creates
-// if it is missing.
+// importsFor returns the part of the import map, addresses by specifier, for imports of release imported by modules of
+// release importer. That is the part for all modules if the graph has chosen this version of the library, or else the scope
+// of the importer, which it creates if it is missing.
 func (w *walk) importsFor(importer, imported *Release) map[string]string {
 	if w.chosen[imported.Library] == imported.Version {
 		return w.graph.Imports
@@ -373,8 +378,9 @@ func (w *walk) importsFor(importer, imported *Release) map[string]string {
 	return w.graph.Scopes[scope]
 }
 
-// releaseOf returns the release of library l that file p imports as the npm package npm, nil if l has none. It calls findRelease once for
-// each dependency of a release, and stores the result, because findRelease reads all versions of the library.
+// releaseOf returns the release of library l that file p imports as the npm package npm, nil if l has none. It calls
+// findRelease once for each dependency of a release, and stores the result, because findRelease reads all versions of the
+// library.
 func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 	key := dependencyKey{p.release.Manifest, npm}
 	if r, ok := w.found[key]; ok {
@@ -387,9 +393,10 @@ func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 	return r, err
 }
 
-// findRelease returns the release of library l, which has the npm package npm, that the package of file p wants; nil if l has no release. A package
-// that imports itself gets its own release. All modules get one version of a library, because most libraries work only if they are loaded once,
-// unless that version is not in the range of a dependency. A version outside of the range becomes a problem.
+// findRelease returns the release of library l, which has the npm package npm, that the package of file p wants; nil if l
+// has no release. A package that imports itself gets its own release. All modules get one version of a library, because most
+// libraries work only if they are loaded once, unless that version is not in the range of a dependency. A version outside of
+// the range becomes a problem.
 func (w *walk) findRelease(p place, l *Library, npm string) (*Release, error) {
 	if l.Name == p.release.Library {
 		return p.release, nil
@@ -436,8 +443,9 @@ func (w *walk) findRelease(p place, l *Library, npm string) (*Release, error) {
 	return r, nil
 }
 
-// aboutOf returns what upstream says about a release, and has a renderer parse the version ranges of its dependencies, into w.wanted, once for each
-// release. If the renderer has not responded yet, it sets the graph's Pending, and no version is in the ranges.
+// aboutOf returns what upstream says about a release, and has a renderer parse the version ranges of its dependencies, into
+// w.wanted, once for each release. If the renderer has not responded yet, it sets the graph's Pending, and no version is in
+// the ranges.
 func (w *walk) aboutOf(r *Release) (*logs.About, error) {
 	if about := w.abouts[r.Manifest]; about != nil {
 		return about, nil
@@ -455,8 +463,8 @@ func (w *walk) aboutOf(r *Release) (*logs.About, error) {
 	return about, nil
 }
 
-// findEntry returns the file of a release that an import of a subpath of the package loads, such as "." or "./client": the module that was built for
-// it, or else the result of findFile. ok is false if none exists.
+// findEntry returns the file of a release that an import of a subpath of the package loads, such as "." or "./client": the
+// module that was built for it, or else the result of findFile. ok is false if none exists.
 func (w *walk) findEntry(r *Release, subpath string) (f views.PublishedFile, ok bool, err error) {
 	about, err := w.About(r)
 	if err != nil {
@@ -471,10 +479,11 @@ func (w *walk) findEntry(r *Release, subpath string) (f views.PublishedFile, ok 
 	return f, ok, nil
 }
 
-// findFile returns the file that an import of a subpath loads if no module was built for it. For "./name" it is the file with that name, whatever its
-// kind; or the one with .js, .mjs, /index.js or /index.mjs added, or dist/name.js; or its minified form if the graph prefers that. For "." it is the
-// main file if that is a module of upstream, or else the first module of upstream, never one in built, the record of built modules (nil if none were
-// built): those have the exports of other subpaths. The result is false if none exists.
+// findFile returns the file that an import of a subpath loads if no module was built for it. For "./name" it is the file
+// with that name, whatever its kind; or the one with .js, .mjs, /index.js or /index.mjs added, or dist/name.js; or its
+// minified form if the graph prefers that. For "." it is the main file if that is a module of upstream, or else the first
+// module of upstream, never one in built, the record of built modules (nil if none were built): those have the exports of
+// other subpaths. The result is false if none exists.
 func (w *walk) findFile(r *Release, built *logs.Modules, subpath string) (views.PublishedFile, bool) {
 	if sub, ok := strings.CutPrefix(subpath, "./"); ok {
 		for _, form := range []string{sub, sub + ".js", sub + ".mjs", sub + "/index.js", sub + "/index.mjs", "dist/" + sub + ".js"} {

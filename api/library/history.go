@@ -12,12 +12,12 @@ import (
 // ErrNoEntry says that the log is not that long.
 var ErrNoEntry = errors.New("log entry not found")
 
-// Entries returns a page of the log entries that a query selects, newest first. The error is [ErrNoLibrary] or [ErrNoVersion] if no entry is about
-// the library or version of the query.
+// Entries returns a page of the log entries that a query selects, newest first. The error is [ErrNoLibrary] or
+// [ErrNoVersion] if no entry is about the library or version of the query.
 func (x *Index) Entries(q logs.Query) (logs.Page, error) { return Entries(x.store, q) }
 
-// Entries returns a page of the log entries that a query selects, newest first, for a caller without an Index. The error is [ErrNoLibrary] or
-// [ErrNoVersion] if no entry is about the library or version of the query.
+// Entries returns a page of the log entries that a query selects, newest first, for a caller without an Index. The error is
+// [ErrNoLibrary] or [ErrNoVersion] if no entry is about the library or version of the query.
 func Entries(store *kvstore.Store, q logs.Query) (logs.Page, error) {
 	snapshot := store.Snapshot()
 	defer snapshot.Close()
@@ -58,13 +58,14 @@ func (x *Index) Seen() int64 {
 	return x.seen
 }
 
-// NextEntries waits for log entries with index from or later that a query selects, until ctx ends, and returns them with the index after the last
-// entry that it examined; see [logs.Log.Next].
+// NextEntries waits for log entries with index from or later that a query selects, until ctx ends, and returns them with the
+// index after the last entry that it examined; see [logs.Log.Next].
 func (x *Index) NextEntries(ctx context.Context, from int64, q logs.Query) (entries []logs.Indexed, after int64, err error) {
 	return x.log.Next(ctx, from, q)
 }
 
-// FirstEntry returns the oldest log entry about the package name, or with "" the first entry of the log; [ErrNoEntry] if none exists.
+// FirstEntry returns the oldest log entry about the package name, or with "" the first entry of the log; [ErrNoEntry] if
+// none exists.
 func (x *Index) FirstEntry(name string) (logs.Indexed, error) {
 	if name == "" {
 		return x.Entry(0)
@@ -84,8 +85,8 @@ func (x *Index) EntryManifest(e logs.Entry) (*logs.Manifest, error) {
 	return x.manifest(e.Manifest)
 }
 
-// Document returns the text of the content with the hash h, which a log entry names as its Diff or Detail; "" for the zero hash. The error wraps
-// [kvstore.ErrNotFound] if the content is not stored.
+// Document returns the text of the content with the hash h, which a log entry names as its Diff or Detail; "" for the zero
+// hash. The error wraps [kvstore.ErrNotFound] if the content is not stored.
 func (x *Index) Document(h kvstore.Hash) (string, error) {
 	if h == (kvstore.Hash{}) {
 		return "", nil

@@ -40,7 +40,8 @@ type Options struct {
 	// Accounts reads what became of every version that a library's upstream has or had, newest first. Default: the
 	// states of those that were tried.
 	Accounts func(r kvstore.Reader, name string) ([]views.Account, error)
-	// Deprecations returns the versions that upstream warns of, with the reason of each, nil if that is not known. Default: nothing is known.
+	// Deprecations returns the versions that upstream warns of, with the reason of each, nil if that is not known. Default:
+	// nothing is known.
 	Deprecations func(r kvstore.Reader, name string) (map[string]string, error)
 	// Upstream says in a sentence what upstream has of a version, "" if that is not known, and whether it is something
 	// else. Default: nothing is known.
@@ -92,8 +93,8 @@ type Index struct {
 	ranking   *Ranking // nil until it is requested
 }
 
-// New returns an index without libraries. The caller runs [Index.Run], which reads the store. Until it has, methods that need the list of libraries
-// wait, and return [ErrNotReady] if their context ends; the others read the store.
+// New returns an index without libraries. The caller runs [Index.Run], which reads the store. Until it has, methods that
+// need the list of libraries wait, and return [ErrNotReady] if their context ends; the others read the store.
 func New(o Options) *Index {
 	x := &Index{search: search.New(), store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, gitHub: o.GitHub, accounts: o.Accounts, deprecations: o.Deprecations, upstream: o.Upstream, dictionaries: o.Dictionaries, changes: cmp.Or(o.Changes, new(Changes)), now: o.Now, logger: o.Logger, changed: make(chan struct{})}
 	if x.popularity == nil {
@@ -142,7 +143,8 @@ func (x *Index) Run(ctx context.Context) error {
 	return nil
 }
 
-// waitForChanges returns when the log has more than the first seen entries, when ctx ends, or, if some libraries could not be read, after a minute.
+// waitForChanges returns when the log has more than the first seen entries, when ctx ends, or, if some libraries could not
+// be read, after a minute.
 func (x *Index) waitForChanges(ctx context.Context, seen int64) {
 	if len(*x.unread.Load()) > 0 {
 		var cancel context.CancelFunc
@@ -152,8 +154,9 @@ func (x *Index) waitForChanges(ctx context.Context, seen int64) {
 	_, _ = x.log.Wait(ctx, seen) // it fails only where ctx has ended
 }
 
-// refresh reads the libraries that log entries from index seen on have changed, or all libraries if seen is negative. It publishes them, updates the
-// search index, and records the changes in [Changes]. It returns how many log entries it has read now.
+// refresh reads the libraries that log entries from index seen on have changed, or all libraries if seen is negative. It
+// publishes them, updates the search index, and records the changes in [Changes]. It returns how many log entries it has
+// read now.
 func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 	c, err := x.readChanges(ctx, seen)
 	if err != nil {
@@ -171,8 +174,8 @@ func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 	return c.size, nil
 }
 
-// notifyChanges records in x.changes which libraries c has changed: all if seen is negative, and [Catalogue] if a library came or went. The caller
-// publishes the libraries first.
+// notifyChanges records in x.changes which libraries c has changed: all if seen is negative, and [Catalogue] if a library
+// came or went. The caller publishes the libraries first.
 func (x *Index) notifyChanges(seen int64, c changes) {
 	if seen < 0 {
 		x.changes.recordAllChanged()
@@ -189,7 +192,8 @@ func (x *Index) notifyChanges(seen int64, c changes) {
 	}
 }
 
-// Notified returns how many entries of the log the index has recorded in [Index.Changes]: the changes that they made of libraries are reported there.
+// Notified returns how many entries of the log the index has recorded in [Index.Changes]: the changes that they made of
+// libraries are reported there.
 func (x *Index) Notified() int64 { return x.notified.Load() }
 
 // Changes returns the record of changed libraries, which the index updates.
@@ -204,9 +208,10 @@ type changes struct {
 	unread  map[string]error    // those that couldn't be read
 }
 
-// readChanges reads from one snapshot the libraries that log entries from index seen on concern, or all if seen is negative, and those that could not
-// be read before. It closes the snapshot before any goroutine is notified, because one that waited for the index may close the store next. It changes
-// nothing but the log of failures.
+// readChanges reads from one snapshot of the store the libraries that log entries from index seen on concern, or all if seen
+// is negative, and those that could not be read before. It logs each library that newly cannot be read, and returns it among
+// changes.unread. It does not change the index. It closes the snapshot before any goroutine is notified, because one that
+// waited for the index may close the store next.
 func (x *Index) readChanges(ctx context.Context, seen int64) (changes, error) {
 	snapshot := x.store.Snapshot()
 	defer snapshot.Close()
@@ -250,8 +255,9 @@ func (x *Index) readChanges(ctx context.Context, seen int64) (changes, error) {
 	return c, nil
 }
 
-// readLibraries reads the libraries with these names on all processors, because parsing package JSONs takes much of a start. Both slices are in the
-// order of names. A library is nil if it is not registered, or if its failure is not nil.
+// readLibraries reads the libraries with these names on all processors, because parsing package JSONs takes much of a start.
+// Both slices are in the order of names. A library is nil if it is not registered, or if its failure is not nil. err is that
+// of ctx.
 func readLibraries(ctx context.Context, r kvstore.Reader, names []string) (libraries []*Library, failures []error, err error) {
 	libraries, failures = make([]*Library, len(names)), make([]error, len(names))
 	var next atomic.Int64
@@ -270,8 +276,9 @@ func readLibraries(ctx context.Context, r kvstore.Reader, names []string) (libra
 	return libraries, failures, readers.Wait()
 }
 
-// changedNames returns the libraries that the log entries from index seen on are about, a name for each entry, so that a name may occur more than once:
-// touched has all of them, names only those of which the listing may change. For a negative seen, names has all packages of the store, and touched is nil.
+// changedNames returns the libraries that the log entries from index seen on are about, a name for each entry, so that a
+// name may occur more than once: touched has all of them, names only those of which the listing may change. For a negative
+// seen, names has all packages of the store, and touched is nil.
 func changedNames(r kvstore.Reader, seen int64) (names, touched []string, err error) {
 	if seen < 0 {
 		for item, err := range r.Scan(kvstore.Packages, kvstore.Range{}) {
@@ -296,7 +303,8 @@ func changedNames(r kvstore.Reader, seen int64) (names, touched []string, err er
 	return names, touched, nil
 }
 
-// publish puts a listing of all libraries in use, which reflects the first seen entries of the log, and wakes the goroutines that wait for one.
+// publish puts a listing of all libraries in use, which reflects the first seen entries of the log, and wakes the goroutines
+// that wait for one.
 func (x *Index) publish(l *Listing, seen int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -304,14 +312,15 @@ func (x *Index) publish(l *Listing, seen int64) {
 	x.wakeWaiting()
 }
 
-// wakeWaiting wakes the goroutines that wait in await for a newer listing of all libraries or for an error. The caller holds x.mu.
+// wakeWaiting wakes the goroutines that wait in await for a newer listing of all libraries or for an error. The caller holds
+// x.mu.
 func (x *Index) wakeWaiting() {
 	close(x.changed)
 	x.changed = make(chan struct{})
 }
 
-// recordFailure logs that the log could not be read, and that the index tries again after pause. Before the first listing, it makes the waiting
-// goroutines return the error.
+// recordFailure logs that the log could not be read, and that the index tries again after pause. Before the first listing,
+// it makes the waiting goroutines return the error.
 func (x *Index) recordFailure(err error, pause time.Duration) {
 	x.logger.Error("library: couldn't follow the log; all is read again", "after", pause, "err", err)
 	x.mu.Lock()
@@ -331,8 +340,8 @@ type Listing struct {
 	byNPM  map[string]*Library // by the npm package that releases come from
 }
 
-// newListing returns the listing of the libraries in before with those in changed in their place; a nil library is removed. It does not change the
-// maps.
+// newListing returns the listing of the libraries in before with those in changed in their place; a nil library is removed.
+// It does not change the maps.
 func newListing(before, changed map[string]*Library) *Listing {
 	byName := make(map[string]*Library, len(before)+len(changed))
 	maps.Copy(byName, before)
@@ -354,21 +363,21 @@ func newListing(before, changed map[string]*Library) *Listing {
 // Library returns the library with this name, nil if it does not exist.
 func (l *Listing) Library(name string) *Library { return l.byName[name] }
 
-// Listing returns all libraries as they are now. The pointer stays the same as long as nothing has changed. It waits until all have been read for the
-// first time; if ctx ends before, it returns [ErrNotReady], or if that reading fails, its error.
+// Listing returns all libraries as they are now. The pointer stays the same as long as nothing has changed. It waits until
+// all have been read for the first time; if ctx ends before, it returns [ErrNotReady], or if that reading fails, its error.
 func (x *Index) Listing(ctx context.Context) (*Listing, error) {
 	return x.await(ctx, 0)
 }
 
-// Wait waits until the index has read the first entries entries of the log. It returns [ErrNotReady] if ctx ends before, or the error because of
-// which no library could be read yet.
+// Wait waits until the index has read the first entries entries of the log. It returns [ErrNotReady] if ctx ends before, or
+// the error because of which no library could be read yet.
 func (x *Index) Wait(ctx context.Context, entries int64) error {
 	_, err := x.await(ctx, entries)
 	return err
 }
 
-// await returns the listing as soon as the index has read at least that many entries of the log. It returns [ErrNotReady] if ctx ends before, or the
-// error because of which there is no listing.
+// await returns the listing as soon as the index has read at least that many entries of the log. It returns [ErrNotReady] if
+// ctx ends before, or the error because of which there is no listing.
 func (x *Index) await(ctx context.Context, entries int64) (*Listing, error) {
 	for {
 		x.mu.Lock()
@@ -391,8 +400,8 @@ func (x *Index) await(ctx context.Context, entries int64) (*Listing, error) {
 // ErrNotReady says that the libraries are still being read.
 var ErrNotReady = errors.New("library: the libraries are still being read")
 
-// Ready returns nil if libraries can be requested, [ErrNotReady] until all have been read for the first time, or the reason why they could not be
-// read.
+// Ready returns nil if libraries can be requested, [ErrNotReady] until all have been read for the first time, or the reason
+// why they could not be read.
 func (x *Index) Ready() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -402,8 +411,8 @@ func (x *Index) Ready() error {
 	return x.err
 }
 
-// Library returns the library with this name, or [ErrNoLibrary]. If its rows could never be read, the error is another one, so that callers do not
-// take it for removed. Like [Index.Listing] it waits for the first listing.
+// Library returns the library with this name, or [ErrNoLibrary]. If its rows could never be read, the error is another one,
+// so that callers do not take it for removed. Like [Index.Listing] it waits for the first listing.
 func (x *Index) Library(ctx context.Context, name string) (*Library, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
@@ -418,7 +427,8 @@ func (x *Index) Library(ctx context.Context, name string) (*Library, error) {
 	return nil, ErrNoLibrary
 }
 
-// PackageJSON returns the package JSON of a library as it is in the store, or [ErrNoLibrary].
+// PackageJSON returns the current package JSON of a library, byte for byte as it was published, from the store;
+// [ErrNoLibrary] if there is none.
 func (x *Index) PackageJSON(name string) ([]byte, error) {
 	if !validName(name) {
 		return nil, ErrNoLibrary
@@ -438,8 +448,8 @@ func (x *Index) Versions(name string) ([]views.Version, error) {
 	return readPublishedVersions(x.store, name)
 }
 
-// Accounts returns, newest first, what became of every version that upstream has or had, also of those that the bot never tried, as far as that is
-// known. An unknown library has none. It takes longer than [Index.States].
+// Accounts returns, newest first, what became of every version that upstream has or had, also of those that the bot never
+// tried, as far as that is known. An unknown library has none. It takes longer than [Index.States].
 func (x *Index) Accounts(name string) ([]views.Account, error) {
 	if !validName(name) {
 		return nil, nil
@@ -478,8 +488,8 @@ func (x *Index) States(name string) ([]views.State, error) {
 	return states, err
 }
 
-// Release returns a published version with its files, from memory if it was read lately; the caller must not change it. It returns [ErrNoLibrary],
-// [ErrNoVersion] or a [*WithdrawnError] if it is not served. It waits for the first listing.
+// Release returns a published version with its files, from memory if it was read lately; the caller must not change it. It
+// returns [ErrNoLibrary], [ErrNoVersion] or a [*WithdrawnError] if it is not served. It waits for the first listing.
 func (x *Index) Release(ctx context.Context, name, version string) (*Release, error) {
 	if _, err := x.Library(ctx, name); err != nil {
 		return nil, err
@@ -506,7 +516,8 @@ type releaseKey struct {
 	manifest      kvstore.Hash
 }
 
-// Releases and manifests that were requested lately are kept: reading one of thousands of files takes a hundred times as long as showing it.
+// Releases and manifests that were requested lately are kept: reading one of thousands of files takes a hundred times as
+// long as showing it.
 const (
 	maxReleases     = 200
 	maxManifests    = 20
@@ -518,12 +529,12 @@ const (
 // [kvstore.ErrNotFound] if the content is not stored.
 func (x *Index) Content(h kvstore.Hash) (kvstore.Content, error) { return x.store.Content(h) }
 
-// File returns the decoded bytes of the content with the hash h, which it verifies. It returns [kvstore.ErrNotFound] if the content is not stored,
-// and [kvstore.ErrCorrupt] if no encoding of it is intact.
+// File returns the decoded bytes of the content with the hash h, which it verifies. It returns [kvstore.ErrNotFound] if the
+// content is not stored, and [kvstore.ErrCorrupt] if no encoding of it is intact.
 func (x *Index) File(h kvstore.Hash) ([]byte, error) { return x.store.Identity(h) }
 
-// Manifest returns a release's manifest, which also says where its files came from and what was left out. It comes from memory if it was read lately;
-// the caller must not change it.
+// Manifest returns a release's manifest, which also says where its files came from and what was left out. It comes from
+// memory if it was read lately; the caller must not change it.
 func (x *Index) Manifest(r *Release) (*logs.Manifest, error) { return x.manifest(r.Manifest) }
 
 // manifest returns the manifest with the hash h, from memory if it was read lately.
@@ -541,5 +552,6 @@ func (x *Index) manifest(h kvstore.Hash) (*logs.Manifest, error) {
 	})
 }
 
-// validName reports whether a library can have this name: it is not empty and has no zero byte, which separates the parts of keys in the store.
+// validName reports whether a library can have this name: it is not empty and has no zero byte, which separates the parts of
+// keys in the store.
 func validName(name string) bool { return name != "" && !strings.ContainsRune(name, 0) }

@@ -149,8 +149,8 @@ func (l *Library) searchDocument() search.Document {
 	return d
 }
 
-// newLibrary reads a library from the rows of a store: its package JSON, its versions and the main file of the latest. It returns nil without an
-// error if the library is not registered.
+// newLibrary reads a library from the rows of a store: its package JSON, its versions and the main file of the latest. It
+// returns nil without an error if the library is not registered.
 func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 	row, err := views.LookupPackage(r, name)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -202,8 +202,8 @@ func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 	return l, nil
 }
 
-// readFile reads the row of a published file and its integrity. It does not read the content. It returns [kvstore.ErrNotFound] if none exists at
-// the path.
+// readFile reads the row of a published file and its integrity. It does not read the content. It returns
+// [kvstore.ErrNotFound] if none exists at the path.
 func readFile(r kvstore.Reader, name, version, file string) (views.PublishedFile, error) {
 	sri, err := views.LookupSRI(r, name, version, file)
 	if err != nil {
@@ -243,10 +243,11 @@ type Release struct {
 	modules func() []views.PublishedFile // see Modules
 }
 
-// Owner returns NAME@VERSION, which is the key of the release's rendered documents, and names the release in requests to renderers.
+// Owner returns NAME@VERSION, which is the key of the release's rendered documents, and names the release in requests to
+// renderers.
 func (r *Release) Owner() string { return r.Library + "@" + r.Version }
 
-// Find returns the release's file at a path, and whether there is one.
+// Find returns the release's file at an exact path; the result is false if there is none.
 func (r *Release) Find(path string) (views.PublishedFile, bool) {
 	i, ok := slices.BinarySearchFunc(r.Files, path, func(f views.PublishedFile, path string) int { return cmp.Compare(f.Path, path) })
 	if !ok {
@@ -280,7 +281,8 @@ func AssetPath(name, version, file string) string {
 // escapePath percent-encodes the characters of s that must not stand in a URL path. It leaves slashes.
 func escapePath(s string) string { return (&url.URL{Path: "/" + s}).EscapedPath()[1:] }
 
-// readRelease reads a published version with its files from a store. It returns [ErrNoVersion] or a [*WithdrawnError] if it is not published.
+// readRelease reads a published version with its files from a store. It returns [ErrNoVersion] or a [*WithdrawnError] if it
+// is not published.
 func readRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	v, err := readVersion(r, name, version)
 	if err != nil {
@@ -298,8 +300,8 @@ func readRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	return release, nil
 }
 
-// readVersion reads the row of a published version. It returns [ErrNoVersion] if it does not exist or its name is not valid, and a [*WithdrawnError]
-// if it was withdrawn.
+// readVersion reads the row of a published version. It returns [ErrNoVersion] if it does not exist or its name is not valid,
+// and a [*WithdrawnError] if it was withdrawn.
 func readVersion(r kvstore.Reader, name, version string) (views.Version, error) {
 	if !packages.ValidVersion(version) {
 		return views.Version{}, ErrNoVersion
@@ -316,8 +318,9 @@ func readVersion(r kvstore.Reader, name, version string) (views.Version, error) 
 	return v, nil
 }
 
-// Lookup reads one library and its published versions, newest first, from a store, for a caller that need not wait until an Index has read all
-// libraries. It returns [ErrNoLibrary] if the library does not exist or the name is impossible. A library without versions is no error.
+// Lookup reads one library and its published versions, newest first, from a store, for a caller that need not wait until an
+// Index has read all libraries. It returns [ErrNoLibrary] if the library does not exist or the name is impossible. A library
+// without versions is no error.
 func Lookup(r kvstore.Reader, name string) (*Library, []views.Version, error) {
 	if !validName(name) {
 		return nil, nil, ErrNoLibrary
@@ -333,8 +336,9 @@ func Lookup(r kvstore.Reader, name string) (*Library, []views.Version, error) {
 	return l, versions, err
 }
 
-// LookupRelease reads one published version of a library with its files from a store, for a caller without an Index. It returns [ErrNoVersion], also
-// for an unknown library, or a [*WithdrawnError] if it is not published, and [ErrNoLibrary] only for an impossible name.
+// LookupRelease reads one published version of a library with its files from a store, for a caller without an Index. It
+// returns [ErrNoVersion], also for an unknown library, or a [*WithdrawnError] if it is not published, and [ErrNoLibrary]
+// only for an impossible name.
 func LookupRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	if !validName(name) {
 		return nil, ErrNoLibrary
@@ -342,8 +346,8 @@ func LookupRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	return readRelease(r, name, version)
 }
 
-// Version returns a published version without its files, which may be many. It returns [ErrNoLibrary], [ErrNoVersion] or a [*WithdrawnError] if it is
-// not served. It waits for the first listing.
+// Version returns a published version without its files, which may be many. It returns [ErrNoLibrary], [ErrNoVersion] or a
+// [*WithdrawnError] if it is not served. It waits for the first listing.
 func (x *Index) Version(ctx context.Context, name, version string) (views.Version, error) {
 	if _, err := x.Library(ctx, name); err != nil {
 		return views.Version{}, err
@@ -351,8 +355,8 @@ func (x *Index) Version(ctx context.Context, name, version string) (views.Versio
 	return readVersion(x.store, name, version)
 }
 
-// Releases yields every published version of a library with its files, newest first, all from one snapshot. An error, also that of ctx, is the last
-// thing it yields. An unknown library has none.
+// Releases yields every published version of a library with its files, newest first, all from one snapshot. An error, also
+// that of ctx, is the last thing it yields. An unknown library has none.
 func (x *Index) Releases(ctx context.Context, name string) iter.Seq2[*Release, error] {
 	return func(yield func(*Release, error) bool) {
 		if !validName(name) {
@@ -389,8 +393,8 @@ type Snippet struct {
 	Kind Kind
 }
 
-// FutureTag returns the HTML tag of a file that is not published yet. If known is false, because the bot is going to minify the file, the tag has
-// "sha512-…" in place of the integrity.
+// FutureTag returns the HTML tag of a file that is not published yet, "" if no tag loads such a file. If known is false,
+// because the bot is going to minify the file and so its integrity is not known, the tag has "sha512-…" in place of it.
 func FutureTag(assetBase, name, version, file string, integrity logs.SRI, known bool) string {
 	tag := NewSnippet(assetBase, name, version, views.PublishedFile{Path: file, SRI: integrity}).HTML
 	if !known {
@@ -399,8 +403,8 @@ func FutureTag(assetBase, name, version, file string, integrity logs.SRI, known 
 	return tag
 }
 
-// NewSnippet returns URL, integrity and HTML tag of a file of a release. assetBase is the URL before the path /ajax/libs/, without a slash at its
-// end. No other function makes tags, so that pages and commands never differ.
+// NewSnippet returns URL, integrity and HTML tag of a file of a release. assetBase is the URL before the path /ajax/libs/,
+// without a slash at its end. No other function makes tags, so that pages and commands never differ.
 func NewSnippet(assetBase, name, version string, f views.PublishedFile) Snippet {
 	s := Snippet{URL: assetBase + AssetPath(name, version, f.Path), Integrity: f.SRI.String(), Kind: KindOf(f.Path, f.Module)}
 	// Without crossorigin a browser refuses to check a file of another origin.
@@ -417,8 +421,8 @@ func NewSnippet(assetBase, name, version string, f views.PublishedFile) Snippet 
 	return s
 }
 
-// MinifiedPath returns the path that the minified form of a script or style sheet has, such as a.min.js for a.js, whether it exists or not; "" for a
-// file that is minified and for other types.
+// MinifiedPath returns the path that the minified form of a script or style sheet has, such as a.min.js for a.js, whether it
+// exists or not; "" for a file that is minified and for other types.
 func MinifiedPath(file string) string {
 	ext := path.Ext(file)
 	bare := strings.TrimSuffix(file, ext)
@@ -438,8 +442,8 @@ const (
 	Stylesheet             // CSS
 )
 
-// KindOf returns how a page loads a file, by its path: as a style sheet, a module, a classic script, or not by a tag. module says that the manifest
-// has the file as an ES module, which counts for .js files.
+// KindOf returns how a page loads a file, by its path: as a style sheet, a module, a classic script, or not by a tag. module
+// says that the manifest has the file as an ES module, which counts for .js files.
 func KindOf(file string, module bool) Kind {
 	folder, name := path.Split(strings.ToLower(file))
 	switch path.Ext(name) {
@@ -456,9 +460,10 @@ func KindOf(file string, module bool) Kind {
 	return Other
 }
 
-// saysModule reports whether the lower-case folder or name of a .js file says that it is an ES module, as builds that ship both forms do:
-// three.module.js, vue.esm-browser.prod.js, dist/esm/index.js. The manifest does not say so of files that were too large to be parsed. In a tag for
-// classic scripts such a file is a syntax error; a classic script that is taken for a module by mistake mostly works.
+// saysModule reports whether the lower-case folder or name of a .js file says that it is an ES module, as builds that ship
+// both forms do: three.module.js, vue.esm-browser.prod.js, dist/esm/index.js. The manifest does not say so of files that
+// were too large to be parsed. In a tag for classic scripts such a file is a syntax error; a classic script that is taken
+// for a module by mistake mostly works.
 func saysModule(folder, name string) bool {
 	if strings.HasPrefix(folder, "esm/") || strings.Contains(folder, "/esm/") {
 		return true

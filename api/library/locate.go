@@ -39,10 +39,11 @@ const (
 	maxCompared = 16   // files of a release that are compared with the integrity of one
 )
 
-// Locate returns, for each file at a public CDN in the request, in its order, where the same file is published here. A release that is not published
-// here is Missing. A Problem is an address without an exact version, a withdrawn release, a file that the release lacks, or one whose bytes do not
-// have the integrity in the request. Locate first waits, up to 30 s, until the index has read the whole log. It returns an error if
-// [Directory.AssetBase] is not set or the request has over maxLocated files.
+// Locate returns, for each file at a public CDN in the request, in its order, where the same file is published here. A
+// release that is not published here is Missing. A Problem is an address without an exact version, a withdrawn release, a
+// file that the release lacks, or one whose bytes do not have the integrity in the request. Locate first waits, up to 30 s,
+// until the index has read the whole log. It returns an error if [Directory.AssetBase] is not set or the request has over
+// maxLocated files.
 func (d Directory) Locate(ctx context.Context, q LocateRequest) ([]Located, error) {
 	if d.AssetBase == "" {
 		return nil, errNoAssetBase
@@ -72,8 +73,8 @@ func (d Directory) Locate(ctx context.Context, q LocateRequest) ([]Located, erro
 	return located, nil
 }
 
-// locateFile returns where the file f of a public CDN is published here; or that its release is Missing, or the Problem with it, as
-// [Directory.Locate] does. If the request has an integrity, it verifies the bytes here. An error is one of reading.
+// locateFile returns where the file f of a public CDN is published here; or that its release is Missing, or the Problem with
+// it, as [Directory.Locate] does. If the request has an integrity, it verifies the bytes here. An error is one of reading.
 func (d Directory) locateFile(ctx context.Context, index *Index, f CDNFile) (Located, error) {
 	listing, err := index.Listing(ctx)
 	if err != nil {
@@ -127,9 +128,10 @@ func (d Directory) locateFile(ctx context.Context, index *Index, f CDNFile) (Loc
 	return Located{URL: s.URL, Integrity: s.Integrity}, nil
 }
 
-// findCDNFile returns the file of release r that a CDN has at the address f: the one at the same path of the library or of the npm package, whose
-// bytes it does not verify. If there is none and the integrity is known (hashes), it returns a file with the same name, apart from .min, whose bytes
-// have one of the hashes; it compares up to maxCompared. found is false if none exists.
+// findCDNFile returns the file of release r that a CDN has at the address f: the one at the same path of the library or of
+// the npm package, whose bytes it does not verify. If there is none and the integrity is known (hashes), it returns a file
+// with the same name, apart from .min, whose bytes have one of the hashes; it compares up to maxCompared. found is false if
+// none exists.
 func (d Directory) findCDNFile(ctx context.Context, index *Index, l *Library, r *Release, f CDNFile, hashes []string) (file views.PublishedFile, found bool, err error) {
 	if f.File != "" && l.Name == f.Library {
 		file, found = r.Find(f.File)

@@ -20,8 +20,9 @@ type Ranking struct {
 // rankEvery is how long a ranking is believed.
 const rankEvery = time.Minute
 
-// Ranking returns all libraries by popularity. It computes their order again after a minute, or when libraries have changed; until then it returns
-// the same pointer, whose data must not be changed. It waits for the first listing, as [Index.Listing] does.
+// Ranking returns all libraries by popularity. It computes their order again after a minute, or when libraries have changed;
+// until then it returns the same pointer, whose data must not be changed. It waits for the first listing, as [Index.Listing]
+// does.
 func (x *Index) Ranking(ctx context.Context) (*Ranking, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
@@ -57,8 +58,8 @@ func (x *Index) Popular(ctx context.Context, n int) ([]*Library, error) {
 	return popular, nil
 }
 
-// rank returns a copy of the listing's libraries, most popular first, by x.popularity and then by the number of versions. Those without a main file
-// come last.
+// rank returns a copy of the listing's libraries, most popular first, by x.popularity and then by the number of versions.
+// Those without a main file come last.
 func (x *Index) rank(listing *Listing) []*Library {
 	demand := make(map[*Library]float64, len(listing.Libraries))
 	for _, l := range listing.Libraries {
@@ -77,8 +78,8 @@ func (x *Index) rank(listing *Listing) []*Library {
 	return ranked
 }
 
-// GitHub returns the GitHub repository of a library and its last known counts, such as stars; ok is false if it has none there, or the counts are not
-// known.
+// GitHub returns the GitHub repository of a library and its last known counts, such as stars. ok is false if the library has
+// no repository there, or only the counts are unknown.
 func (x *Index) GitHub(l *Library) (at GitHub, counts GitHubCounts, ok bool) {
 	g := l.GitHub()
 	if g == nil || x.gitHub == nil {

@@ -14,8 +14,8 @@ type Upgrade struct {
 	Bytes int64  `json:"bytes"`
 }
 
-// Upgrades returns the sizes of the stored deltas of the file f of release r against the same file of earlier versions, nearest version first.
-// versions are the library's published ones. It returns none if the server sends no deltas.
+// Upgrades returns the sizes of the stored deltas of the file f of release r against the same file of earlier versions,
+// nearest version first. versions are the library's published ones. It returns none if the server sends no deltas.
 func (x *Index) Upgrades(r *Release, f views.PublishedFile, versions []views.Version) ([]Upgrade, error) {
 	if !x.dictionaries {
 		return nil, nil
