@@ -40,8 +40,8 @@ func (p *public) addServiceRoutes(e *gin.Engine) {
 	}
 }
 
-// onAPIHost returns a handler that calls handler for requests to the API's host, and handleUnrouted for other hosts,
-// where the path may be the site's.
+// onAPIHost returns a handler that calls handler for requests to the API's host, and handleUnrouted for other hosts, where
+// the path may be the site's. Without an API host in the options, that is every host.
 func (p *public) onAPIHost(handler gin.HandlerFunc) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		if isHost(c.Request.Host, p.APIHost) {
@@ -52,9 +52,9 @@ func (p *public) onAPIHost(handler gin.HandlerFunc) gin.HandlerFunc {
 	}
 }
 
-// redirectToSite returns a handler that redirects requests to the API's host to a path of the site. If the site is on
-// the same host, it handles the path as unrouted: the page would redirect to itself, and caches would keep that for 355
-// days.
+// redirectToSite returns a handler that redirects requests to the API's host permanently to a path of the site, and handles
+// requests to other hosts as unrouted. If the site is on the same host as the API, it does that for all: the page would
+// redirect to itself, and caches would keep that for 355 days.
 func (p *public) redirectToSite(path string) gin.HandlerFunc {
 	base := cmp.Or(p.SiteBase, p.Self)
 	if u, err := url.Parse(base); err != nil || isHost(u.Host, p.APIHost) {
@@ -68,8 +68,8 @@ func (p *public) redirectToSite(path string) gin.HandlerFunc {
 	})
 }
 
-// serveRobots handles /robots.txt. On the API's host it keeps crawlers out. On others it keeps them out of search results, whose pages they
-// find by links, and names the sitemap if there is a site.
+// serveRobots handles /robots.txt. On the API's host it keeps crawlers out. On others it keeps them out of search results,
+// whose pages they find by links, and names the sitemap if there is a site whose base URL is configured.
 func (p *public) serveRobots(c *gin.Context) {
 	if isHost(c.Request.Host, p.APIHost) {
 		sendText(c, cachedForGood, "User-agent: *\nDisallow: /")
@@ -165,7 +165,8 @@ func (p *public) redirectSearch(next gin.HandlerFunc) gin.HandlerFunc {
 // maxSitemap is how many addresses a sitemap may have (https://www.sitemaps.org/protocol.html).
 const maxSitemap = 50_000
 
-// sitemap returns the sitemap for search engines: the pages of libraries and the pages that link to them.
+// sitemap returns the sitemap for search engines: the URLs of the main pages and of the pages of published libraries that
+// are not hidden from search, up to maxSitemap. On a host without pages the error is answers.NoEndpoint.
 func (p *public) sitemap(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	base, err := baseOrOrigin(p.SiteBase, r.Request)
 	if err != nil {
@@ -214,7 +215,7 @@ type icon struct {
 	body *answers.Body
 }
 
-// readIcons returns the icons and the banner that are embedded in the binary.
+// readIcons returns the icons and the banner that are embedded in the binary, with the paths at which browsers request them.
 func readIcons() []icon {
 	var all []icon
 	for name, contentType := range map[string]string{
@@ -256,7 +257,8 @@ func quoteJSON(text string) []byte {
 	return quoted
 }
 
-// openAPI returns the OpenAPI document for the address of the request.
+// openAPI returns the OpenAPI document as JSON. The API's URL in it is the API's host if the request is to that, or else the
+// configured base of the site, or else the origin of the request. It caches the document for each URL.
 func (p *public) openAPI(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	server, err := baseOrOrigin(p.SiteBase, r.Request)
 	onAPIHost := isHost(r.Host, p.APIHost)
@@ -319,7 +321,8 @@ func whitelistedPaths(files []views.PublishedFile) []string {
 
 var whitelistFields = vocabulary{"extensions", "categories"}
 
-// whitelist returns the response to /whitelist.
+// whitelist returns the response to /whitelist: the extensions of the files that /libraries lists, and their categories, or
+// only what the query parameter "fields" names of both.
 func (p *public) whitelist(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	set := whitelistFields.parseOrAll(r.query["fields"])
 	var w jsonWriter
@@ -346,7 +349,7 @@ func (p *public) whitelist(_ context.Context, r *request) (*answers.Body, answer
 
 var statsFields = vocabulary{"libraries"}
 
-// stats returns the response to /stats.
+// stats returns the response to /stats: the number of all libraries, unless the query parameter "fields" leaves it out.
 func (p *public) stats(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	set := statsFields.parseOrAll(r.query["fields"])
 	listing, err := p.Library.Listing(ctx)

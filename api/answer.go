@@ -45,17 +45,17 @@ func cachingOfFiles(files []views.PublishedFile) answers.Caching {
 	return cachedForGood
 }
 
-// newJSON returns a body of JSON text.
+// newJSON returns a response body of a text that is JSON already.
 func newJSON(identity []byte) *answers.Body { return answers.NewBody(answers.JSON, identity) }
 
-// send responds with a body and its caching, or with 304 if the client has the body.
+// send responds with a body, its caching k and status 200, or with 304 if the client has the body.
 func send(c *gin.Context, k answers.Caching, b *answers.Body) {
 	k.SetHeader(c.Writer.Header())
 	b.Send(c.Writer, c.Request, http.StatusOK)
 	c.Writer.WriteHeaderNow()
 }
 
-// sendText responds with a plain text.
+// sendText responds with a plain text and its caching k, or with 304 if the client has the text.
 func sendText(c *gin.Context, k answers.Caching, text string) {
 	send(c, k, answers.NewBody(answers.Plain, []byte(text)))
 }
@@ -84,15 +84,15 @@ func newUnavailable(message string, retry int) *answers.Failure {
 	return &answers.Failure{Status: http.StatusServiceUnavailable, Message: message, Caching: notCached, Retry: retry}
 }
 
-// newUnexpected returns a failure with status 500 and a new reference for the log.
+// newUnexpected returns a failure with status 500 and a new random reference, under which the caller logs the cause.
 func newUnexpected() *answers.Failure {
 	f := newFailure(http.StatusInternalServerError, "An unexpected error occurred")
 	f.Ref = rand.Text()
 	return f
 }
 
-// respondError responds with the failure that an error means; no other function maps errors to statuses. It logs errors
-// that are the server's fault.
+// respondError responds with the failure that an error means, and stops gin from calling further handlers; no other function
+// of the API maps errors to statuses. It logs unexpected errors, with a reference that the response has, too.
 func respondError(c *gin.Context, logger *slog.Logger, err error) {
 	var known *answers.Failure
 	var gone *library.WithdrawnError
@@ -124,8 +124,9 @@ func respondFailure(c *gin.Context, f *answers.Failure) {
 	c.Writer.WriteHeaderNow()
 }
 
-// recoverPanics returns a middleware that responds to a panic with 500 and a reference, and logs the panic and its
-// stack under that reference.
+// recoverPanics returns a middleware that responds to a panic with 500 and a reference, and logs the panic and its stack
+// under that reference. If the response has begun, it makes net/http close the connection instead. It passes
+// http.ErrAbortHandler on.
 func recoverPanics(logger *slog.Logger) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		defer func() {
@@ -155,30 +156,37 @@ type jsonWriter struct {
 	encoder *json.Encoder
 }
 
+// beginObject writes an opening brace, after a comma if needed; fields and endObject follow.
 func (w *jsonWriter) beginObject() { w.writeComma(); w.buffer.WriteByte('{') }
-func (w *jsonWriter) endObject()   { w.buffer.WriteByte('}') }
-func (w *jsonWriter) beginArray()  { w.writeComma(); w.buffer.WriteByte('[') }
-func (w *jsonWriter) endArray()    { w.buffer.WriteByte(']') }
 
-// writeName writes the name of a field; its value must follow.
+// endObject writes the closing brace of an object.
+func (w *jsonWriter) endObject() { w.buffer.WriteByte('}') }
+
+// beginArray writes an opening bracket, after a comma if needed; values and endArray follow.
+func (w *jsonWriter) beginArray() { w.writeComma(); w.buffer.WriteByte('[') }
+
+// endArray writes the closing bracket of an array.
+func (w *jsonWriter) endArray() { w.buffer.WriteByte(']') }
+
+// writeName writes the name of an object's field, after a comma if needed; the caller writes its value next.
 func (w *jsonWriter) writeName(name string) {
 	w.writeValue(name)
 	w.buffer.WriteByte(':')
 }
 
-// writeField writes a field with its value.
+// writeField writes a field of an object: its name, and its value encoded as JSON.
 func (w *jsonWriter) writeField(name string, value any) {
 	w.writeName(name)
 	w.writeValue(value)
 }
 
-// writeRaw writes a value that is JSON already.
+// writeRaw writes a value that is JSON already, after a comma if needed. It does not check it.
 func (w *jsonWriter) writeRaw(text []byte) {
 	w.writeComma()
 	w.buffer.Write(text)
 }
 
-// writeValue writes a value encoded as JSON.
+// writeValue writes a value encoded as JSON, after a comma if needed. It panics if JSON cannot encode the value.
 func (w *jsonWriter) writeValue(value any) {
 	w.writeComma()
 	if text, ok := value.(string); ok && isPlainJSON(text) {
@@ -220,8 +228,8 @@ func (w *jsonWriter) writeComma() {
 	}
 }
 
-// copyValue writes the decoder's next value with its fields in their order. It may escape characters in another way
-// than the source.
+// copyValue writes the decoder's next value with its fields in their order. It may escape characters in another way than the
+// source. If the source is malformed, it returns an error after it has written a part.
 func (w *jsonWriter) copyValue(d *json.Decoder) error {
 	t, err := d.Token()
 	if err != nil {
@@ -257,8 +265,11 @@ func (w *jsonWriter) copyValue(d *json.Decoder) error {
 	return err
 }
 
+// bytes returns the JSON text that was written so far, without a copy.
 func (w *jsonWriter) bytes() []byte { return w.buffer.Bytes() }
-func (w *jsonWriter) len() int      { return w.buffer.Len() }
+
+// len returns how many bytes were written so far.
+func (w *jsonWriter) len() int { return w.buffer.Len() }
 
 // encodeJSON returns a body with one value, encoded as JSON.
 func encodeJSON(value any) *answers.Body {
@@ -273,7 +284,7 @@ const maxQuery = 8 << 10
 // maxSearch is how many bytes of a search text count.
 const maxSearch = 512
 
-// splitWords splits lists at commas and white space, into lower-case words.
+// splitWords splits each of values at commas and ASCII white space, and returns all the words in lower case.
 func splitWords(values []string) []string {
 	var all []string
 	for _, v := range values {
@@ -297,7 +308,8 @@ func (v vocabulary) has(set fieldSet, name string) bool {
 	return i >= 0 && set&(1<<i) != 0
 }
 
-// parse returns the fields that a query names, and whether it names any, known or unknown.
+// parse returns the fields that values of the query parameter "fields" name, in any case, all for "*"; given reports whether
+// they name any field, known or unknown.
 func (v vocabulary) parse(values []string) (set fieldSet, given bool) {
 	all := splitWords(values)
 	if slices.Contains(all, "*") {
@@ -306,7 +318,8 @@ func (v vocabulary) parse(values []string) (set fieldSet, given bool) {
 	return v.named(values), len(all) > 0
 }
 
-// named returns the fields that a query names. "*" names none.
+// named returns the known fields that values of the query parameter "fields" name, in any case; other than for parse, "*"
+// names none.
 func (v vocabulary) named(values []string) (set fieldSet) {
 	for _, word := range splitWords(values) {
 		if i := slices.IndexFunc(v, func(name string) bool { return strings.ToLower(name) == word }); i >= 0 {
@@ -316,7 +329,8 @@ func (v vocabulary) named(values []string) (set fieldSet) {
 	return set
 }
 
-// parseOrAll returns the fields that a query names, and all fields if it names none.
+// parseOrAll returns the known fields that values of the query parameter "fields" name, in any case. It returns all fields
+// if they are empty or contain "*", and none if they name only unknown ones.
 func (v vocabulary) parseOrAll(values []string) fieldSet {
 	if set, given := v.parse(values); given {
 		return set
@@ -324,7 +338,7 @@ func (v vocabulary) parseOrAll(values []string) fieldSet {
 	return v.all()
 }
 
-// names returns the names in the set.
+// names returns the names of the fields in the set, in the order of the vocabulary.
 func (v vocabulary) names(set fieldSet) []string {
 	var names []string
 	for i, name := range v {
@@ -335,8 +349,8 @@ func (v vocabulary) names(set fieldSet) []string {
 	return names
 }
 
-// parseLimit returns the query's limit on the number of results, math.MaxInt for none. ok is false if the limit is not
-// a whole number.
+// parseLimit returns the query parameter "limit", the number of results. It is math.MaxInt, which means no limit, if the
+// parameter is missing, 0 or too large. ok is false, and so there is no limit, if it is not a whole number.
 func parseLimit(q url.Values) (limit int, ok bool) {
 	text := strings.TrimSpace(q.Get("limit"))
 	n, err := strconv.ParseUint(text, 10, 31)

@@ -18,7 +18,8 @@ const (
 	badgePad    = 12 // pixels beside the text of a part
 )
 
-// badge responds to /badge/{library}.svg with a picture of the library's latest version here, for READMEs.
+// badge returns the response to /badge/{library}.svg: an SVG picture of the library's latest version here, or that nothing
+// is published, for READMEs.
 func (p *public) badge(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	file, err := pathParam(r.c, "file")
 	if err != nil {
@@ -39,7 +40,8 @@ func (p *public) badge(ctx context.Context, r *request) (*answers.Body, answers.
 	return answers.NewBody("image/svg+xml", drawBadge(p.Name, value, color)), fiveMinutes, nil
 }
 
-// drawBadge returns an SVG with a label and a value, whose background has a color.
+// drawBadge returns an SVG with a label on gray and, right of it, a value on a background of the CSS color. It cuts both
+// texts to 40 characters.
 func drawBadge(label, value, color string) []byte {
 	label, value = text.CutRunes(label, maxBadge), text.CutRunes(value, maxBadge)
 	left, right := badgeWidth(label), badgeWidth(value)

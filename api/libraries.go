@@ -22,14 +22,15 @@ var resultFields = vocabulary{
 	"objectID", "license", "homepage", "repository", "author", "originalName", "sri",
 }
 
-// factFields are the fields of [library.Facts]. The public service does not have them, so a response contains only those that the query
-// names.
+// factFields are the fields of [library.Facts]. The public service does not have them, so a response contains only those
+// that the query names.
 var factFields = vocabulary{"size", "brotli", "downloads", "deprecated", "vulnerable", "provenance", "safeVersion"}
 
 // alwaysInResults are the bits of "name" and "latest".
 const alwaysInResults fieldSet = 1<<0 | 1<<1
 
-// latestURL returns the URL of the main file of the latest version as a string, or nil if it has none.
+// latestURL returns, as a value for JSON, the URL of the main file of the library's latest version, which begins with
+// assetBase; nil if it has none.
 func latestURL(l *library.Library, assetBase string) any {
 	if !l.HasFile() {
 		return nil
@@ -37,7 +38,8 @@ func latestURL(l *library.Library, assetBase string) any {
 	return assetBase + library.AssetPath(l.Name, l.Version, l.Filename)
 }
 
-// writeResult writes a library as a result of /libraries. What is unknown is "", or null in place of an object.
+// writeResult writes a library as a result of /libraries: its resultFields in set and its factFields in facts. What is
+// unknown is "", or null in place of an object and of a fact. URLs begin with assetBase.
 func (p *public) writeResult(w *jsonWriter, l *library.Library, set, facts fieldSet, assetBase string) {
 	w.beginObject()
 	for i, name := range resultFields {
@@ -49,8 +51,8 @@ func (p *public) writeResult(w *jsonWriter, l *library.Library, set, facts field
 	w.endObject()
 }
 
-// resultField returns the value of a field of a library in a result of /libraries. It panics if no field has this name, and if it is the
-// name of a fact.
+// resultField returns the value of a field of a library in a result of /libraries. It panics if no field has this name, and
+// if it is the name of a fact.
 func (p *public) resultField(l *library.Library, name, assetBase string) any {
 	switch name {
 	case "name", "objectID", "originalName":
@@ -87,7 +89,8 @@ func (p *public) resultField(l *library.Library, name, assetBase string) any {
 	panic("api: no such field: " + name)
 }
 
-// writeFacts writes the facts of a library that are in a set. What is unknown or was not checked is null.
+// writeFacts writes the factFields of a library that are in set, such as its size and whether it is vulnerable. What is
+// unknown or was not checked is null. It logs facts that cannot be read.
 func (p *public) writeFacts(w *jsonWriter, l *library.Library, set fieldSet) {
 	if set == 0 {
 		return
@@ -110,7 +113,8 @@ func (p *public) writeFacts(w *jsonWriter, l *library.Library, set fieldSet) {
 	}
 }
 
-// gitHub returns the object "github" of a library: its repository with counts, or nil until all of them are known.
+// gitHub returns the value of the field "github" of a library: its repository there with counts such as stars, or nil if it
+// has none or the counts are unknown.
 func (p *public) gitHub(l *library.Library) any {
 	at, counts, ok := p.Library.GitHub(l)
 	if !ok {
@@ -137,8 +141,8 @@ type list struct {
 	whole   *answers.Body // the response with all of them, if the list is cached
 }
 
-// newList returns the list of libraries. It encodes each as a JSON result with the fields in set and the facts in facts, as they are now. It
-// logs facts that cannot be read, which become null.
+// newList returns the list of libraries. It encodes each as a JSON result with the fields in set and the facts in facts, as
+// they are now. It logs facts that cannot be read, which become null.
 func (p *public) newList(libraries []*library.Library, set, facts fieldSet, assetBase string) *list {
 	var w jsonWriter
 	l := &list{ends: make([]int, len(libraries))}
@@ -150,7 +154,8 @@ func (p *public) newList(libraries []*library.Library, set, facts fieldSet, asse
 	return l
 }
 
-// firstResults returns the response with the first n results, which says that available were found.
+// firstResults returns the JSON response with the first n results of the list, which must have as many; available is how
+// many libraries were found altogether.
 func (l *list) firstResults(n, available int) *answers.Body {
 	end := 0
 	if n > 0 {
@@ -176,8 +181,8 @@ type listKey struct {
 	assetBase     string
 }
 
-// listAll returns the list of all libraries in the ranking's order. It makes the list once for each ranking, and drops
-// the lists of earlier rankings.
+// listAll returns the list of all libraries in the ranking's order, with the resultFields in set and the factFields in
+// facts. It makes the list once for each ranking and these inputs, and drops the lists of other rankings from the cache.
 func (p *public) listAll(ranking *library.Ranking, set, facts fieldSet, assetBase string) (*list, error) {
 	if p.newest.Swap(ranking) != ranking {
 		p.lists.Remove(func(k listKey) bool { return k.ranking != ranking })
@@ -189,7 +194,8 @@ func (p *public) listAll(ranking *library.Ranking, set, facts fieldSet, assetBas
 	})
 }
 
-// libraries returns the response to /libraries: all libraries, or those that a search finds.
+// libraries returns the response to /libraries: all libraries, most popular first, or those that match the query parameter
+// "search", best first; with the fields and up to the number that the query names.
 func (p *public) libraries(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	limit, _ := parseLimit(r.query) // like the public service, it ignores what is not a number
 	assetBase, err := baseOrOrigin(p.AssetBase, r.Request)
@@ -221,7 +227,8 @@ func (p *public) libraries(ctx context.Context, r *request) (*answers.Body, answ
 	return l.whole, cachingOfAddresses(p.AssetBase != "", sixHours), nil
 }
 
-// search returns the response that makeBody makes of the libraries that a search finds.
+// search looks for the libraries that match the text wanted in the search fields, all for nil, and returns the response that
+// the function answer makes of them. It returns the error of searching.
 func (p *public) search(ctx context.Context, wanted string, fields []string, answer func([]*library.Library) *answers.Body) (*answers.Body, error) {
 	found, err := p.Library.Search(ctx, wanted, fields)
 	if err != nil {
@@ -230,8 +237,8 @@ func (p *public) search(ctx context.Context, wanted string, fields []string, ans
 	return answer(found), nil
 }
 
-// parseSearchFields returns the search fields that a query names, nil for all: if it names all of them or none that
-// exists.
+// parseSearchFields returns the search fields that values of the query parameter name; nil, which stands for all, if they
+// name all of them or none that exists.
 func parseSearchFields(values []string) []string {
 	named := vocabulary(search.Fields)
 	set, _ := named.parse(values)
@@ -247,8 +254,8 @@ var libraryFields = vocabulary{
 	"author", "autoupdate", "versions", "assets",
 }
 
-// withLibrary returns a handler that looks up the library that the path names and calls a function that returns the
-// response about it.
+// withLibrary returns a handler that looks up the library that the path names and sends the response that the function
+// answer returns about it, or the failure that an error means.
 func (p *public) withLibrary(answer func(context.Context, *request, *library.Library) (*answers.Body, answers.Caching, error)) gin.HandlerFunc {
 	return p.handle(func(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 		name, err := pathParam(r.c, "library")
@@ -263,7 +270,8 @@ func (p *public) withLibrary(answer func(context.Context, *request, *library.Lib
 	})
 }
 
-// library returns the response to /libraries/{library}. It reads only what the fields of the query need.
+// library returns the response to /libraries/{library}: the fields that the query names, or all but facts. It reads only
+// what these need.
 func (p *public) library(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	assetBase, err := baseOrOrigin(p.AssetBase, r.Request)
 	if err != nil {
@@ -294,8 +302,8 @@ func (p *public) library(ctx context.Context, r *request, l *library.Library) (*
 	return newJSON(w.bytes()), cachingOfAddresses(p.AssetBase != "", sixHours), nil
 }
 
-// libraryField returns the value of a field of a library that needs no reading. ok is false for a field to leave out
-// because the library has none; "latest" and "sri" are null instead.
+// libraryField returns the value of a field of the response about a library, without reading the store. ok is false for a
+// field to leave out because the library has none; "latest" and "sri" are null instead.
 func (p *public) libraryField(l *library.Library, name, assetBase string) (value any, ok bool) {
 	switch v := p.resultField(l, name, assetBase).(type) {
 	case nil:
@@ -322,8 +330,9 @@ func (p *public) versionNames(l *library.Library) ([]string, error) {
 	return library.VersionNames(versions), err
 }
 
-// finishWithAssets adds the last field, "assets", to the response in w and returns it. The field has one entry, for the
-// latest version, or none if no version is published.
+// finishWithAssets adds the last field, "assets", and the closing brace to the response in w, and returns it. The field has
+// one entry, for the files of the latest version, or none if no version is published. If that version was withdrawn just
+// now, the error is a failure with status 503.
 func (p *public) finishWithAssets(ctx context.Context, w *jsonWriter, l *library.Library) (*answers.Body, error) {
 	if l.Version == "" {
 		w.writeField("assets", []string{})
@@ -362,8 +371,8 @@ type releaseBodyKey struct {
 // fewFiles is up to how many files a response is not worth caching.
 const fewFiles = 500
 
-// releaseBody returns the response that write makes of a release. It caches the response about a release with many
-// files, with its encodings; kind is the cache key beside the release.
+// releaseBody returns the response that write makes of a release. If the release has over 500 files, it caches the response
+// with its encodings; kind, beside the release, is the key, so it must have all other inputs of write.
 func (p *public) releaseBody(release *library.Release, kind string, write func() *answers.Body) (*answers.Body, error) {
 	if len(release.Files) <= fewFiles {
 		return write(), nil
@@ -389,7 +398,8 @@ var versionFields = vocabulary{"name", "version", "rawFiles", "files", "sri"}
 // ofVersion are the bits of "name" and "version", which need no files.
 const ofVersion fieldSet = 1<<0 | 1<<1
 
-// version returns the response to /libraries/{library}/{version}.
+// version returns the response to /libraries/{library}/{version} with the fields that the query names, or all, and adds the
+// version's cache tags to the header.
 func (p *public) version(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	version, err := pathParam(r.c, "version")
 	if err != nil {
@@ -410,7 +420,8 @@ func (p *public) version(ctx context.Context, r *request, l *library.Library) (*
 	return b, cachingOfFiles(release.Files), err
 }
 
-// newVersionBody returns the response of /libraries/{library}/{version} with the fields in set.
+// newVersionBody returns the response of /libraries/{library}/{version}: the versionFields in set of the version that has
+// these files.
 func newVersionBody(name, version string, set fieldSet, files []views.PublishedFile) *answers.Body {
 	var w jsonWriter
 	w.beginObject()

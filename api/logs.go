@@ -33,7 +33,7 @@ const (
 
 var noEntries = newFailure(http.StatusNotFound, "The log has nothing about it")
 
-// newBadValue returns the failure (400) for a parameter whose value has a problem.
+// newBadValue returns the failure (400) for a query parameter: the message is its name, a space and the problem.
 func newBadValue(name, problem string) *answers.Failure {
 	return newFailure(http.StatusBadRequest, name+" "+problem)
 }
@@ -66,8 +66,8 @@ func (p *public) logEntries(_ context.Context, r *request) (*answers.Body, answe
 	return newJSON(w.bytes()), notCached, nil
 }
 
-// mapLogError returns an error of the log as the failure to respond with: a missing library or version may get into the
-// log at any time, so caches must not store that it is missing.
+// mapLogError returns the failure 404 for an error that says that the log has no entry about a library or version, and else
+// err itself. Caches must not store that failure, because such an entry may be added at any time.
 func mapLogError(err error) error {
 	if errors.Is(err, library.ErrNoLibrary) || errors.Is(err, library.ErrNoVersion) {
 		return noEntries
@@ -75,14 +75,16 @@ func mapLogError(err error) error {
 	return err
 }
 
-// encodeEntry returns an entry as JSON: its index, and then the bytes that the tree hashes.
+// encodeEntry returns a log entry as JSON: an object with its index, followed by the fields of the raw entry, byte for byte
+// as they are in the log.
 func encodeEntry(e logs.Indexed) []byte {
 	text := strconv.AppendInt([]byte(`{"index":`), e.Index, 10)
 	text = append(text, ',')
 	return append(text, e.Raw[1:]...) // Raw is an object that is not empty
 }
 
-// parseLogQuery returns which entries of the log a request asks for.
+// parseLogQuery returns which entries of the log a request asks for: package, version and kinds (see parseLogFilter), limit
+// (100 by default, at most 1000), since and before. A malformed parameter is a failure with status 400.
 func (p *public) parseLogQuery(r *request) (q logs.Query, err error) {
 	if q, err = p.parseLogFilter(r); err != nil {
 		return q, err
@@ -104,8 +106,8 @@ func (p *public) parseLogQuery(r *request) (q logs.Query, err error) {
 	return q, err
 }
 
-// parseLogFilter returns which package, version and kinds of entries a request asks for. The path takes precedence over
-// the query.
+// parseLogFilter returns which package, version and kinds of log entries a request asks for. A package or version in the
+// path takes precedence over the query. A version without a package, and an unknown kind, is a failure with status 400.
 func (p *public) parseLogFilter(r *request) (q logs.Query, err error) {
 	q.Package, q.Version = r.query.Get("package"), r.query.Get("version")
 	if _, ok := r.c.Params.Get("library"); ok {
@@ -127,7 +129,8 @@ func (p *public) parseLogFilter(r *request) (q logs.Query, err error) {
 	return q, nil
 }
 
-// parseIndex returns the index of a log entry, more than 0, that a parameter has, or 0 without the parameter.
+// parseIndex returns the index of a log entry that the named query parameter has, 0 if the parameter is missing. Anything
+// but a whole number over 0 is a failure with status 400.
 func parseIndex(q url.Values, name string) (int64, error) {
 	text := q.Get(name)
 	if text == "" {
@@ -161,7 +164,8 @@ func (p *public) serveLogStream(c *gin.Context) {
 	}
 }
 
-// streamLog streams the entries that a request asks for. It returns an error only if it has sent nothing.
+// streamLog sends the log entries that a request asks for as server-sent events, as they are added, until the client
+// disconnects or the process stops. It returns an error only if it has sent nothing.
 func (p *public) streamLog(r *request) error {
 	q, err := p.parseLogFilter(r)
 	if err != nil {
@@ -201,8 +205,9 @@ func (p *public) streamLog(r *request) error {
 	return nil
 }
 
-// openEventStream starts a response of server-sent events. ctx ends when the client disconnects or the process stops.
-// The caller calls leave at the end. To HEAD it sends only the header, and s is nil.
+// openEventStream starts a response of server-sent events, which s sends. ctx ends when the client disconnects or the
+// process stops. The caller calls leave at the end. To HEAD it sends only the header, and s is nil. If too many streams are
+// open, it sends nothing and returns a failure with status 503.
 func (p *public) openEventStream(r *request) (ctx context.Context, s *eventWriter, leave func(), err error) {
 	if r.Method == http.MethodHead {
 		sendStreamHeader(r)
@@ -227,8 +232,9 @@ func (p *public) openEventStream(r *request) (ctx context.Context, s *eventWrite
 	return ctx, s, func() { cancel(); free() }, nil
 }
 
-// parseStreamStart returns the index of the first entry that a stream sends: the one after the last that the client
-// has, or the next that is added.
+// parseStreamStart returns the index of the first log entry that a stream sends: the one after that in the header
+// Last-Event-ID or else in the query parameter "after", or without both the next that is added. A malformed index is a
+// failure with status 400.
 func (p *public) parseStreamStart(r *request) (int64, error) {
 	size := p.Library.LogSize()
 	text := r.Header.Get("Last-Event-ID")
@@ -243,8 +249,8 @@ func (p *public) parseStreamStart(r *request) (int64, error) {
 	return min(int64(last)+1, size), nil
 }
 
-// sendStreamHeader writes status and header of a response of server-sent events. It does not flush them: the client receives them with the
-// first event, or when the handler returns.
+// sendStreamHeader writes status and header of a response of server-sent events. It does not flush them: the client receives
+// them with the first event, or when the handler returns.
 func sendStreamHeader(r *request) {
 	h := r.c.Writer.Header()
 	notCached.SetHeader(h)
@@ -261,7 +267,8 @@ type eventWriter struct {
 	err error // the first
 }
 
-// send sends text to the client, with a deadline. After an error it does nothing.
+// send sends text to the client and flushes it, within streamTimeout. It stores an error in s.err, and after one does
+// nothing.
 func (s *eventWriter) send(text []byte) {
 	if len(text) == 0 || s.err != nil {
 		return
@@ -310,7 +317,8 @@ type (
 	}
 )
 
-// logFeed returns the response to /logs.atom: the latest news of all packages or of those in the query.
+// logFeed returns the response to /logs.atom, an Atom feed: the newest 50 entries of the log that are news, about all
+// packages or those in the query, or of the kinds in the query.
 func (p *public) logFeed(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	base, err := baseOrOrigin(p.SiteBase, r.Request)
 	if err != nil {
@@ -362,8 +370,9 @@ func (p *public) logFeed(_ context.Context, r *request) (*answers.Body, answers.
 	return answers.NewBody("application/atom+xml; charset=utf-8", append([]byte(xml.Header), text...)), cachingOfAddresses(p.SiteBase != "", fiveMinutes), nil
 }
 
-// readNews returns the newest entries of these kinds (of all in [logs.News] without kinds), newest first. With names
-// they are about those packages or the log itself.
+// readNews returns the newest 50 log entries of these kinds (without kinds, of those in [logs.News]), newest first. With
+// names they are about those packages or the log itself. If names is a single package that the log does not have, the error
+// is a failure with status 404.
 func (p *public) readNews(names []string, kinds []logs.Kind) ([]logs.Indexed, error) {
 	if len(kinds) == 0 {
 		kinds = logs.News
@@ -411,8 +420,9 @@ func newFeedEntry(base string, e logs.Indexed, when string) atomEntry {
 	return entry
 }
 
-// feedIdentity returns the ID of the feed, and the time of its last update if it has no entries. The ID is that of the
-// first log entry about the package, or of the log, so it stays the same under any address.
+// feedIdentity returns the ID of the feed, and the time of its last update in case it has no entries. The ID is that of the
+// first log entry about the package, or without names of the log, so it stays the same under any address. With several
+// names, or an empty log, it is self, the URL of the feed.
 func (p *public) feedIdentity(names []string, self string) (id, updated string, err error) {
 	if len(names) > 1 { // no entry is the first of several packages
 		return self, time.Unix(0, 0).UTC().Format(time.RFC3339), nil

@@ -12,7 +12,9 @@ import (
 	"github.com/larder-cdn/larder/internal/client"
 )
 
-// packageModules returns the response of /packages/{library}/modules/{version}: the import map of the modules that were built from a version.
+// packageModules returns the response to /packages/{library}/modules/{version}: the import map of the modules that were
+// built from the version, for the subpaths in the query or all. The error is a failure with status 404 if there are none, or
+// 503 while workers still read what the modules import.
 func (p *public) packageModules(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	release, err := p.findRelease(ctx, r, l)
 	if err != nil {

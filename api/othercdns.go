@@ -17,10 +17,12 @@ import (
 	"github.com/larder-cdn/larder/server"
 )
 
-// NPMPrefix is where files have the addresses of other CDNs: the npm package, "@", an exact version, and the path in the npm package.
+// NPMPrefix is where files have the addresses of other CDNs: the npm package, "@", an exact version, and the path in the npm
+// package.
 const NPMPrefix = "/npm/"
 
-// redirectNPM redirects an address below NPMPrefix to the same file here.
+// redirectNPM responds to a GET or HEAD of an address below NPMPrefix, in which other CDNs name a file by its npm package,
+// with a redirect to the same file here, which caches may store for a day, or with a failure.
 func (p *public) redirectNPM(c *gin.Context) {
 	if c.Request.Method != http.MethodGet && c.Request.Method != http.MethodHead {
 		respondFailure(c, answers.WrongMethod)
@@ -47,7 +49,8 @@ func (p *public) redirectNPM(c *gin.Context) {
 	c.Writer.WriteHeaderNow()
 }
 
-// locateNPM returns the URL of the file that a request names by its npm package.
+// locateNPM returns the URL here of the file that the path of a request names by npm package, exact version and path in the
+// package. If the file is not published here, the error is a failure with status 404 that says why.
 func (p *public) locateNPM(ctx context.Context, r *http.Request) (string, error) {
 	a, ok := packages.ParseNPMPath(strings.TrimPrefix(requests.RawPath(r.URL), NPMPrefix))
 	name, version, file := a.NPM, a.Version, a.NPMFile

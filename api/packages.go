@@ -30,7 +30,8 @@ func (p *public) packages(ctx context.Context, _ *request) (*answers.Body, answe
 	return b, fiveMinutes, err
 }
 
-// packageJSON returns the response to /packages/{package}.
+// packageJSON returns the response to /packages/{package}: the library's package JSON with the version, the author and the
+// main file as known here.
 func (p *public) packageJSON(_ context.Context, _ *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	var w jsonWriter
 	w.beginObject()
@@ -41,8 +42,9 @@ func (p *public) packageJSON(_ context.Context, _ *request, l *library.Library) 
 	return newJSON(w.bytes()), fiveMinutes, nil
 }
 
-// writePackage writes the fields of the package JSON as its author wrote them, but "version" and "author" as known
-// here. If a version is published, "filename" is the file that /libraries names.
+// writePackage writes the fields of a library's package JSON in their order and as its author wrote them, but "version" (the
+// latest published one) and "author" as known here. If a version is published, "filename" is its main file. The caller
+// writes the braces around.
 func (p *public) writePackage(w *jsonWriter, l *library.Library) error {
 	text, err := p.Library.PackageJSON(l.Name)
 	if err != nil {
@@ -85,8 +87,8 @@ func (p *public) writePackage(w *jsonWriter, l *library.Library) error {
 	return nil
 }
 
-// packageAll returns the response to /packages/{package}/all. It reads every version, so the response is cached until
-// the library changes.
+// packageAll returns the response to /packages/{package}/all: the package JSON and the files of every version. It reads
+// every version, so the response is cached until the library changes.
 func (p *public) packageAll(ctx context.Context, _ *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	b, err := p.catalogues.Get(l, func() (*answers.Body, int, error) {
 		// Other clients may wait for this, too, so it goes on if this client disconnects.
@@ -99,7 +101,8 @@ func (p *public) packageAll(ctx context.Context, _ *request, l *library.Library)
 	return b, fiveMinutes, err
 }
 
-// writePackageAll writes the package JSON of a library and the files of each of its versions.
+// writePackageAll writes a JSON object: the fields of a library's package JSON (see writePackage), and "assets", the paths
+// of the files of each of its published versions, newest first.
 func (p *public) writePackageAll(ctx context.Context, w *jsonWriter, l *library.Library) error {
 	w.beginObject()
 	if err := p.writePackage(w, l); err != nil {
@@ -121,7 +124,7 @@ func (p *public) writePackageAll(ctx context.Context, w *jsonWriter, l *library.
 	return nil
 }
 
-// packageVersions returns the response to /packages/{package}/versions.
+// packageVersions returns the response to /packages/{package}/versions: the names of the published versions, newest first.
 func (p *public) packageVersions(_ context.Context, _ *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	names, err := p.versionNames(l)
 	if err != nil {
@@ -130,7 +133,8 @@ func (p *public) packageVersions(_ context.Context, _ *request, l *library.Libra
 	return encodeJSON(names), fiveMinutes, nil
 }
 
-// packageFiles returns the response to /packages/{package}/versions/{version}: the paths of the files.
+// packageFiles returns the response to /packages/{package}/versions/{version}: the paths of the version's files. It adds the
+// version's cache tags to the header.
 func (p *public) packageFiles(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	release, err := p.findRelease(ctx, r, l)
 	if err != nil {
@@ -140,7 +144,8 @@ func (p *public) packageFiles(ctx context.Context, r *request, l *library.Librar
 	return b, cachingOfFiles(release.Files), err
 }
 
-// packageSRIs returns the response to /packages/{package}/sris/{version}: the integrity value of each file.
+// packageSRIs returns the response to /packages/{package}/sris/{version}: an object from LIBRARY/VERSION/PATH to the
+// integrity value of each file. It adds the version's cache tags to the header.
 func (p *public) packageSRIs(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	release, err := p.findRelease(ctx, r, l)
 	if err != nil {
@@ -182,7 +187,8 @@ type state struct {
 	Vulnerable *bool  `json:"vulnerable,omitempty"`
 }
 
-// packageStates returns the response to /packages/{package}/states: what became of each version.
+// packageStates returns the response to /packages/{package}/states: what became of each version, newest first, and whether
+// it is deprecated or vulnerable. It sets the header Larder-Not-Mirrored to the number of versions that were never tried.
 func (p *public) packageStates(_ context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	known, err := p.Library.Accounts(l.Name)
 	if err != nil {

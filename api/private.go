@@ -34,26 +34,27 @@ type PrivateOptions struct {
 	Metrics prometheus.Gatherer
 	// Ready returns what the process can do at the moment. Required.
 	Ready func() Readiness
-	// Hosts returns the names, with or without a port, under which the operator reaches the listener. Requests to any address and to
-	// localhost are always handled. Default: there are none.
+	// Hosts returns the names, with or without a port, under which the operator reaches the listener. Requests to any address
+	// and to localhost are always handled. Default: there are none.
 	Hosts func() []string
-	// Site returns the handler of all other paths, with what only the operator may see, or nil while no site is served. Default: there
-	// is no site.
+	// Site returns the handler of all other paths, with what only the operator may see, or nil while no site is served. Default:
+	// there is no site.
 	Site func() http.Handler
 	// Logger gets what goes wrong. Required.
 	Logger *slog.Logger
 }
 
-// MaxProfile is the longest time that a profile or a trace may take. The longest profile ends when its client has had as long again to read
-// it.
+// MaxProfile is the longest time that a profile or a trace may take. The longest profile ends when its client has had as
+// long again to read it.
 const MaxProfile = time.Minute
 
-// Private returns the handler for the operator of the process: /metrics, /debug/pprof/, /livez (the process responds), /readyz (it can
-// serve), /readyz?publish (it can publish), and the site. The responses contain secrets and take processor time on request, so clients
-// outside must not reach the listener.
+// Private returns the handler for the operator of the process: /metrics, /debug/pprof/, /livez (the process responds),
+// /readyz (it can serve), /readyz?publish (it can publish), and the site. The responses contain secrets and take processor
+// time on request, so clients outside must not reach the listener.
 //
-// A web page that the operator visits must not reach it either. A page can resolve its own name to the listener's address (DNS rebinding),
-// so requests to other names are refused. A page can also send requests across origins, so those are refused, too.
+// A web page that the operator visits must not reach it either. A page can resolve its own name to the listener's address
+// (DNS rebinding), so requests to other names are refused. A page can also send requests across origins, so those are
+// refused, too.
 func Private(o PrivateOptions) http.Handler {
 	e := newEngine(o.Logger)
 	e.Use(o.refuseForeign)
@@ -74,7 +75,8 @@ func Private(o PrivateOptions) http.Handler {
 	return e
 }
 
-// refuseForeign refuses requests that a web page of another origin may have sent.
+// refuseForeign is a middleware that refuses requests that a web page of another origin may have sent: with 421 if the Host
+// is none of the operator's, and with 403 if a browser says so.
 func (o *PrivateOptions) refuseForeign(c *gin.Context) {
 	switch r := c.Request; {
 	case !o.isTrustedHost(r.Host) && !isNoBrowser(r):
@@ -84,20 +86,22 @@ func (o *PrivateOptions) refuseForeign(c *gin.Context) {
 	}
 }
 
-// isNoBrowser reports whether no browser can have sent the request: it has no Host, as those of some health checks over HTTP/1.0, or came
-// over a Unix socket.
+// isNoBrowser reports whether no browser can have sent the request: it has no Host, as those of some health checks over
+// HTTP/1.0, or came over a Unix socket.
 func isNoBrowser(r *http.Request) bool {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return r.Host == "" || local != nil && local.Network() == "unix"
 }
 
-// refusePrivately refuses a request. Unlike public failures, scripts of other origins cannot read this one.
+// refusePrivately responds with a status and a message as plain text, and stops gin from calling further handlers. Unlike
+// public failures, scripts of other origins cannot read this one.
 func refusePrivately(c *gin.Context, status int, message string) {
 	c.Abort()
 	c.String(status, "%s\n", message)
 }
 
-// isTrustedHost reports whether a Host field is an IP address, localhost or one of Hosts, which no foreign DNS name can be.
+// isTrustedHost reports whether a Host field, with or without a port, is an IP address, localhost or one of o.Hosts, which
+// no foreign DNS name can be.
 func (o *PrivateOptions) isTrustedHost(host string) bool {
 	name, _ := splitPort(host)
 	if strings.EqualFold(name, "localhost") {
@@ -113,8 +117,8 @@ func (o *PrivateOptions) isTrustedHost(host string) bool {
 	return o.Hosts != nil && slices.ContainsFunc(o.Hosts(), func(want string) bool { return isHost(host, want) })
 }
 
-// isForeign reports whether a browser sends the request for a page of another origin. Following a link to the listener is no such request:
-// the page cannot read the response. A link to a profile is one, since making that takes time and memory.
+// isForeign reports whether a browser sends the request for a page of another origin. Following a link to the listener is no
+// such request: the page cannot read the response. A link to a profile is one, since making that takes time and memory.
 func isForeign(r *http.Request) bool {
 	for _, origin := range r.Header["Origin"] {
 		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
@@ -130,7 +134,8 @@ func isForeign(r *http.Request) bool {
 	return false
 }
 
-// serveReadyz responds whether the process can serve, or with ?publish whether it can publish.
+// serveReadyz handles /readyz: it responds with 200 if the process can serve files, with ?publish only if it can also
+// publish, and otherwise with 503 and the reason. Lines with notes for the operator follow.
 func (o *PrivateOptions) serveReadyz(c *gin.Context) {
 	r := o.Ready()
 	problem, notes := r.Serve, r.Notes

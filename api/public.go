@@ -110,7 +110,7 @@ type public struct {
 	roomBeat   time.Duration // of streams of rooms
 }
 
-// newPublic returns the state that the public handlers share.
+// newPublic returns the state that the public handlers share: the options with defaults, and empty caches with their limits.
 func newPublic(o PublicOptions) *public {
 	o.Name = cmp.Or(o.Name, "Larder")
 	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.PageProcessors()))
@@ -171,7 +171,7 @@ func newEngine(logger *slog.Logger) *gin.Engine {
 	return e
 }
 
-// addGet routes GET and HEAD of path to the handler, with and without a trailing slash.
+// addGet routes GET and HEAD of path to the handler, with and without a slash at its end.
 func addGet(e *gin.Engine, path string, handler gin.HandlerFunc) {
 	e.GET(path, handler)
 	e.HEAD(path, handler)
@@ -181,8 +181,8 @@ func addGet(e *gin.Engine, path string, handler gin.HandlerFunc) {
 	}
 }
 
-// pathParam returns the decoded value of a parameter of the path, or [answers.NoEndpoint] if the value cannot be a
-// name.
+// pathParam returns the decoded value of a parameter of the route's path; the error is [answers.NoEndpoint] if the value
+// cannot be a name.
 func pathParam(c *gin.Context, name string) (string, error) {
 	segment := c.Param(name)
 	if c.Request.URL.RawPath == "" { // gin has routed by the decoded path, which had no encoded slash
@@ -195,7 +195,8 @@ func pathParam(c *gin.Context, name string) (string, error) {
 	return value, nil
 }
 
-// allowCORS lets scripts of every origin read the response, and responds to a preflight request.
+// allowCORS is a middleware that lets scripts of every origin read the response, and responds to every OPTIONS request, as
+// to a preflight, with 204.
 func allowCORS(c *gin.Context) {
 	h := c.Writer.Header()
 	h.Set("Access-Control-Allow-Origin", "*")
@@ -206,7 +207,7 @@ func allowCORS(c *gin.Context) {
 	}
 }
 
-// limitQuery refuses requests whose query is longer than maxQuery.
+// limitQuery is a middleware that refuses requests whose query is longer than maxQuery bytes with status 414.
 func limitQuery(c *gin.Context) {
 	if len(c.Request.URL.RawQuery) > maxQuery {
 		respondFailure(c, queryTooLong)
@@ -220,7 +221,7 @@ type request struct {
 	query url.Values
 }
 
-// setCacheTags sets the header fields by which a CDN purges responses about a release.
+// setCacheTags sets the header fields of the response by which a CDN purges responses about a release.
 func (p *public) setCacheTags(r *request, name, version string) {
 	answers.SetFields(r.c.Writer.Header(), p.CacheTags.Fields(name, version)...)
 }
@@ -228,8 +229,9 @@ func (p *public) setCacheTags(r *request, name, version string) {
 // libraryTimeout is how long a request waits for the libraries to be read after a start.
 const libraryTimeout = 10 * time.Second
 
-// handle returns a handler that sends the response that a function returns, with limits on the time and on the memory
-// of responses being sent.
+// handle returns a handler that calls answer when it is the client's turn, and sends the response that it returns, or the
+// failure that its error means. answer has 10 s. If large responses that are being sent take too much memory, the client
+// gets 503.
 func (p *public) handle(answer func(context.Context, *request) (*answers.Body, answers.Caching, error)) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		ctx, cancel := context.WithTimeout(c.Request.Context(), libraryTimeout)
@@ -248,7 +250,8 @@ func (p *public) handle(answer func(context.Context, *request) (*answers.Body, a
 	}
 }
 
-// runInTurn waits for the client's turn, calls the function that makes the response, and encodes the response.
+// runInTurn waits for the client's turn, calls answer, encodes the response that it returns for the client, and returns it
+// with its caching. If no turn comes in time, the error is a failure with status 503, and answer is not called.
 func (p *public) runInTurn(ctx context.Context, answer func(context.Context, *request) (*answers.Body, answers.Caching, error), r *request) (*answers.Body, answers.Caching, error) {
 	_, leave, err := p.Turns.Enter(ctx, r.RemoteAddr, client.Timeout)
 	if errors.Is(err, client.ErrNoPlace) {
@@ -265,7 +268,7 @@ func (p *public) runInTurn(ctx context.Context, answer func(context.Context, *re
 	return b, k, err
 }
 
-// mountedHandler returns the handler for downloads or pages if the request's path is one of theirs, else nil.
+// mountedHandler returns the handler for downloads or pages if the request is a GET or HEAD of one of their paths, else nil.
 func (p *public) mountedHandler(r *http.Request) http.Handler {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return nil
@@ -280,13 +283,14 @@ func (p *public) mountedHandler(r *http.Request) http.Handler {
 	return nil
 }
 
-// servesPages reports whether the request's host has pages, so that a browser that requests an unknown path gets a
-// page.
+// servesPages reports whether the request is a GET or HEAD to a host with pages, so that a browser that requests an unknown
+// path gets a page.
 func (p *public) servesPages(r *http.Request) bool {
 	return p.Site != nil && !isHost(r.Host, p.APIHost) && (r.Method == http.MethodGet || r.Method == http.MethodHead)
 }
 
-// handleUnrouted handles requests that match no route of the API: downloads, pages, and unknown paths.
+// handleUnrouted handles requests that match no route of the API: redirects from addresses of other CDNs, downloads, pages,
+// and unknown paths, for which browsers get a page and programs a JSON failure.
 func (p *public) handleUnrouted(c *gin.Context) {
 	if p.OtherCDNURLs && strings.HasPrefix(c.Request.URL.Path, NPMPrefix) {
 		p.redirectNPM(c)

@@ -34,7 +34,8 @@ var (
 	badFormat  = newFailure(http.StatusBadRequest, "format must be json or csv")
 )
 
-// roomStatus returns the response to /rooms/{room}/status.
+// roomStatus returns the response to /rooms/{room}/status: the state of a waiting room as JSON. If there is none with that
+// name, the error is a failure with status 404.
 func (p *public) roomStatus(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	name, err := pathParam(r.c, "room")
 	if err != nil {
@@ -50,7 +51,8 @@ func (p *public) roomStatus(_ context.Context, r *request) (*answers.Body, answe
 	return encodeJSON(status), notCached, nil
 }
 
-// roomVersions responds to /rooms.history with the versions of the rooms' settings.
+// roomVersions returns the response to /rooms.history: the versions of the waiting rooms' settings, newest first. Without
+// rooms the error is a failure with status 404.
 func (p *public) roomVersions(context.Context, *request) (*answers.Body, answers.Caching, error) {
 	if p.Rooms == nil {
 		return nil, answers.Caching{}, noRoom
@@ -58,7 +60,9 @@ func (p *public) roomVersions(context.Context, *request) (*answers.Body, answers
 	return encodeJSON(append([]waitingroom.Version{}, p.Rooms.Versions()...)), notCached, nil
 }
 
-// roomAnalytics returns the response to /rooms/{room}/analytics.
+// roomAnalytics returns the response to /rooms/{room}/analytics: what happened in a waiting room in the last minutes, 60 or
+// the number in the query, as JSON or CSV. The error is a failure with status 400 for malformed parameters, or 404 for an
+// unknown room.
 func (p *public) roomAnalytics(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	name, err := pathParam(r.c, "room")
 	if err != nil {
@@ -117,7 +121,8 @@ func (p *public) serveRoomStream(c *gin.Context) {
 	}
 }
 
-// streamRooms streams the status of waiting rooms. It returns an error only if it has sent nothing.
+// streamRooms sends the status of the waiting rooms, or of the one in the query, as server-sent events, until the client
+// disconnects or the process stops. It returns an error only if it has sent nothing.
 func (p *public) streamRooms(r *request) error {
 	if p.Rooms == nil {
 		return noRoom
@@ -160,7 +165,8 @@ func (p *public) streamRooms(r *request) error {
 	return nil
 }
 
-// roomStatuses returns the status of all waiting rooms, or of the one with that name if it exists.
+// roomStatuses returns the status of all waiting rooms if name is "", or else of the one with that name, none if it does not
+// exist.
 func (p *public) roomStatuses(name string) []waitingroom.Status {
 	if name == "" {
 		return p.Rooms.Statuses()

@@ -19,8 +19,9 @@ type sendBudget struct {
 	sender map[*answers.Body]int // how many responses send a body, which counts once
 }
 
-// acquire reserves memory for sending b, and reports whether there was enough; then release must follow. The largest
-// body fits if no other is being sent.
+// acquire reserves memory for sending b, and reports whether there was enough; if so, the caller calls release afterwards.
+// It does not wait. Bodies under 64 KiB need none, and one that several responses send counts once. The largest body fits if
+// no other is being sent.
 func (r *sendBudget) acquire(b *answers.Body) bool {
 	if b.Len() < largeAnswer {
 		return true
@@ -40,7 +41,7 @@ func (r *sendBudget) acquire(b *answers.Body) bool {
 	return true
 }
 
-// release frees the memory that acquire reserved for b.
+// release ends one use of b. After the last one it frees the memory that acquire reserved for b.
 func (r *sendBudget) release(b *answers.Body) {
 	if b.Len() < largeAnswer {
 		return

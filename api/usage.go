@@ -51,7 +51,9 @@ type usageFile struct {
 	AtLeast  int64  `json:"atLeast"`
 }
 
-// packageUsage returns the response to /packages/{package}/usage: how often files were requested.
+// packageUsage returns the response to /packages/{package}/usage: how often the library's files, or those of the version in
+// the query, were requested in the last days, by day, version and file. Malformed days are a failure with status 400, an
+// unknown version one with 404.
 func (p *public) packageUsage(_ context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	days := usageDays
 	if text := r.query.Get("days"); text != "" {
