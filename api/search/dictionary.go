@@ -29,7 +29,8 @@ type posting struct {
 	share    float32 // of the document's terms in the field, how many are this one, from 0 to 1
 }
 
-// newSegment builds a segment. It builds the dictionaries of several fields at once, because that takes much of a start.
+// newSegment builds an inverted index of the documents, with a dictionary for each field and one for mistyped names. It
+// builds the dictionaries of several fields at once, because that takes much of a start.
 func newSegment(documents []*indexed) *segment {
 	s := &segment{documents, make(map[string]*dictionary, len(fields)+1)}
 	var builders errgroup.Group
@@ -54,7 +55,8 @@ func newSegment(documents []*indexed) *segment {
 	return s
 }
 
-// add fills an empty dictionary with the terms of the documents.
+// add fills an empty dictionary with the terms that termsOf returns of each document, and with the documents that have each
+// term.
 func (d *dictionary) add(documents []*indexed, termsOf func(*Document) []string) {
 	found := make(map[string]*[]posting)
 	for i, document := range documents {
@@ -84,7 +86,7 @@ func (d *dictionary) add(documents []*indexed, termsOf func(*Document) []string)
 	}
 }
 
-// addStems records which terms have each stem.
+// addStems records which terms of the dictionary have each stem, the form that is common to typing and typed.
 func (d *dictionary) addStems() {
 	d.stems = make(map[string][]int)
 	for i, term := range d.terms {
@@ -94,7 +96,8 @@ func (d *dictionary) addStems() {
 	}
 }
 
-// find returns the index of a term.
+// find returns the index of a term in d.terms and true. If the dictionary does not have the term, it returns the index at
+// which it would be, and false.
 func (d *dictionary) find(term string) (int, bool) { return slices.BinarySearch(d.terms, term) }
 
 // prefixRange returns the range of indexes, from from to before to, of the terms that start with the prefix.
@@ -115,9 +118,10 @@ type editRow struct {
 	edits []int
 }
 
-// eachNear calls do for the terms that start with the prefix and that at most most edits turn into w: a letter changed,
-// removed, inserted, or swapped with the next one. Neighbouring terms start alike, so the rows of their common beginning are
-// computed once; terms whose beginning already needs too many edits are skipped.
+// eachNear calls do with the index of each term that starts with the prefix and differs from the word w by at most most
+// edits, and with their number. An edit is a letter changed, removed, inserted, or swapped with the next one. Neighbouring
+// terms start alike, so the rows of their common beginning are computed once; terms whose beginning already needs too many
+// edits are skipped.
 func (d *dictionary) eachNear(w, prefix string, most int, do func(term, edits int)) {
 	word := []rune(w)
 	rows := make([]editRow, 1, len(word)+most+2)
@@ -156,8 +160,9 @@ func (d *dictionary) eachNear(w, prefix string, most int, do func(term, edits in
 	}
 }
 
-// appendEditRow adds the row of a term's beginning that is one letter longer, and returns its least value. Only values up
-// to most matter, so it computes only those around the diagonal.
+// appendEditRow appends to rows, the table of edit distances between word and a term's beginning, the row for that beginning
+// with one more letter, r, which is end bytes long. It returns the rows and the least value in the new one. Only values up
+// to most matter, so it computes only those around the diagonal. rows must have room for another row.
 func appendEditRow(rows []editRow, word []rune, r rune, end, most int) (_ []editRow, least int) {
 	n := len(rows)    // letters of the longer beginning
 	rows = rows[:n+1] // a row that needs too many edits comes before the capacity ends
@@ -198,6 +203,7 @@ func commonPrefix(a, b string) int {
 	return n
 }
 
-// weight returns how well the term describes the document, from 0 to 1, as in TF-IDF; how rare the term is is the same
-// for all documents that have it.
+// weight returns how well the posting's term describes its document, from 0 to 1: the square root of the share of the
+// field's terms that are this term. How rare the term is does not count, because it is the same for all documents that have
+// it.
 func (p posting) weight() float64 { return math.Sqrt(float64(min(1, p.share))) }

@@ -71,7 +71,7 @@ const (
 	minHead   = 6 // the shortest beginning that may be mistyped
 )
 
-// termsOf returns the terms of the attribute in a document.
+// termsOf returns the terms by which the field of a document is indexed, with repetitions.
 func (f *field) termsOf(d *Document) []string {
 	var terms []string
 	for _, v := range f.values(d) {
@@ -88,7 +88,8 @@ type library struct {
 	family             string   // the first word of a name of several words: react of react-select
 }
 
-// library returns the forms of the document's names.
+// library returns the names of the document in the forms that complete queries are compared with, such as without
+// punctuation.
 func (d *Document) library() *library {
 	l := &library{name: d.Name, joined: joinWords(d.Name), stem: bareName(d.Name)}
 	if list := words(d.Name); len(list) > 1 && list[0] != l.stem {

@@ -106,9 +106,9 @@ func New() *Index {
 	return x
 }
 
-// Update removes the documents with the names in remove and then adds the
-// others, each in place of the one with its name. Searches see all of it or
-// nothing. The documents must not be changed afterwards.
+// Update removes the documents with the names in remove, and then adds those in put, each in place of the one with its name.
+// It returns when searches see them; a search never sees only a part of an update. The documents in put must not be changed
+// afterwards.
 func (x *Index) Update(put []Document, remove []string) {
 	x.updating.Lock()
 	defer x.updating.Unlock()
@@ -134,7 +134,8 @@ func (x *Index) Update(put []Document, remove []string) {
 	}
 }
 
-// newState indexes the documents. It uses the base segment if most documents are in it.
+// newState indexes the documents. It uses the segment base again if most documents are in it, and indexes only the others;
+// if over 500, and over a tenth of all, have changed since base, it builds one segment of all documents.
 func newState(base *segment, documents map[string]*indexed) *state {
 	s := &state{documents: documents, base: base, families: make(map[string]int)}
 	positions := make(map[*indexed]int, len(documents))

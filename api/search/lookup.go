@@ -51,21 +51,21 @@ type leniency struct {
 // matches has a match for each of the state's libraries, of noTier for those that do not match.
 type matches []match
 
-// add records m for a library, unless a better match is known.
+// add records the match m for the library with index i, unless one that ranks before is known.
 func (s matches) add(i int, m match) {
 	if m.ranksBefore(s[i]) {
 		s[i] = m
 	}
 }
 
-// addAll records all matches of more.
+// addAll records for each library its match in more, unless one that ranks before is known.
 func (s matches) addAll(more matches) {
 	for i, m := range more {
 		s.add(i, m)
 	}
 }
 
-// countUpTo returns how many libraries match in a tier up to worst, at most most.
+// countUpTo returns how many libraries match in the tier worst or a better one; most if there are more.
 func (s matches) countUpTo(worst tier, most int) int {
 	n := 0
 	for _, m := range s {
@@ -78,11 +78,11 @@ func (s matches) countUpTo(worst tier, most int) int {
 	return n
 }
 
-// count returns how many libraries match, at most most.
+// count returns how many libraries match; most if there are more.
 func (s matches) count(most int) int { return s.countUpTo(noTier-1, most) }
 
 // areLikelyMeant reports, of the matches of one word, whether the word is probably spelt as it is meant: a library has it in
-// its name or keywords, or three libraries have it.
+// its name or keywords, or at least three libraries have it.
 func (s matches) areLikelyMeant() bool {
 	return s.count(3) == 3 || slices.ContainsFunc(s, func(m match) bool { return m.tier <= keyword })
 }
@@ -105,8 +105,10 @@ func (l *lookup) isCandidate(i int) bool {
 	return l.candidates == nil || l.candidates[i].tier != noTier
 }
 
-// match returns the libraries that match the text; all for an empty text, or one of percent signs, which are what remains of
-// an address that cannot be decoded. After the end of ctx it returns incomplete matches.
+// match returns the matches of the text, one for each library, of noTier for those that do not match. All match an empty
+// text, or one of percent signs, which are what remains of an address that cannot be decoded. It tries exact words first,
+// then other forms and parts of the query, and if few libraries match, mistyped words. After the end of ctx the matches are
+// incomplete.
 func (l *lookup) match(text string) matches {
 	if strings.Trim(text, "%") == "" {
 		return make(matches, len(l.libraries))
@@ -138,14 +140,15 @@ func (l *lookup) match(text string) matches {
 	return found
 }
 
-// addPartialMatches adds the libraries that have the words of a short query as one (datepicker). If few libraries have all
-// words, and each is a word that some library has, it adds those that have all but one in their names and keywords.
-func (l *lookup) addPartialMatches(list []string, joined string, to matches) {
+// addPartialMatches adds to found, if the query has two to four words (list), the libraries that have them as one word (joined,
+// such as datepicker). If fewer than ten libraries match, and each word is one that some library has, it also adds those
+// that have all words but one in their names and keywords.
+func (l *lookup) addPartialMatches(list []string, joined string, found matches) {
 	if len(list) < 2 || len(list) > maxPartial {
 		return
 	}
-	to.addAll(l.matchAllWords([]string{joined}, leniency{}))
-	if to.count(enough) == enough {
+	found.addAll(l.matchAllWords([]string{joined}, leniency{}))
+	if found.count(enough) == enough {
 		return
 	}
 	rarities := l.wordRarities(list)
@@ -154,12 +157,12 @@ func (l *lookup) addPartialMatches(list []string, joined string, to matches) {
 	}
 	for i := range list {
 		rest := slices.Delete(slices.Clone(rarities), i, i+1)
-		l.addMatchesOfPart(slices.Delete(slices.Clone(list), i, i+1), partly, slices.Max(rest), to)
+		l.addMatchesOfPart(slices.Delete(slices.Clone(list), i, i+1), partly, slices.Max(rest), found)
 	}
 }
 
-// wordRarities returns how few libraries have each of the words, from 0 for all to 1 for a single one; nil if no library has
-// one of the words, which is mistyped then, or nonsense.
+// wordRarities returns how few libraries have each of the words, from 0 for all to 1 for a single one. It returns nil if a
+// word says little (see isNoise), or no library has it, so that it is mistyped or nonsense.
 func (l *lookup) wordRarities(list []string) []float64 {
 	rarities := make([]float64, len(list))
 	for i, w := range list {
@@ -174,25 +177,26 @@ func (l *lookup) wordRarities(list []string) []float64 {
 	return rarities
 }
 
-// addSingleWordMatches adds the libraries that have one word of three or four, if nothing else is found and some library has each.
-func (l *lookup) addSingleWordMatches(list []string, to matches) {
-	if len(list) < 3 || len(list) > maxPartial || to.count(1) > 0 || l.wordRarities(list) == nil {
+// addSingleWordMatches adds to found the libraries that have one of the three or four words in their names or keywords, if to
+// has no match yet, some library has each word, and no word says little (see isNoise).
+func (l *lookup) addSingleWordMatches(list []string, found matches) {
+	if len(list) < 3 || len(list) > maxPartial || found.count(1) > 0 || l.wordRarities(list) == nil {
 		return
 	}
 	for i := range list {
-		l.addMatchesOfPart(list[i:i+1], mistyped, 0.5, to)
+		l.addMatchesOfPart(list[i:i+1], mistyped, 0.5, found)
 	}
 }
 
-// addMatchesOfPart adds the libraries that have a part of the query's words in their names or keywords to the tier in. The
-// worth, from 0 to 1, is what a match in names is worth there.
-func (l *lookup) addMatchesOfPart(part []string, in tier, worth float64, to matches) {
+// addMatchesOfPart adds to found, in the tier in, the libraries that have a part of the query's words in their names or
+// keywords. worth, from 0 to 1, is the score within the tier of a match in names; keywords score up to half of that.
+func (l *lookup) addMatchesOfPart(part []string, in tier, worth float64, found matches) {
 	for i, m := range l.matchAllWords(part, leniency{related: true}) {
 		switch {
 		case m.tier <= nameWords:
-			to.add(i, match{in, worth})
+			found.add(i, match{in, worth})
 		case m.tier <= keyword:
-			to.add(i, match{in, 0.5 * worth * m.text})
+			found.add(i, match{in, 0.5 * worth * m.text})
 		}
 	}
 }
@@ -203,7 +207,9 @@ func mayBeMistyped(list []string) bool {
 	return len(list) <= maxMistyped && slices.ContainsFunc(list, func(w string) bool { return maxEdits(utf8.RuneCountInString(w)) > 0 })
 }
 
-// matchAllWords returns the libraries that have all the words.
+// matchAllWords returns the libraries that have all the words, looked up as how says. A library's tier is the worst of its
+// words' tiers. Words after the first are looked up only among libraries that have the ones before. After the end of ctx the
+// matches are incomplete.
 func (l *lookup) matchAllWords(list []string, how leniency) matches {
 	defer func() { l.candidates = nil }()
 	part := 1 / float64(len(list)) // of a word in the text's score
@@ -234,91 +240,93 @@ func (l *lookup) matchAllWords(list []string, how leniency) matches {
 	return l.candidates
 }
 
-// score returns what one word's match adds to the score of the text, from 0 to 1: mostly its tier, so
-// that of two libraries that have one word in their description, the one that
-// has the other in its name is first.
+// score returns the score of one word's match within the text's score, from 0 to 1. It is mostly the match's tier, so that
+// of two libraries that have one word in their description, the one that has the other in its name is first.
 func (m match) score() float64 {
 	return 0.9*float64(noTier-m.tier)/float64(noTier) + 0.1*m.text
 }
 
-// addWord adds the libraries that have the word or its singular and, unless l.exact, those that have a word or name that begins with it, or
-// a name that contains it. With how.related it also adds those with other forms of the word and synonyms. addMistypedWord is for typing
-// errors.
-func (l *lookup) addWord(w string, how leniency, to matches) {
+// addWord adds to found the candidates that have the word w or its singular in a field and, unless l.exact, those that have a
+// word or name that begins with it, or a name that contains it. With how.related it also adds those with other forms of the
+// word and synonyms. It ignores how.mistyped; addMistypedWord is for typing errors.
+func (l *lookup) addWord(w string, how leniency, found matches) {
 	length := utf8.RuneCountInString(w)
 	for _, f := range l.fields {
-		l.addTerm(f.name, w, match{f.tier, 1}, to)
+		l.addTerm(f.name, w, match{f.tier, 1}, found)
 		if one, ok := strings.CutSuffix(w, "s"); ok && length > 3 && !strings.HasSuffix(one, "s") { // of several
-			l.addTerm(f.name, one, match{f.tier, 0.8}, to)
+			l.addTerm(f.name, one, match{f.tier, 0.8}, found)
 		}
 		if how.related && f.stemmed {
-			l.addRelatedWords(f, w, to)
+			l.addRelatedWords(f, w, found)
 		}
 		if !l.exact && length >= f.minStart {
-			l.addTermsStarting(f.name, w, match{f.tier, 0.5}, to)
+			l.addTermsStarting(f.name, w, match{f.tier, 0.5}, found)
 		}
 	}
 	if l.searchesNames() && length >= minInside && !l.exact {
-		l.addNamesContaining(w, to)
+		l.addNamesContaining(w, found)
 	}
 }
 
-// addRelatedWords adds the libraries that have another form of the word, or a synonym of it, in the field.
-func (l *lookup) addRelatedWords(f *field, w string, to matches) {
+// addRelatedWords adds to found the candidates that have an inflected form of the word w, or a synonym of it, in the field f.
+// They rank no better than matches in keywords.
+func (l *lookup) addRelatedWords(f *field, w string, found matches) {
 	if s := stemOf(w); s != "" {
-		l.addStem(f.name, s, match{max(f.tier, keyword), 0.5}, to)
+		l.addStem(f.name, s, match{max(f.tier, keyword), 0.5}, found)
 	}
 	for _, other := range synonymsOf(w) {
 		if !l.isFormOfOtherWord(other, w) {
-			l.addTerm(f.name, other, match{max(f.tier, keyword), 0.2}, to)
+			l.addTerm(f.name, other, match{max(f.tier, keyword), 0.2}, found)
 		}
 	}
 }
 
-// isFormOfOtherWord reports whether a synonym of w is, or has the stem of, another word of the query: one word of a library would be
-// taken for two, such as loader for loading spinner.
+// isFormOfOtherWord reports whether a synonym of w is, or has the stem of, another word of the query: one word of a library
+// would be taken for two, such as loader for loading spinner.
 func (l *lookup) isFormOfOtherWord(synonym, w string) bool {
 	return slices.ContainsFunc(l.words, func(other string) bool {
 		return other != w && (other == synonym || stemOf(other) != "" && stemOf(other) == stemOf(synonym))
 	})
 }
 
-// addNamesContaining adds the libraries with w anywhere in the joined name.
-func (l *lookup) addNamesContaining(w string, to matches) {
+// addNamesContaining adds to found the candidates with w anywhere in their names without punctuation.
+func (l *lookup) addNamesContaining(w string, found matches) {
 	for i, library := range l.libraries {
 		if l.isCandidate(i) && strings.Contains(library.joined, w) {
-			to.add(i, match{nameContains, 0.3})
+			found.add(i, match{nameContains, 0.3})
 		}
 	}
 }
 
-// addMistypedWord adds the libraries that have nearly the word w to those that
-// have it.
-func (l *lookup) addMistypedWord(w string, to matches) {
-	isUnknown := to.count(1) == 0
+// addMistypedWord adds to found, which has the libraries that have the word w, those that have a word that differs from it by a
+// typing error: in names, and if no library has w itself, in the other fields of the query, except file names and people if
+// all fields are searched.
+func (l *lookup) addMistypedWord(w string, found matches) {
+	isUnknown := found.count(1) == 0
 	if l.searchesNames() {
 		in := wordsMistyped
-		if to.areLikelyMeant() {
+		if found.areLikelyMeant() {
 			in = mistyped
 		}
-		l.addTermsNear(nearField, w, func(int, string) tier { return in }, to)
+		l.addTermsNear(nearField, w, func(int, string) tier { return in }, found)
 	}
 	// A word that is found as it is isn't looked up elsewhere with errors, and
 	// files and people are not what a mistyped word is likely to mean.
 	for _, f := range l.fields {
-		if !isUnknown || to.count(enough) == enough {
+		if !isUnknown || found.count(enough) == enough {
 			break
 		}
 		if f.name == fields[0].name || f.tier == elsewhere && len(l.fields) == len(fields) {
 			continue
 		}
-		l.addTermsNear(f.name, w, func(int, string) tier { return mistyped }, to)
+		l.addTermsNear(f.name, w, func(int, string) tier { return mistyped }, found)
 	}
 }
 
-// addNameMatches adds the libraries whose name is, starts with or contains the complete query, however it is written. It also adds those
-// that have it as an alternative name, and those whose name is the query without a number at its end (vue3).
-func (l *lookup) addNameMatches(text string, to matches) {
+// addNameMatches adds to found the libraries whose name is, starts with or contains the complete query text, with or without
+// punctuation and .js. It also adds those that have it as an alternative name, and those whose name is the query without a
+// number at its end (vue3).
+func (l *lookup) addNameMatches(text string, found matches) {
 	names, others := l.searchesNames(), l.searchesField("alternativeNames")
 	joined, stem := joinWords(text), bareName(withoutAddedWords(text))
 	bare := strings.TrimRight(joined, "0123456789") // of vue3
@@ -330,31 +338,33 @@ func (l *lookup) addNameMatches(text string, to matches) {
 			// A name without letters can still be typed.
 			switch {
 			case library.name == text:
-				to.add(i, match{exactName, 1})
+				found.add(i, match{exactName, 1})
 			case strings.EqualFold(library.name, text):
-				to.add(i, match{sameName, 1})
+				found.add(i, match{sameName, 1})
 			case joined == "":
 			case library.joined == joined:
-				to.add(i, match{joinedName, 1})
+				found.add(i, match{joinedName, 1})
 			case library.stem == stem || library.stem == joined || library.joined == stem:
-				to.add(i, match{stemName, 1})
+				found.add(i, match{stemName, 1})
 			case strings.HasPrefix(library.joined, joined):
-				to.add(i, match{nameStarts, 1})
+				found.add(i, match{nameStarts, 1})
 			case len(joined) >= minInside && strings.Contains(library.joined, joined):
-				to.add(i, match{nameContains, 0.3})
+				found.add(i, match{nameContains, 0.3})
 			}
 		}
 		if names && bare != "" && (library.joined == bare || library.stem == bare) {
-			to.add(i, match{otherName, 0.5})
+			found.add(i, match{otherName, 0.5})
 		}
 		if others && joined != "" && (slices.Contains(library.others, joined) || slices.Contains(library.others, stem)) {
-			to.add(i, match{otherName, 1})
+			found.add(i, match{otherName, 1})
 		}
 	}
 }
 
-// addMistypedNames adds the libraries whose name is nearly the query, given as words and joined.
-func (l *lookup) addMistypedNames(list []string, joined string, to matches) {
+// addMistypedNames adds to found the libraries whose name without punctuation differs by a typing error from the query, of
+// which list has the words and joined the words as one. It ranks them low if the query is one short word that libraries
+// have.
+func (l *lookup) addMistypedNames(list []string, joined string, found matches) {
 	if !l.searchesNames() {
 		return
 	}
@@ -371,10 +381,11 @@ func (l *lookup) addMistypedNames(list []string, joined string, to matches) {
 			return in
 		}
 		return noTier
-	}, to)
+	}, found)
 }
 
-// maxEdits returns how many letters of a word of that length may be wrong.
+// maxEdits returns how many typing errors are looked for in a word of a length in characters: 0 to 2, none in words that are
+// very short or very long.
 func maxEdits(length int) int {
 	switch {
 	case length < 4, length > 24:
@@ -386,10 +397,10 @@ func maxEdits(length int) int {
 	}
 }
 
-// addTermsNear adds the libraries that have a term close to w in the field, each to the tier that in returns for it.
-// Short words must start alike: users hardly ever mistype the first letter, and
-// there are too many words that differ only there.
-func (l *lookup) addTermsNear(field, w string, in func(i int, term string) tier, to matches) {
+// addTermsNear adds to found the candidates that have a term in the field that differs from w by at most maxEdits, each in the
+// tier that in returns for the library with index i and the term. The first letter of short words must be right: users
+// hardly ever mistype it, and there are too many words that differ only there.
+func (l *lookup) addTermsNear(field, w string, in func(i int, term string) tier, found matches) {
 	length := utf8.RuneCountInString(w)
 	most := maxEdits(length)
 	if most == 0 || l.ctx.Err() != nil {
@@ -403,47 +414,51 @@ func (l *lookup) addTermsNear(field, w string, in func(i int, term string) tier,
 		d := s.fields[field]
 		d.eachNear(w, prefix, most, func(n, edits int) {
 			l.eachLibrary(s, d.postings[n], func(i int, _ posting) {
-				to.add(i, match{in(i, d.terms[n]), 0.5 / float64(1+edits)})
+				found.add(i, match{in(i, d.terms[n]), 0.5 / float64(1+edits)})
 			})
 		})
 	}
 }
 
-// addTermsStarting adds the libraries with a term in the field that starts with w.
-func (l *lookup) addTermsStarting(field, w string, m match, to matches) {
+// addTermsStarting adds to found the candidates that have a term in the field that starts with w, as the match m, weighted as
+// addPostings does.
+func (l *lookup) addTermsStarting(field, w string, m match, found matches) {
 	for _, s := range l.segments {
 		d := s.fields[field]
 		for n, end := d.prefixRange(w); n < end; n++ {
-			l.addPostings(s, d.postings[n], m, to)
+			l.addPostings(s, d.postings[n], m, found)
 		}
 	}
 }
 
-// addStem adds the libraries with a term in the field that has the stem.
-func (l *lookup) addStem(field, stem string, m match, to matches) {
+// addStem adds to found the candidates that have a term in the field whose stem is stem, as the match m, weighted as
+// addPostings does.
+func (l *lookup) addStem(field, stem string, m match, found matches) {
 	for _, s := range l.segments {
 		d := s.fields[field]
 		for _, n := range d.stems[stem] {
-			l.addPostings(s, d.postings[n], m, to)
+			l.addPostings(s, d.postings[n], m, found)
 		}
 	}
 }
 
-// addTerm adds the libraries that have exactly the term in the field.
-func (l *lookup) addTerm(field, term string, m match, to matches) {
+// addTerm adds to found the candidates that have exactly the term in the field, as the match m, weighted as addPostings does.
+func (l *lookup) addTerm(field, term string, m match, found matches) {
 	for _, s := range l.segments {
 		if n, ok := s.fields[field].find(term); ok {
-			l.addPostings(s, s.fields[field].postings[n], m, to)
+			l.addPostings(s, s.fields[field].postings[n], m, found)
 		}
 	}
 }
 
-// addPostings adds libraries that have a term: the more often and the shorter the field, the better.
-func (l *lookup) addPostings(s placedSegment, list []posting, m match, to matches) {
-	l.eachLibrary(s, list, func(i int, p posting) { to.add(i, match{m.tier, m.text * p.weight()}) })
+// addPostings adds to found the candidates of a segment that are in list, the postings of a term, in the tier of m. It reduces
+// the text score of m the more, the smaller a part the term is of the library's field.
+func (l *lookup) addPostings(s placedSegment, list []posting, m match, found matches) {
+	l.eachLibrary(s, list, func(i int, p posting) { found.add(i, match{m.tier, m.text * p.weight()}) })
 }
 
-// eachLibrary calls do for each candidate among the libraries of a segment that have a term.
+// eachLibrary calls do for each candidate in list, the postings of a term in segment s, with its index in l.libraries. It
+// skips documents that have been replaced or removed.
 func (l *lookup) eachLibrary(s placedSegment, list []posting, do func(i int, p posting)) {
 	for _, p := range list {
 		if i := s.positions[p.document]; i >= 0 && l.isCandidate(i) {
@@ -452,9 +467,9 @@ func (l *lookup) eachLibrary(s placedSegment, list []posting, do func(i int, p p
 	}
 }
 
-// repetitions returns a value for each of l.libraries, by its index: how often a word of the query is repeated in the fields that say what
-// the library is for. A word counts as the number of these fields that have it, in any form, minus one (0 if none has it). The value is the
-// mean of all queryWords.
+// repetitions returns a value for each of l.libraries, by its index: how often a word of the query is repeated in the fields
+// that say what the library is for. A word counts as the number of these fields that have it, in any form, minus one (0 if
+// none has it). The value is the mean of all queryWords.
 func (l *lookup) repetitions(queryWords []string) []float64 {
 	repetitions := make([]float64, len(l.libraries))
 	for _, w := range queryWords {
@@ -471,7 +486,8 @@ func (l *lookup) repetitions(queryWords []string) []float64 {
 	return repetitions
 }
 
-// eachHavingForm calls do for the libraries that have the word or an inflected form of it in the field.
+// eachHavingForm calls do with the index of each library that has the word w or an inflected form of it in the field, once
+// for each form that it has.
 func (l *lookup) eachHavingForm(field, w string, do func(i int)) {
 	for _, s := range l.segments {
 		d := s.fields[field]

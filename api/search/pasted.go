@@ -151,8 +151,8 @@ func namesOfAddress(address string) []string {
 	return names
 }
 
-// namesOfFile returns the names of libraries that a file with that name may belong to: the name without suffixes such as .min, then
-// without one part after the other.
+// namesOfFile returns the names of libraries that a file with that name may belong to: the name without suffixes such as
+// .min, then without one part after the other.
 func namesOfFile(name string) []string {
 	name = strings.TrimSuffix(name, path.Ext(name))
 	var names []string

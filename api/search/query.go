@@ -23,8 +23,9 @@ type Query struct {
 	Popularity func(name string) float64
 }
 
-// Search returns the names of the libraries that match q, best first; the order
-// is described with the package. For a query without text it is the alphabet's.
+// Search returns the names of the libraries that match q, best first; the order is described with the package. If the text
+// was pasted, such as an address or an install command, and refers to a library, the results are those for its name. A query
+// without text finds all, in the order of the alphabet. If ctx ends, it returns its error.
 func (x *Index) Search(ctx context.Context, q Query) ([]string, error) {
 	wanted := strings.TrimSpace(text.Cut(q.Text, maxText))
 	for _, meant := range guessNames(wanted) {
@@ -46,7 +47,8 @@ func (x *Index) Search(ctx context.Context, q Query) ([]string, error) {
 	return rank(answers, wanted, q.Popularity), nil
 }
 
-// find returns the libraries that match the text wanted in the named fields, sorted by name.
+// find returns the libraries that match the text wanted in the fields called names, sorted by name, with what rank needs. If
+// ctx ends, it returns its error.
 func (x *Index) find(ctx context.Context, wanted string, names []string) ([]answer, error) {
 	l := &lookup{state: x.state.Load(), ctx: ctx, fields: selectFields(names)}
 	matches := l.match(wanted)
@@ -64,7 +66,7 @@ func (x *Index) find(ctx context.Context, wanted string, names []string) ([]answ
 	return answers, nil
 }
 
-// selectFields returns the fields with these names, all fields without names or for "*".
+// selectFields returns the fields with these names, in any case. It returns all fields if names has "*" or no known name.
 func selectFields(names []string) []*field {
 	var list, all []*field
 	for i := range fields {
@@ -80,7 +82,7 @@ func selectFields(names []string) []*field {
 	return list
 }
 
-// queryWords returns the first words of a query, each once, the longest first, because fewest libraries have them.
+// queryWords returns the first 32 different words of a query, the longest first, because fewest libraries have them.
 func queryWords(text string) []string {
 	seen := map[string]bool{}
 	var list []string
@@ -161,13 +163,15 @@ const (
 // minFamily is how many names start with the word that all libraries of a family start with.
 const minFamily = 5
 
-// isAddOn reports whether the library is of a family that no word of the query names.
+// isAddOn reports whether the library o is of a family (at least minFamily names that start with the same word) and none of
+// asked, the words of the query, starts with the family's word.
 func (s *state) isAddOn(o *library, asked []string) bool {
 	return o.family != "" && s.families[o.family] >= minFamily &&
 		!slices.ContainsFunc(asked, func(w string) bool { return strings.HasPrefix(w, o.family) })
 }
 
-// rank returns the names of the libraries found for a text, best first. popularity may be nil.
+// rank returns the names of the libraries found for a text, best first. popularity returns how much a library is in demand;
+// it may be nil. rank sorts answers in place and sets their scores.
 func rank(answers []answer, text string, popularity func(string) float64) []string {
 	most := 0.0
 	for i := range answers {
@@ -221,7 +225,7 @@ func namesOf(answers []answer) []string {
 	return names
 }
 
-// coverage returns how much of whole is covered by part, from 0 to 1, by their lengths.
+// coverage returns the length of part divided by that of whole, at most 1. It does not compare the texts.
 func coverage(part, whole string) float64 {
 	return min(1, float64(len(part))/float64(max(len(whole), 1)))
 }

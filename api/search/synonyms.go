@@ -81,7 +81,7 @@ var synonyms = sync.OnceValue(func() map[string][]string {
 	return of
 })
 
-// synonymsOf returns other words for a word of a query or its singular.
+// synonymsOf returns the synonyms of a word of a query, or if it has none, of its singular; nil if neither has any.
 func synonymsOf(w string) []string {
 	if list := synonyms()[w]; list != nil {
 		return list
@@ -89,7 +89,8 @@ func synonymsOf(w string) []string {
 	return synonyms()[strings.TrimSuffix(w, "s")]
 }
 
-// isNoise reports whether a word of a query says little about the library that is wanted: a version, a form of a file, a word of a sentence.
+// isNoise reports whether a word of a query says little about the library that is wanted: a version, a form of a file, a
+// word of a sentence.
 func isNoise(w string) bool {
 	switch w {
 	case "umd", "esm", "cjs", "iife", "mjs", "module", "modules", "min", "minified", "download", "script", "npm", "latest", "library", "libraries", "lib", "plugin",
@@ -100,10 +101,10 @@ func isNoise(w string) bool {
 	return isCDN(w) || isVersion(w)
 }
 
-// isVersion reports whether a word is a number, perhaps after a v.
+// isVersion reports whether a word is a number without dots, perhaps after a v, or nothing but a v.
 func isVersion(w string) bool { return strings.Trim(strings.TrimPrefix(w, "v"), "0123456789") == "" }
 
-// withoutNoise returns the words of a query that say something about the library, all if none does.
+// withoutNoise returns the words of a query that say something about the library (see isNoise), or all words if none does.
 func withoutNoise(list []string) []string {
 	if telling := slices.DeleteFunc(slices.Clone(list), isNoise); len(telling) > 0 {
 		return telling
@@ -113,8 +114,8 @@ func withoutNoise(list []string) []string {
 
 const shortestStem = 3
 
-// stemOf returns what a word and its inflected forms have in common: typed, typing and types have the same; "" for a
-// word that is too short.
+// stemOf returns what a word and its inflected forms have in common: typed, typing and types have the same. It returns ""
+// for a word of up to three characters or with other than ASCII characters.
 func stemOf(w string) string {
 	if utf8.RuneCountInString(w) <= shortestStem || !isASCII(w) {
 		return ""

@@ -53,7 +53,8 @@ func isASCII(s string) bool {
 	return true
 }
 
-// words returns the words of s, in lower case and in s's order.
+// words returns the words of s, in lower case, without accents and in s's order, each cut to maxWord characters. It ignores
+// what is beyond maxField bytes.
 func words(s string) []string {
 	s = foldAccents(spellLanguages(text.Cut(s, maxField)))
 	list := strings.FieldsFunc(strings.ToLower(s), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) })
@@ -63,11 +64,12 @@ func words(s string) []string {
 	return list
 }
 
-// joinWords returns the words of s as one, cut to the length of a word.
+// joinWords returns the words of s, see words, joined without a separator and cut to maxWord characters.
 func joinWords(s string) string { return text.CutRunes(strings.Join(words(s), ""), maxWord) }
 
-// bareName returns the words of s, a name as it is written, joined in lower case, without a js at the end or, if s ends in .css, without
-// css: Chart.js, chartjs and chart give chart. angular-css gives angularcss, because it is not the style sheet of angular.
+// bareName returns the words of s, a name as it is written, joined in lower case, without a js at the end or, if s ends in
+// .css, without css: Chart.js, chartjs and chart give chart. angular-css gives angularcss, because it is not the style sheet
+// of angular.
 func bareName(s string) string {
 	list := words(s)
 	if n := len(list); n > 1 && (list[n-1] == "js" || strings.HasSuffix(strings.ToLower(s), ".css")) {
@@ -80,8 +82,8 @@ func bareName(s string) string {
 	return whole
 }
 
-// withoutAddedWords returns the words of a query without what people add to a library's name:
-// jquery 3.7.1, bootstrap.min.css, vue cdn.
+// withoutAddedWords returns the words of a query, joined by spaces, without those at its ends that people add to a library's
+// name: jquery 3.7.1, bootstrap.min.css, vue cdn.
 func withoutAddedWords(query string) string {
 	list := words(query)
 	for n := len(list); n > 1 && isAddedWord(list[n-1]); n-- {
@@ -152,8 +154,8 @@ func partCapitals(s string) string {
 	return b.String()
 }
 
-// nearTerms returns the terms of a name that a mistyped word or query may mean: its words, their beginnings, and the words
-// as one.
+// nearTerms returns the terms that are compared with a mistyped word or query, for a library's name: its words, the words as
+// one, and the beginnings of all these with at least minHead characters; sorted and without repetitions.
 func nearTerms(name string) []string {
 	terms := append(nameTerms(name), words(joinWords(name)+" "+bareName(name))...)
 	for _, t := range terms {
@@ -177,7 +179,7 @@ func appendBeginnings(list []string, w string, least, most int) []string {
 	return list
 }
 
-// sortUnique returns list sorted and without repetitions.
+// sortUnique sorts list in place and returns it without repetitions.
 func sortUnique(list []string) []string {
 	slices.Sort(list)
 	return slices.Compact(list)
