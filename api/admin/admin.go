@@ -41,9 +41,9 @@ type Client struct {
 // ErrCutOff means that the response ended before the operation did.
 var ErrCutOff = errors.New("the larder process ended before it was done")
 
-// InProcess returns a client of a handler in this process. It speaks the same HTTP over a pipe, so that commands take
-// one path whether or not another process owns the data folder. The function stop waits for the operations under way,
-// which end with their calls, and releases the client.
+// InProcess returns a client of a handler in this process, which it starts to serve. It speaks the same HTTP over a pipe, so
+// that commands take one path whether or not another process owns the data folder. The caller calls stop at the end: it
+// waits for the operations under way, which end with their calls, and ends the server.
 func InProcess(handler http.Handler) (client *Client, stop func() error) {
 	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 	server := &http.Server{Handler: handler}
@@ -51,6 +51,7 @@ func InProcess(handler http.Handler) (client *Client, stop func() error) {
 	return newClient(l.dial), func() error { return server.Shutdown(context.Background()) }
 }
 
+// newClient returns a client that opens its connections by calling dial, a new one for each request.
 func newClient(dial func(ctx context.Context) (net.Conn, error)) *Client {
 	return &Client{at: "http://larder/", http: &http.Client{Transport: &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
@@ -58,17 +59,18 @@ func newClient(dial func(ctx context.Context) (net.Conn, error)) *Client {
 	}}}
 }
 
-// Over returns a client of a Handler that is reached at a URL, which ends with a slash. Who may reach it
-// is a matter of the two ends.
+// Over returns a client of a Handler that is reached through client at the URL at, which ends with a slash. The function
+// checks nothing: authentication is up to client and the server at that URL.
 func Over(client *http.Client, at string) *Client { return &Client{http: client, at: at} }
 
-// Call requests an operation, passes its events to report (which may be nil) and returns its result. When ctx ends, so
-// does the operation.
+// Call has the process run an operation, passes the operation's events to report (which may be nil) as they come, and
+// returns its result. request is encoded as JSON. When ctx ends, so does the operation, and the error is the cause of that.
+// ErrCutOff means that the process ended first; other errors are those of the operation or of reaching it.
 func Call[Result, Event any](ctx context.Context, c *Client, operation string, request any, report func(Event)) (Result, error) {
 	return Send[Result](ctx, c, operation, request, nil, report)
 }
 
-// Send is Call for a request with contents, which it reads to the end; nil for none.
+// Send is Call for a request with contents: bytes that follow the JSON, which Send reads to their end; nil for none.
 func Send[Result, Event any](ctx context.Context, c *Client, operation string, request any, contents io.Reader, report func(Event)) (Result, error) {
 	var result Result
 	raw, err := c.call(ctx, operation, request, contents, func(raw json.RawMessage) error {
@@ -106,6 +108,7 @@ type revocableReader struct {
 	r  io.Reader  // nil once this reader is revoked
 }
 
+// Read implements io.Reader: it reads from the other reader, or returns io.ErrClosedPipe once this one is revoked.
 func (r *revocableReader) Read(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,8 +135,8 @@ func encodeRequest(request any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// newRequest returns the HTTP request for an operation, a POST. Its body is the request as a line of JSON and, unless contents is nil, the
-// contents after that line. If the line has more than maxRequest bytes, newRequest returns an error.
+// newRequest returns the HTTP request for an operation, a POST. Its body is the request as a line of JSON and, unless
+// contents is nil, the contents after that line. If the line has more than maxRequest bytes, newRequest returns an error.
 func (c *Client) newRequest(ctx context.Context, operation string, request any, contents io.Reader) (*http.Request, error) {
 	encoded, err := encodeRequest(request)
 	if err != nil {
@@ -155,6 +158,7 @@ func (c *Client) newRequest(ctx context.Context, operation string, request any, 
 }
 
 // call sends a request for an operation to the process, passes each event of its response to event, and returns the result.
+// An error of event ends the call. The other errors are those of [Call].
 func (c *Client) call(ctx context.Context, operation string, request any, contents io.Reader, event func(json.RawMessage) error) (json.RawMessage, error) {
 	r, err := c.newRequest(ctx, operation, request, contents)
 	if err != nil {
@@ -196,7 +200,8 @@ func (c *Client) call(ctx context.Context, operation string, request any, conten
 	}
 }
 
-// decodeStrict decodes JSON that must have no unknown fields.
+// decodeStrict decodes JSON into the value that into points to. It returns an error if the JSON has a field that the value
+// does not have.
 func decodeStrict(raw []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.DisallowUnknownFields()
@@ -209,7 +214,8 @@ type pipeListener struct {
 	closed chan struct{}
 }
 
-// dial returns the client's end of a new pipe to the server.
+// dial creates a pipe, passes one end to the server and returns the other, the client's. It waits until the server accepts,
+// ctx ends or the listener is closed.
 func (l *pipeListener) dial(ctx context.Context) (net.Conn, error) {
 	client, server := net.Pipe()
 	select {
@@ -222,6 +228,8 @@ func (l *pipeListener) dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
+// Accept implements net.Listener: it returns the server's end of the next pipe that dial creates, or net.ErrClosed after
+// Close.
 func (l *pipeListener) Accept() (net.Conn, error) {
 	select {
 	case conn := <-l.conns:
@@ -231,12 +239,13 @@ func (l *pipeListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close is called once, by the server.
+// Close implements net.Listener: it makes Accept and dial return net.ErrClosed. It must be called only once.
 func (l *pipeListener) Close() error {
 	close(l.closed)
 	return nil
 }
 
+// Addr implements net.Listener. A pipe has no address, so it returns a placeholder.
 func (l *pipeListener) Addr() net.Addr { return pipeAddr{} }
 
 type pipeAddr struct{}
@@ -283,6 +292,8 @@ type socket struct {
 	path string
 }
 
+// Close implements net.Listener: it stops listening and removes the socket from the data folder. Only the first call removes
+// it.
 func (s *socket) Close() error {
 	err := s.UnixListener.Close()
 	if !errors.Is(err, net.ErrClosed) { // only the first Close removes the socket: later it may be another process's
@@ -294,7 +305,8 @@ func (s *socket) Close() error {
 // ErrNoProcess means that no process listens on the socket of the data folder.
 var ErrNoProcess = errors.New("no larder process runs on this data folder")
 
-// Dial returns a client of the process that owns the data folder dir, or ErrNoProcess.
+// Dial connects once to the process that owns the data folder dir, to find out whether one runs, and returns a client of it,
+// which connects again for each operation. It returns ErrNoProcess if none runs.
 func Dial(ctx context.Context, dir string) (*Client, error) {
 	conn, err := Connect(ctx, dir)
 	switch {
@@ -309,7 +321,8 @@ func Dial(ctx context.Context, dir string) (*Client, error) {
 	return newClient(func(ctx context.Context) (net.Conn, error) { return Connect(ctx, dir) }), nil
 }
 
-// Connect returns a connection to the process that owns the data folder dir.
+// Connect returns a connection to the admin socket of the process that owns the data folder dir. If none runs, it returns
+// the error of the operating system.
 func Connect(ctx context.Context, dir string) (conn net.Conn, err error) {
 	err = shortPath(dir, func(folder string) error {
 		conn, err = new(net.Dialer).DialContext(ctx, "unix", filepath.Join(folder, socketName))
@@ -321,7 +334,9 @@ func Connect(ctx context.Context, dir string) (conn net.Conn, err error) {
 // maxSocketPath is the length of a socket's path that all supported systems allow: macOS has 104 bytes with the closing NUL.
 const maxSocketPath = 103
 
-// shortPath calls use with a path of the folder that is short enough for the address of a socket in it.
+// shortPath calls use with a path of the folder that is short enough for the address of a socket in it, and returns its
+// error. On Linux that is a path by file descriptor if the folder's own path is too long, valid only during the call; on
+// other systems that is an error.
 func shortPath(folder string, use func(folder string) error) error {
 	if len(filepath.Join(folder, socketName)) <= maxSocketPath {
 		return use(folder)
@@ -348,15 +363,16 @@ type Request struct {
 // must encode to JSON. The context ends when the client disconnects or the process stops.
 type Operation func(ctx context.Context, request Request, report func(event any)) (result any, err error)
 
-// Typed makes an Operation of a function that takes a request of its own type, without contents.
+// Typed makes an Operation of a function that takes a request of its own type, without contents. It decodes the request's
+// JSON and rejects unknown properties, as TypedWithContents does.
 func Typed[R any](operate func(ctx context.Context, request R, report func(event any)) (any, error)) Operation {
 	return TypedWithContents(func(ctx context.Context, request R, _ io.Reader, report func(any)) (any, error) {
 		return operate(ctx, request, report)
 	})
 }
 
-// TypedWithContents makes an Operation of a function that takes a request of its own type, and the contents that follow it. It rejects
-// unknown properties, because a newer client sent them and expects them to have an effect.
+// TypedWithContents makes an Operation of a function that takes a request of its own type, and the contents that follow it.
+// It rejects unknown properties, because a newer client sent them and expects them to have an effect.
 func TypedWithContents[R any](operate func(ctx context.Context, request R, contents io.Reader, report func(event any)) (any, error)) Operation {
 	return func(ctx context.Context, raw Request, report func(any)) (any, error) {
 		var request R
@@ -374,7 +390,8 @@ type line struct {
 	Error  string          `json:"error,omitempty"`
 }
 
-// Handler serves the operations under their names.
+// Handler returns a handler that runs operations for clients: each at a POST to /NAME, by its name in the map. logger gets
+// panics and events that cannot be encoded.
 func Handler(operations map[string]Operation, logger *slog.Logger) http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()
@@ -385,7 +402,9 @@ func Handler(operations map[string]Operation, logger *slog.Logger) http.Handler 
 	return e
 }
 
-// serveOperation runs an operation and sends its events and its result as lines of JSON.
+// serveOperation reads the request in c, runs the operation called name, and sends its events and then its result or error
+// as lines of JSON. To a malformed request it responds with 400. It logs a panic of the operation, which is an error for the
+// client.
 func serveOperation(c *gin.Context, name string, operation Operation, logger *slog.Logger) {
 	request, err := readRequest(c)
 	if err != nil {
@@ -426,9 +445,11 @@ func serveOperation(c *gin.Context, name string, operation Operation, logger *sl
 
 type panicked struct{ cause, stack string }
 
+// Error returns a message with the value of the panic, without the stack.
 func (p panicked) Error() string { return "internal error: " + p.cause }
 
-// recoverPanics turns a panic of the operation into an error, so that the client gets a response and other operations continue.
+// recoverPanics returns an operation that does the same as the given one, but returns a panic as an error of type panicked,
+// so that the client gets a response and other operations continue.
 func recoverPanics(operation Operation) Operation {
 	return func(ctx context.Context, request Request, report func(any)) (result any, err error) {
 		defer func() {
@@ -448,7 +469,7 @@ type lineWriter struct {
 	ended bool
 }
 
-// write sends a line, unless the response has ended.
+// write sends one line of the response at once, or nothing if end was called. It ignores errors.
 func (l *lineWriter) write(v line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -459,7 +480,7 @@ func (l *lineWriter) write(v line) {
 	l.w.Flush()
 }
 
-// end sends the last line. Later lines are dropped.
+// end sends the last line of the response, with the result or the error. Lines that are written later are dropped.
 func (l *lineWriter) end(v line) {
 	l.write(v)
 	l.mu.Lock()

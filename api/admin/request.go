@@ -23,7 +23,8 @@ const (
 // withContents is the content type of a request with contents.
 const withContents = "application/vnd.larder.request"
 
-// readRequest reads the JSON of a request. The operation reads the contents.
+// readRequest reads the JSON of a request, within its size limit, and returns it with a reader of the contents behind it,
+// which the operation reads later; an empty one if the request has none.
 func readRequest(c *gin.Context) (Request, error) {
 	if c.ContentType() != withContents {
 		encoded, err := io.ReadAll(http.MaxBytesReader(c.Writer, c.Request.Body, maxRequest))
@@ -56,6 +57,8 @@ type contentsReader struct {
 	err        error        // why reading ended
 }
 
+// Read implements io.Reader. It returns an error if the operation has ended, or no byte arrives for stallTimeout. After an
+// error it reads nothing more.
 func (r *contentsReader) Read(p []byte) (int, error) {
 	if r.err == nil {
 		r.err = r.ended()
@@ -74,7 +77,8 @@ func (r *contentsReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// setDeadline ignores connections without deadlines, which are pipes in the same process.
+// setDeadline sets until when reading the connection may take; the zero time stands for no limit. It ignores connections
+// without deadlines, which are pipes in the same process.
 func (r *contentsReader) setDeadline(at time.Time) {
 	r.connection.SetReadDeadline(at) //nolint:errcheck // see above
 }

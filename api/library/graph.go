@@ -302,8 +302,8 @@ func (w *walk) findMinified(r *Release, f views.PublishedFile) (views.PublishedF
 	return r.Find(strings.TrimSuffix(f.Path, ext) + ".min" + ext)
 }
 
-// looksWritten reports whether a module's source looks as its authors wrote it, not minified: it has over 1 KiB, and lines of fewer than
-// 120 bytes on average.
+// looksWritten reports whether a module's source looks as its authors wrote it, not minified: it has over 1 KiB, and lines of
+// fewer than 120 bytes on average.
 func looksWritten(source []byte) bool {
 	const small, longLine = 1 << 10, 120
 	return len(source) > small && bytes.Count(source, []byte("\n"))*longLine > len(source)

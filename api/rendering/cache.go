@@ -11,9 +11,9 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// A cache has two generations of entries in the store. New entries go into the younger one. Once that has half of the limit of bytes, the cache
-// deletes the older generation and starts another. Reading an entry of the older generation copies it to the younger one, so entries in
-// use stay. A row's key is the generation (4 bytes, big endian) and the document's key.
+// A cache has two generations of entries in the store. New entries go into the younger one. Once that has half of the limit
+// of bytes, the cache deletes the older generation and starts another. Reading an entry of the older generation copies it to
+// the younger one, so entries in use stay. A row's key is the generation (4 bytes, big endian) and the document's key.
 type cache struct {
 	kv   *kvstore.Store
 	most int64
@@ -42,7 +42,8 @@ func rowKey(generation uint32, key document.Key) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, generation), key[:]...)
 }
 
-// load returns the stored entry of a document, and moves it to the younger generation. It returns false if no entry can be read.
+// load returns the stored entry of a document of a kind, and true. If it is in the older generation, load copies it to the
+// younger one, so that it stays. It returns false if there is no entry, or none that can be read.
 func (c *cache) load(kind document.Kind, key document.Key) (entry, bool) {
 	c.mu.Lock()
 	number := c.youngest().number
@@ -64,7 +65,7 @@ func (c *cache) load(kind document.Kind, key document.Key) (entry, bool) {
 	return entry{}, false
 }
 
-// youngest returns the younger generation. The caller holds mu.
+// youngest returns the state of the younger generation, which the first call reads from the store. The caller holds mu.
 func (c *cache) youngest() *generation {
 	if c.state != nil {
 		return c.state
@@ -80,7 +81,7 @@ func (c *cache) youngest() *generation {
 	return c.state
 }
 
-// store stores the entry of a document.
+// store encodes the entry of a document, a result or a refusal, and writes it to the younger generation in the store.
 func (c *cache) store(key document.Key, e entry) error {
 	if e.refused != "" {
 		return c.write(key, append([]byte{storedRefusal}, e.refused...))
@@ -96,7 +97,8 @@ func (c *cache) store(key document.Key, e entry) error {
 	return c.write(key, append([]byte{storedResult}, coded...))
 }
 
-// decodeEntry decodes the value of a row.
+// decodeEntry decodes the value of a row into the entry of a document of a kind. It returns an error if the value is
+// malformed, or its result is not what pages accept.
 func decodeEntry(kind document.Kind, value []byte) (entry, error) {
 	switch {
 	case len(value) > 1 && value[0] == storedRefusal:
@@ -112,8 +114,8 @@ func decodeEntry(kind document.Kind, value []byte) (entry, error) {
 	return entry{}, fmt.Errorf("a rendered document in the store begins with %x", value[:min(len(value), 1)])
 }
 
-// write stores the value of a document's row in the younger generation. If it does not fit there, write first starts a new generation and
-// deletes the older one.
+// write stores the value of a document's row in the younger generation. If it does not fit there, write first starts a new
+// generation and deletes the older one.
 func (c *cache) write(key document.Key, value []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,7 +138,8 @@ func (c *cache) write(key document.Key, value []byte) error {
 	return nil
 }
 
-// removeUpTo deletes the rows of a generation and of those before it.
+// removeUpTo adds to the batch the deletion of all rows of the generation last and of those before it. The caller commits
+// the batch.
 func (c *cache) removeUpTo(batch *kvstore.Batch, last uint32) error {
 	for item, err := range c.kv.Scan(kvstore.Renderings, kvstore.Range{To: binary.BigEndian.AppendUint32(nil, last+1)}) {
 		if err != nil {

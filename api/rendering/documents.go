@@ -11,8 +11,9 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// importsDocument returns the document whose result is the imports of a module of size bytes, which read reads. A module that is too large
-// is a *document.RefusedError.
+// importsDocument returns the request to find out what a module imports. owner (NAME@VERSION) is its release, module its
+// hash, size its bytes; read returns its source when a worker is to parse it. A module that is too large is a
+// *document.RefusedError.
 func importsDocument(owner string, module kvstore.Hash, size int, read func() ([]byte, error)) (Document, error) {
 	if size > document.MaxSource {
 		return Document{}, &document.RefusedError{Reason: fmt.Sprintf("it has over %d bytes", document.MaxSource)}
@@ -23,15 +24,16 @@ func importsDocument(owner string, module kvstore.Hash, size int, read func() ([
 	}}, nil
 }
 
-// rangesDocument returns the document whose result is the meaning of version ranges.
+// rangesDocument returns the request to parse the version ranges all, such as "^1.2", of the release owner (NAME@VERSION).
 func rangesDocument(owner string, all []string) Document {
 	return Document{Kind: document.Ranges, Key: document.RangesKey(owner, all), Owner: owner, Request: func(context.Context) (document.Request, error) {
 		return document.Request{Kind: document.Ranges, Ranges: all}, nil
 	}}
 }
 
-// Documents returns functions that get the imports of modules and the meaning of version ranges for a client. For each that is not rendered
-// yet they call pending. read reads a module by its hash when the worker renders it.
+// Documents returns functions that return the imports of modules and the parsed version ranges of releases from the cache.
+// If something is not cached, they queue it for the client, call pending and return without waiting. read returns the source
+// of a module by its hash, when a worker is to parse it.
 func (x *Renderer) Documents(client netip.Prefix, read func(kvstore.Hash) ([]byte, error), pending func(*PendingError)) library.Documents {
 	get := func(d Document) (document.Result, bool, error) {
 		r, err := x.Get(client, d)
@@ -58,7 +60,8 @@ func (x *Renderer) Documents(client netip.Prefix, read func(kvstore.Hash) ([]byt
 	}
 }
 
-// DocumentsNow returns functions that render what is not rendered yet, and wait for the result.
+// DocumentsNow returns functions that return the imports of modules and the parsed version ranges of releases. They have a
+// worker render what is not cached, and wait for the result.
 func (x *Renderer) DocumentsNow() library.Documents {
 	return library.Documents{
 		Imports: func(ctx context.Context, owner string, module kvstore.Hash, source []byte) ([]document.Import, bool, error) {

@@ -22,7 +22,8 @@ type job struct {
 	started bool
 }
 
-// A queue has a line of jobs for each client, and takes jobs from the lines in turn. A job that several clients requested waits in each of their lines.
+// A queue has a line of jobs for each client, and takes jobs from the lines in turn. A job that several clients requested
+// waits in each of their lines.
 type queue struct {
 	jobs   map[document.Key]*job // that wait or were started
 	lines  map[netip.Prefix][]*job
@@ -30,7 +31,8 @@ type queue struct {
 	places int            // taken in all lines
 }
 
-// add adds a client to those that wait for a document, and returns the document's job; nil if the queue has no room.
+// add puts a document into the line of a client, unless it is there or was started, and returns the document's job. If there
+// is no room, it returns the job that other clients wait for, or nil if there is none.
 func (q *queue) add(client netip.Prefix, d Document) *job {
 	j := q.jobs[d.Key]
 	if j != nil && (j.started || slices.Contains(j.clients, client)) {
@@ -53,8 +55,8 @@ func (q *queue) add(client netip.Prefix, d Document) *job {
 	return j
 }
 
-// takeNext returns the first job in the line of the client whose turn it is, and removes it from the lines of all clients that wait for
-// it; nil if no job waits.
+// takeNext returns the first job in the line of the client whose turn it is, and removes it from the lines of all clients
+// that wait for it; nil if no job waits.
 func (q *queue) takeNext() *job {
 	if len(q.order) == 0 {
 		return nil
@@ -69,7 +71,8 @@ func (q *queue) takeNext() *job {
 	return j
 }
 
-// leave removes a job from the line of a client that no longer waits for it. A job that is in no line then ends.
+// leave removes a job from the line of a client that no longer waits for it. If no other client waits for it, the job ends
+// without being done. A job that was started goes on.
 func (q *queue) leave(client netip.Prefix, j *job) {
 	i := slices.Index(j.clients, client)
 	if i < 0 {
@@ -81,13 +84,13 @@ func (q *queue) leave(client netip.Prefix, j *job) {
 	}
 }
 
-// endJob removes a job and notifies those that wait for it.
+// endJob removes a job, rendered or given up, from the jobs and notifies those that wait for it.
 func (q *queue) endJob(j *job) {
 	delete(q.jobs, j.Key)
 	close(j.done)
 }
 
-// removeFromLine removes a job from the line of a client.
+// removeFromLine removes a job from the line of a client, in which it must be. A client with an empty line loses its turn.
 func (q *queue) removeFromLine(client netip.Prefix, j *job) {
 	line := q.lines[client]
 	i := slices.Index(line, j)

@@ -1,9 +1,9 @@
 // Package rendering renders documents that strangers wrote for pages, in worker processes, and caches the results.
 //
-// It guarantees that the serving process parses no such document. A document that is not cached is queued, and its page shows plain text until
-// a worker has rendered it. Queue and cache are bounded, and clients share the queue. A result is cached under its inputs and the renderer's
-// version, in this store only: it is part of no manifest, log or content, and is copied from no other Larder. It is checked when it is made
-// and when it is read.
+// It guarantees that the serving process parses no such document. A document that is not cached is queued, and its page
+// shows plain text until a worker has rendered it. Queue and cache are bounded, and clients share the queue. A result is
+// cached under its inputs and the renderer's version, in this store only: it is part of no manifest, log or content, and is
+// copied from no other Larder. It is checked when it is made and when it is read.
 //
 // The package must not know what pages look like, or how worker processes are run.
 package rendering
@@ -27,9 +27,9 @@ import (
 type Options struct {
 	// Store has the cache. If it is read-only, the cache is in memory only.
 	Store *kvstore.Store
-	// Render renders one document in a worker process that works for no other owner. The renderer caches a *document.RefusedError, after
-	// which the document is not rendered again. After another error it renders the document on a later request, but not within
-	// [retryAfter].
+	// Render renders one document in a worker process that works for no other owner. The renderer caches a
+	// *document.RefusedError, after which the document is not rendered again. After another error it renders the document on a
+	// later request, but not within [retryAfter].
 	Render func(ctx context.Context, owner string, r document.Request) (document.Result, error)
 	// MaxBytes bounds the cache, in bytes; default 256 MiB.
 	MaxBytes int64
@@ -67,7 +67,7 @@ type entry struct {
 	refused string
 }
 
-// resultOrRefusal returns the result, or the *document.RefusedError that is cached.
+// resultOrRefusal returns the result of the entry, or if the document was refused, a *document.RefusedError with the reason.
 func (e entry) resultOrRefusal() (document.Result, error) {
 	if e.refused != "" {
 		return document.Result{}, &document.RefusedError{Reason: e.refused}
@@ -77,33 +77,34 @@ func (e entry) resultOrRefusal() (document.Result, error) {
 
 // A PendingError is the error for a document that is not rendered yet.
 type PendingError struct {
-	// Done is closed when the document has been rendered, or rendering it has failed. It is nil if the queue is full, or rendering failed
-	// within [retryAfter].
+	// Done is closed when the document has been rendered, or rendering it has failed. It is nil if the queue is full, or
+	// rendering failed within [retryAfter].
 	Done <-chan struct{}
 
 	leave func()
 }
 
-// Leave removes the client, which has disconnected, from those that wait for the document. A document that no client waits for leaves the
-// queue.
+// Leave removes the client, which has disconnected, from those that wait for the document. A document that no client waits
+// for leaves the queue.
 func (e *PendingError) Leave() {
 	if e.leave != nil {
 		e.leave()
 	}
 }
 
+// Error says that the document is not rendered yet.
 func (*PendingError) Error() string { return "the document is not rendered yet" }
 
 const (
 	maxRecent     = 500
 	maxRecentSize = 16 << 20
 	maxFailed     = 1000
-	// retryAfter is how long a document is not queued again after rendering failed, so that one that always crashes its worker does not
-	// occupy it.
+	// retryAfter is how long a document is not queued again after rendering failed, so that one that always crashes its worker
+	// does not occupy it.
 	retryAfter = time.Minute
 )
 
-// New returns a renderer. It renders queued documents while its part runs.
+// New returns a renderer. Queued documents are rendered only while its Run, or its Part, runs.
 func New(o Options) *Renderer {
 	x := &Renderer{
 		render: o.Render, logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), wake: make(chan struct{}, 1),
@@ -120,7 +121,8 @@ func (x *Renderer) Part() parts.Part {
 	return parts.Part{Name: "renderer", Run: parts.RunUntilDone(x.Run)}
 }
 
-// Run renders queued documents until ctx ends.
+// Run renders queued documents, one after the other, until ctx ends. It logs a failure, after which the document is not
+// queued again within retryAfter.
 func (x *Renderer) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		x.mu.Lock()
@@ -143,8 +145,9 @@ func (x *Renderer) Run(ctx context.Context) {
 	}
 }
 
-// Get returns the cached result of a document, or a *document.RefusedError. If neither is cached, it queues the document for the client and
-// returns a *PendingError.
+// Get returns the cached result of a document, or a *document.RefusedError if it was refused. If neither is cached, it
+// queues the document for the client and returns a *PendingError without waiting. It does not queue it if the queue is full
+// or rendering it failed within retryAfter.
 func (x *Renderer) Get(client netip.Prefix, d Document) (document.Result, error) {
 	if e, ok := x.lookUp(d); ok {
 		return e.resultOrRefusal()
@@ -169,7 +172,8 @@ func (x *Renderer) Get(client netip.Prefix, d Document) (document.Result, error)
 	}}
 }
 
-// Render returns the result of a document, or a *document.RefusedError. It renders the document if neither is cached, and waits for that.
+// Render returns the result of a document, or a *document.RefusedError if it was refused. If neither is cached, it renders
+// the document now, beside the queue, waits for that, and caches the result.
 func (x *Renderer) Render(ctx context.Context, d Document) (document.Result, error) {
 	if e, ok := x.lookUp(d); ok {
 		return e.resultOrRefusal()
@@ -177,7 +181,7 @@ func (x *Renderer) Render(ctx context.Context, d Document) (document.Result, err
 	return x.renderNow(ctx, d)
 }
 
-// lookUp returns what is cached of a document, in memory or in the store.
+// lookUp returns the cached result or refusal of a document, from memory or else from the store; false if none is cached.
 func (x *Renderer) lookUp(d Document) (entry, bool) {
 	if e, ok := x.recent.Cached(string(d.Key[:])); ok {
 		return *e, true
@@ -189,18 +193,20 @@ func (x *Renderer) lookUp(d Document) (entry, bool) {
 	return e, ok
 }
 
-// postpone keeps a document out of the queue for retryAfter.
+// postpone records that rendering a document has failed just now, so that Get does not queue it within retryAfter.
 func (x *Renderer) postpone(key document.Key) {
 	x.failed.Remove(func(k string) bool { return k == string(key[:]) })
 	_, _ = x.failed.Get(string(key[:]), func() (time.Time, int, error) { return x.now(), 1, nil })
 }
 
-// remember caches an entry in memory.
+// remember caches the result or refusal of a document in memory.
 func (x *Renderer) remember(key document.Key, e entry) {
 	_, _ = x.recent.Get(string(key[:]), func() (*entry, int, error) { return &e, len(e.result.Markup) + len(e.refused) + 200, nil })
 }
 
-// renderNow renders a document and caches the result, or why it was refused.
+// renderNow renders a document, unless its result has been cached meanwhile, and returns the result. It caches that, or the
+// reason why the document was refused, in memory and in the store, and logs a refusal. Other errors are returned and not
+// cached.
 func (x *Renderer) renderNow(ctx context.Context, d Document) (document.Result, error) {
 	if e, ok := x.lookUp(d); ok { // rendered while it waited
 		return e.resultOrRefusal()
