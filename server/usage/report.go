@@ -47,9 +47,9 @@ type File struct {
 	Requests, AtLeast float64
 }
 
-// ReportOn returns the report of the requests for a package in the last days, today included; days is bounded to 1 to [MostDays].
-// With version, which may be "", it covers only that version. It includes counts that are not written yet, and those of other
-// nodes.
+// ReportOn returns the requests for a package on each of the last days, today included; days is bounded to 1 to [MostDays].
+// With a version other than "", it covers only that version. It includes counts that are not written yet, and those of other
+// nodes. It skips damaged rows.
 func (u *Usage) ReportOn(pkg, version string, days int) (*Report, error) {
 	s := u.takeSnapshot(pkg)
 	defer s.close()
@@ -89,8 +89,9 @@ func (u *Usage) ReportOn(pkg, version string, days int) (*Report, error) {
 	return r, nil
 }
 
-// Versions returns how much each version of a package was requested in the last days, today included, the most requested version
-// first. days is bounded to 1 to [MostDays]. It omits versions without requests.
+// Versions returns how much each version of a package was requested in the last days, today included, the most requested
+// version first. days is bounded to 1 to [MostDays]. It includes counts that are not written yet, and those of other nodes,
+// and omits versions without requests and damaged rows.
 func (u *Usage) Versions(pkg string, days int) ([]Version, error) {
 	s := u.takeSnapshot(pkg)
 	defer s.close()
@@ -139,8 +140,8 @@ func (u *Usage) Versions(pkg string, days int) ([]Version, error) {
 	return versions, nil
 }
 
-// Files returns the files of a package that are among the ten thousand most requested files of all packages, the most requested
-// first.
+// Files returns the files of a package that are among the ten thousand files of all packages most requested lately from this
+// node, the most requested first. Their counts are approximate and include requests that are not written yet.
 func (u *Usage) Files(pkg string) []File {
 	const most = 10_000
 	u.mu.Lock()
@@ -189,9 +190,9 @@ func (s *snapshot) eachStoredReport(prefix []byte, put func(key []byte, day int,
 // close releases the snapshot of the store.
 func (s *snapshot) close() { s.rows.Close() }
 
-// takeSnapshot returns the rows of the store, and the counts of a package that are not in them, at one moment. Counts that are
-// being written are either in the rows or added from memory: the number of the last save says which. The caller must close the
-// snapshot.
+// takeSnapshot returns the rows of the store, and the counts of a package that are not in them, at one moment. Before, it
+// gathers the counts of all counters. Counts that are being written are either in the rows or added from memory: the number
+// of the last save says which. The caller must close the snapshot.
 func (u *Usage) takeSnapshot(pkg string) *snapshot {
 	u.mu.Lock()
 	defer u.mu.Unlock()

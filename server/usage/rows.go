@@ -61,7 +61,7 @@ func monthPrefix(kind byte, month int) []byte {
 // A daily is the counts of the days of a month, the first at 0.
 type daily [31]count
 
-// encode returns the counts of a month in the format of a row. Days without requests take no bytes.
+// encode returns the counts of a month as the value of a row, which decodeDaily reads. Days without counts take no bytes.
 func (d *daily) encode() []byte {
 	b := []byte{rowFormat}
 	last := -1
@@ -76,7 +76,7 @@ func (d *daily) encode() []byte {
 	return b
 }
 
-// decodeDaily returns the counts of a month from a row of the store, or errDamaged.
+// decodeDaily returns the counts of a month from the value of a row, or errDamaged if it is malformed.
 func decodeDaily(b []byte) (d daily, err error) {
 	if len(b) == 0 || b[0] != rowFormat {
 		return daily{}, errDamaged
@@ -100,7 +100,7 @@ type reader struct {
 	bad bool
 }
 
-// uvarint reads the next uvarint. If there is none, it returns 0 and sets bad.
+// uvarint reads the next number in the uvarint form. If there is none, it returns 0, sets bad and discards the rest.
 func (r *reader) uvarint() uint64 {
 	v, n := binary.Uvarint(r.b)
 	if n <= 0 {
@@ -111,7 +111,8 @@ func (r *reader) uvarint() uint64 {
 	return v
 }
 
-// readText reads the next text, which follows its length. If there is none, it returns "" and sets bad.
+// readText reads the next text, which follows its length in bytes. If it is not complete, readText returns "", sets bad and
+// discards the rest.
 func (r *reader) readText() string {
 	n := r.uvarint()
 	if n > uint64(len(r.b)) {
@@ -123,8 +124,8 @@ func (r *reader) readText() string {
 	return s
 }
 
-// load reads from the store what is used from memory: the scores of packages, the most requested files, and the number of the
-// last save. It goes on after an error, and returns all errors.
+// load reads from the store what Usage has in memory: the scores of packages, the most requested files, and the number of
+// the last save. If it cannot read one of these, it goes on with the others, and returns all errors.
 func (u *Usage) load() error {
 	var errs []error
 	if value, err := u.store.Get(kvstore.Usage, []byte{kindSaves}); err == nil {
@@ -142,8 +143,9 @@ func (u *Usage) load() error {
 	return errors.Join(append(errs, u.loadScores(kindPackage), u.loadScores(kindOthersPackage))...)
 }
 
-// loadScores adds the requests in the rows of a kind, of this store's packages or of those that others reported, to the scores of
-// packages. Older requests count less. It skips damaged rows and returns their errors.
+// loadScores adds the requests of the last nine months in the rows of a kind, with the counts of this store's packages or
+// those that other stores reported, to the scores of packages. Older requests count less. It skips damaged rows and returns
+// their errors.
 func (u *Usage) loadScores(kind byte) error {
 	const remembered = 9 // months, after which a request counts less than a five-hundredth
 	within := kvstore.Range{From: monthPrefix(kind, monthOf(u.day)-remembered), To: monthPrefix(kind, monthOf(u.day)+1)}
@@ -168,8 +170,9 @@ func (u *Usage) loadScores(kind byte) error {
 	return errors.Join(errs...)
 }
 
-// writeRows adds counts to their rows in the store in one batch, and replaces the row of the most requested files unless files,
-// the encoded row, is nil. saves is the number of this save, which it stores.
+// writeRows adds counts to their rows of packages and of versions in the store, in one batch, and replaces the row of the
+// most requested files by files unless that is nil. saves is the number of this save, which it stores. A damaged row starts
+// again at 0, which is logged. After an error nothing is written.
 func (u *Usage) writeRows(counts map[slot]count, saves uint64, files []byte) error {
 	rows := map[string]*daily{}
 	add := func(key []byte, at slot, n count) error {
@@ -209,7 +212,8 @@ func (u *Usage) writeRows(counts map[slot]count, saves uint64, files []byte) err
 	return batch.Commit()
 }
 
-// readDaily returns the counts of a month from the row with a key, zero counts if the row is missing.
+// readDaily returns the counts of a month from the row with a key: zero counts if the row is missing, errDamaged if it is
+// malformed.
 func readDaily(from kvstore.Reader, key []byte) (*daily, error) {
 	value, err := from.Get(kvstore.Usage, key)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -222,8 +226,9 @@ func readDaily(from kvstore.Reader, key []byte) (*daily, error) {
 	return &d, err
 }
 
-// expire deletes the counts of the oldest months, so that mostMonths with counts remain. It counts the months that have rows
-// instead of reading the clock, so that a wrong clock costs at most one month.
+// expire deletes the counts of the oldest months, this store's and those of others, until at most mostMonths months with
+// counts remain. It counts the months that have rows instead of reading the clock, so that a wrong clock costs at most one
+// month.
 func (u *Usage) expire() error {
 	var months []int
 	for _, kind := range []byte{kindPackage, kindOthersPackage} {
@@ -266,7 +271,8 @@ func (u *Usage) months(kind byte) (months []int, err error) {
 	}
 }
 
-// deletePrefix deletes all rows whose keys begin with prefix, in batches.
+// deletePrefix deletes all rows whose keys begin with prefix, in batches of bounded size. After an error, some of them are
+// deleted.
 func (u *Usage) deletePrefix(prefix []byte) error {
 	for {
 		batch := u.store.NewBatch()

@@ -16,8 +16,9 @@ import (
 )
 
 // Several processes that serve the same releases, each with a store of its own, report their counts to one another: each the
-// complete counts of a day, repeatedly, under the name of its store. A report replaces the earlier one of the same store and day,
-// in rows of its own. So nothing is counted twice, whatever is repeated or lost on the way. The most wanted files are not reported.
+// complete counts of a day, repeatedly, under the name of its store. A report replaces the earlier one of the same store and
+// day, in rows of its own. So nothing is counted twice, whatever is repeated or lost on the way. The most wanted files are
+// not reported.
 
 const (
 	// mostReporters bounds the others of whom counts are kept.
@@ -50,9 +51,9 @@ func (u *Usage) putRow(key, value []byte) error {
 	return b.Commit()
 }
 
-// Report calls put with the day's encoded counts of this store, for [Usage.Receive] on other nodes, for each day whose counts
-// have changed since the last call. The first call ever reports each day that has counts, and the first one of a process also
-// yesterday and today. An error of put ends the report, and the next call continues at that day.
+// Report calls put with the day's encoded counts of this store, for [Usage.Receive] on other nodes, for each day whose
+// counts may have changed since the last call. The first call ever reports each day that has counts, and the first one of a
+// process also yesterday and today. An error of put ends the report, and the next call continues at that day.
 func (u *Usage) Report(put func(day time.Time, counts []byte) error) error {
 	u.mu.Lock()
 	u.changeDay()
@@ -83,8 +84,9 @@ func (u *Usage) Report(put func(day time.Time, counts []byte) error) error {
 // daysAtOnce is how many days are read in one scan of their month, whose counts are in memory then.
 const daysAtOnce = 8
 
-// reportDays calls put with the encoded counts of the days from from to today that have counts. For yesterday and today it does
-// so only if their counts have changed since the last call. It returns the first day that is not reported yet.
+// reportDays calls put with the encoded counts of each day from from to today that has counts; of yesterday and today only
+// if they differ from those that it passed last time. It returns the first day that is not reported yet, after an error the
+// day that failed.
 func (u *Usage) reportDays(from, today int, put func(day time.Time, counts []byte) error) (reached int, err error) {
 	for reached = from; reached <= today; {
 		all, err := u.encodeCounts(reached, min(daysAtOnce, today-reached+1))
@@ -158,8 +160,9 @@ func (u *Usage) encodeCounts(day, days int) ([][]byte, error) {
 	return all, nil
 }
 
-// Since returns the first day whose counts the caller has to read from other nodes; their earlier reports are stored. Before the
-// first [Usage.SetReceived] it is the first day of which counts are kept.
+// Since returns the start of the first day whose counts the caller has to read from other nodes; reports of earlier days are
+// stored. That is at least lateDays days ago. Before the first [Usage.SetReceived] it is the first day of which counts are
+// kept.
 func (u *Usage) Since() (time.Time, error) {
 	day, err := u.readDay(kindReceived)
 	if day < 0 {
@@ -175,9 +178,9 @@ const lateDays = 8
 // before today, because counts of later days may still change.
 func (u *Usage) SetReceived() error { return u.writeDay(kindReceived, dayOf(u.now())-lateDays) }
 
-// Receive stores the counts that another node has reported for a day, in place of its earlier ones. reporter is the Name of that
-// node's store; a report of this store is ignored. It logs malformed counts and returns nil for them, because receiving them
-// again would not help.
+// Receive stores the counts that another node has reported for the day of the time at, in place of its earlier ones.
+// reporter is the Name of that node's store. It ignores a report of this store, and logs and ignores malformed counts,
+// because receiving them again would not help, and reports of more nodes than it accepts. An error is one of the store.
 func (u *Usage) Receive(reporter string, at time.Time, counts []byte) error {
 	err := u.receive(reporter, at, counts)
 	if errors.Is(err, errMalformed) {
@@ -187,7 +190,8 @@ func (u *Usage) Receive(reporter string, at time.Time, counts []byte) error {
 	return err
 }
 
-// receive is Receive, except that it returns errMalformed for malformed counts, before it stores any of them.
+// receive is Receive, except that it returns errMalformed for malformed counts, before it stores any of them. After another
+// error, a part of the counts may be stored.
 func (u *Usage) receive(reporter string, at time.Time, counts []byte) error {
 	name, err := hex.DecodeString(reporter)
 	if err != nil || len(name) != nameSize {
@@ -246,9 +250,9 @@ type reportWriter struct {
 	more     map[string]float64 // requests of packages, more than before
 }
 
-// replaceCount replaces the count of the day in the row of the other node, and returns the count that it had reported before.
-// kind and of, the beginning of the key behind kind and month, say of which package or version. It commits a batch that has
-// become large.
+// replaceCount sets the count of t.day to now in the row of the other node, and returns the count that it had reported
+// before. kind and of, the part of the key after kind and month, say of which package or version. The row is written with
+// the batch, which replaceCount commits and replaces when it has become large.
 func (t *reportWriter) replaceCount(kind byte, of []byte, now count) (before count, err error) {
 	month := monthOf(t.day)
 	key := othersKey(kind, month, of, t.reporter)
@@ -271,8 +275,8 @@ func (t *reportWriter) replaceCount(kind byte, of []byte, now count) (before cou
 	return before, nil
 }
 
-// commit writes and closes the batch, and adds the requests that are new to the scores of their packages. To go on, the caller sets t.batch
-// to a new batch. It locks Usage.mu.
+// commit writes and closes the batch, and adds the requests that are new to the scores of their packages. To go on, the
+// caller sets t.batch to a new batch. It locks Usage.mu.
 func (t *reportWriter) commit() error {
 	if err := errors.Join(t.batch.Commit(), t.batch.Close()); err != nil {
 		return err
@@ -288,9 +292,9 @@ func (t *reportWriter) commit() error {
 	return nil
 }
 
-// acceptReporter reports whether this store accepts counts from the store named reporter, and records day as the last day of its
-// reports. It accepts at most mostReporters stores, but replaces one that has reported nothing for lateDays days; the counts of
-// that one stay.
+// acceptReporter reports whether this store accepts counts from the store named reporter, and if so records day as the last
+// day of its reports unless a later one is recorded. It accepts at most mostReporters stores, but forgets those that have
+// reported nothing for lateDays days; their counts stay. It logs a refusal.
 func (u *Usage) acceptReporter(reporter string, day int) (bool, error) {
 	row := append([]byte{kindReporter}, reporter...)
 	value, err := u.store.Get(kvstore.Usage, row)

@@ -147,8 +147,8 @@ func (c *Counter) CountSent(n int64) {
 	}
 }
 
-// schedule adds the counter to the counters whose counts are gathered next time, if it is not among them. For that it locks the mu of
-// Usage, and if the list is full it gathers all counts.
+// schedule adds the counter to the counters whose counts are gathered next time, if it is not among them. For that it locks
+// the mu of Usage, and if the list is full it gathers all counts.
 func (c *Counter) schedule() {
 	if !c.listed.Load() {
 		c.addToPending()
@@ -207,8 +207,8 @@ func (u *Usage) addScore(pkg string, n float64) {
 	u.scores[pkg] += n
 }
 
-// changeDay sets the day that is counted to today. If a new day has begun, it gathers the counts of the day before first, and
-// reduces the weight of old requests. The caller holds mu.
+// changeDay sets the day that is counted to today. If the day has changed, it first gathers the counts of the day before,
+// and if it is a later one, reduces the weight of old requests. The caller holds mu.
 func (u *Usage) changeDay() {
 	today := dayOf(u.now())
 	if today == u.day {
@@ -225,8 +225,8 @@ func (u *Usage) changeDay() {
 	u.day = today
 }
 
-// Popularity returns the number of recent requests for a package, on this node and others. Older requests count less, those of 30
-// days ago half.
+// Popularity returns the number of recent requests for a package, on this node and others, 0 if there were none. Requests
+// count less the older they are, those of 30 days ago half.
 func (u *Usage) Popularity(pkg string) float64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -257,11 +257,13 @@ func (u *Usage) Run(ctx context.Context) {
 	}
 }
 
-// Save writes all counts in memory and the most requested files to the store.
+// Save writes all counts in memory and the most requested files to the store. After a failure they stay in memory.
+// Concurrent calls wait for each other.
 func (u *Usage) Save() error { return u.save(true) }
 
-// save writes the counts in memory to the store, and with files also the most requested files. After a failure the counts stay in
-// memory. In a new month it deletes the counts of the oldest one.
+// save writes the counts in memory to the store, and with files also the most requested files if these have changed. After a
+// failure the counts stay in memory. In a new month it deletes the oldest months beyond mostMonths. It logs how many
+// requests were dropped because too many counts could not be written.
 func (u *Usage) save(files bool) error {
 	u.saving.Lock()
 	defer u.saving.Unlock()
@@ -324,7 +326,8 @@ func firstOf(month int) int {
 	return dayOf(time.Date(month/12, time.Month(month%12+1), 1, 0, 0, 0, 0, time.UTC))
 }
 
-// decay returns the weight of a request that was made a number of days ago: 1 today, and half for each halfLife.
+// decay returns the weight of a request that was made a number of days ago: 1 for today and later, and half for each 30 days
+// (halfLife).
 func decay(days int) float64 { return math.Exp2(-float64(max(0, days)) / halfLife) }
 
 // errDamaged says that a row is not what was written.

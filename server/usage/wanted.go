@@ -82,8 +82,8 @@ func (w *wanted) all() []file {
 	return files
 }
 
-// encode returns the list as a row of the store: format, the number of the day, and for each file its name, its count and the
-// error of the count, in thousandths.
+// encode returns the list as the value of a row of the store: format, the number of the day, and for each file its name, its
+// count and by how much the count may be too high, both in thousandths.
 func (w *wanted) encode(day int) []byte {
 	b := binary.AppendUvarint([]byte{rowFormat}, uint64(day))
 	for _, f := range w.heap {
@@ -95,8 +95,8 @@ func (w *wanted) encode(day int) []byte {
 	return b
 }
 
-// decode replaces the list by that in a row of the store. day is the number of today: the counts are reduced by the days that
-// have passed since the row was written. After an error the list is unchanged.
+// decode replaces the list by that in b, the value of a row of the store. day is the number of today: the counts are reduced
+// by the days that have passed since the row was written. After errDamaged the list is unchanged.
 func (w *wanted) decode(b []byte, day int) error {
 	if len(b) == 0 || b[0] != rowFormat {
 		return errDamaged
@@ -132,14 +132,16 @@ func (w *wanted) Swap(i, j int) {
 	w.heap[i].index, w.heap[j].index = i, j
 }
 
-// Push implements heap.Interface. Callers use insert.
+// Push implements heap.Interface: it appends x, a *file, and sets its index. Only package heap calls it; other callers use
+// insert.
 func (w *wanted) Push(x any) {
 	f := x.(*file)
 	f.index = len(w.heap)
 	w.heap = append(w.heap, f)
 }
 
-// Pop implements heap.Interface. Nothing calls it, because a full list replaces a file in place.
+// Pop implements heap.Interface: it removes and returns the last file. Nothing calls it, because a full list replaces a file
+// in place.
 func (w *wanted) Pop() any {
 	last := len(w.heap) - 1
 	f := w.heap[last]

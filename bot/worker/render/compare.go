@@ -11,8 +11,9 @@ import (
 // mostLines is how many lines of a comparison are shown.
 const mostLines = 5000
 
-// renderComparison returns the differences between the texts r.Text and r.After as the HTML of a unified diff, and counts the lines that
-// were added and removed. It cuts long lines and long comparisons; then Cut is true in the result.
+// renderComparison returns the differences between the texts r.Text and r.After as the HTML of a unified diff, and counts
+// all lines that were added and removed. It cuts long lines and long comparisons; then Cut is true in the result. It never
+// returns an error.
 func renderComparison(r document.Request) (document.Result, error) {
 	var b strings.Builder
 	var result document.Result

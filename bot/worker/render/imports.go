@@ -11,9 +11,11 @@ func renderImports(r document.Request) (document.Result, error) {
 	return document.Result{Imports: findESImports(r.Text)}, nil
 }
 
-// findESImports returns the imports of an ES module (import, export … from, and import() with a string, not require) that the text of a
-// script seems to have, each specifier once, up to document.MaxImports. It looks for the keywords and knows no syntax. It may report an import that stands in a string or in a comment behind code, which costs a line in a list.
-// It misses imports with a computed specifier or a template, with a comment before the specifier, and on lines that start with *.
+// findESImports returns the imports of an ES module (import, export … from, and import() with a string, not require) that
+// the text of a script seems to have, each specifier once, up to document.MaxImports. It looks for the keywords and knows no
+// syntax. It may report an import that stands in a string or in a comment behind code, which only adds a line to a list. It
+// misses imports with a computed specifier or a template, with a comment before the specifier, and on lines that start with
+// *.
 func findESImports(source string) []document.Import {
 	var found []document.Import
 	seen := map[string]bool{}
@@ -55,8 +57,8 @@ func findESImports(source string) []document.Import {
 	}
 }
 
-// endsInComment reports whether the text, which ends in front of a word, ends inside a comment, judged by its last line only: the line
-// starts with //, or with * or /* and has no */.
+// endsInComment reports whether the text, which ends in front of a word, ends inside a comment, judged by its last line
+// only: the line starts with //, or with * or /* and has no */.
 func endsInComment(text string) bool {
 	const longest = 4 << 10
 	line := text[max(0, len(text)-longest):]
@@ -69,8 +71,9 @@ func isNameOrDot(c byte) bool {
 	return c == '_' || c == '$' || c == '.' || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' || c >= 0x80
 }
 
-// cutString returns the value of the string literal at the start of a text. ok is false if the text does not start with one, or the literal
-// is long or has white space or escapes.
+// cutString returns the value of the string literal, in single or double quotes, at the start of a text. ok is false,
+// whatever value is, if the text does not start with one, or the literal is over 500 bytes or has a space, a line end or a
+// backslash.
 func cutString(text string) (value string, ok bool) {
 	const longest = 500
 	if text == "" || text[0] != '"' && text[0] != '\'' {
@@ -84,8 +87,8 @@ func cutString(text string) (value string, ok bool) {
 	return value, !strings.ContainsAny(value, "\n\r\\ ")
 }
 
-// followsImport reports whether the unfinished statement at the end of a text has the word import or export, so that a "from" right after
-// the text belongs to it.
+// followsImport reports whether the unfinished statement at the end of a text has the word import or export, so that a
+// "from" right after the text belongs to it.
 func followsImport(text string) bool {
 	const longest = 4 << 10
 	text = text[max(0, len(text)-longest):]

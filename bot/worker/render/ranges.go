@@ -9,11 +9,11 @@ import (
 	"github.com/larder-cdn/larder/internal/document"
 )
 
-// This file reads the ranges of versions in package.json files, by the grammar of npm (https://github.com/npm/node-semver#ranges), and writes each
-// as alternatives of plain comparisons.
+// This file reads the ranges of versions in package.json files, by the grammar of npm
+// (https://github.com/npm/node-semver#ranges), and writes each as alternatives of plain comparisons.
 
-// renderVersionRanges parses the version ranges r.Ranges, and returns the alternatives of each in the same order. A text that is no valid
-// range has none. It returns an error if the ranges have too many bytes together.
+// renderVersionRanges parses the version ranges r.Ranges, and returns the alternatives of each in the same order. A text
+// that is no valid range has none. It returns an error if the ranges have too many bytes together.
 func renderVersionRanges(r document.Request) (document.Result, error) {
 	var result document.Result
 	size := 0
@@ -26,8 +26,8 @@ func renderVersionRanges(r document.Request) (document.Result, error) {
 	return result, nil
 }
 
-// parseRange returns the alternatives of a version range such as "^1.2 || 2.x", each as comparisons that must all hold. It returns none for
-// what is no range, such as the address of a repository.
+// parseRange returns the alternatives of a version range such as "^1.2 || 2.x", each as comparisons that must all hold.
+// "latest" means any version. It returns none for a text that is too long or no range, such as the address of a repository.
 func parseRange(wanted string) document.Range {
 	wanted = strings.TrimSpace(wanted)
 	if len(wanted) > document.MaxRange {
@@ -50,8 +50,8 @@ func parseRange(wanted string) document.Range {
 // anything is the comparison that every release satisfies.
 var anything = document.Bound{Operator: ">=", Version: "0.0.0"}
 
-// parseAlternative returns the comparisons that one alternative of a range means, which is without "||". ok is false if it is not valid. An
-// empty text means any version.
+// parseAlternative returns the comparisons that one alternative of a range means, which is without "||". ok is false if it
+// is not valid. An empty text means any version.
 func parseAlternative(text string) (bounds []document.Bound, ok bool) {
 	fields := strings.Fields(text)
 	if len(fields) == 3 && fields[1] == "-" {
@@ -77,7 +77,8 @@ func parseAlternative(text string) (bounds []document.Bound, ok bool) {
 	return bounds, true
 }
 
-// cutOperator splits a comparison such as ">=1.2" into its operator and the rest, its version. Without an operator, operator is "".
+// cutOperator splits a comparison such as ">=1.2" into its operator and the rest, its version. Without an operator, operator
+// is "".
 func cutOperator(s string) (operator, version string) {
 	for _, operator := range []string{">=", "<=", "~>", ">", "<", "=", "~", "^"} {
 		if version, ok := strings.CutPrefix(s, operator); ok {
@@ -94,8 +95,8 @@ type partial struct {
 	prerelease string // with its hyphen
 }
 
-// parsePartial parses a version that may lack numbers or have wildcards for them, such as 1.x. An empty text has no numbers and is valid.
-// ok is false if the version is not valid.
+// parsePartial parses a version that may lack numbers or have wildcards for them, such as 1.x. It ignores a leading v or =
+// and the part after a plus sign. An empty text has no numbers and is valid. ok is false if the version is not valid.
 func parsePartial(s string) (p partial, ok bool) {
 	s = strings.TrimLeft(s, "v=")
 	s, _, _ = strings.Cut(s, "+") // of a build, which is not compared
@@ -126,13 +127,14 @@ func parsePartial(s string) (p partial, ok bool) {
 	return p, true
 }
 
-// lowest returns the lowest version that a partial version such as 1.2 covers: the one with zeros for the missing numbers.
+// lowest returns the lowest version that a partial version such as 1.2 covers, as text: the one with zeros for the missing
+// numbers, and with its prerelease if it has one.
 func (p partial) lowest() string {
 	return fmt.Sprintf("%d.%d.%d%s", p.numbers[0], p.numbers[1], p.numbers[2], p.prerelease)
 }
 
-// increment returns the version in which the number with this index (0 for major, 1 for minor, 2 for patch) is greater by one, those after
-// it are 0, and there is no prerelease.
+// increment returns the version in which the number with this index (0 for major, 1 for minor, 2 for patch) is greater by
+// one, those after it are 0, and there is no prerelease.
 func (p partial) increment(number int) string {
 	n := p.numbers
 	n[number]++
@@ -140,8 +142,8 @@ func (p partial) increment(number int) string {
 	return fmt.Sprintf("%d.%d.%d", n[0], n[1], n[2])
 }
 
-// boundsOf returns the comparisons with complete versions, all of which must hold, that an operator such as "^" ("" for none) with a
-// partial version means. An upper bound that it adds excludes prereleases of the version that it names.
+// boundsOf returns the comparisons with complete versions, all of which must hold, that an operator such as "^" ("" for
+// none) with a partial version means. An upper bound that it adds excludes prereleases of the version that it names.
 func boundsOf(operator string, p partial) []document.Bound {
 	from := document.Bound{Operator: ">=", Version: p.lowest()}
 	below := func(number int) document.Bound {

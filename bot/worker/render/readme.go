@@ -21,13 +21,14 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// This file renders READMEs: Markdown becomes HTML, whose links, headings and pictures are made to fit the page. Of elements and attributes stays
-// what package document accepts, which checks the result again in the process that shows it.
+// This file renders READMEs: Markdown becomes HTML, whose links, headings and pictures are made to fit the page. Of elements
+// and attributes stays what package document accepts, which checks the result again in the process that shows it.
 
 // readmeID matches the id of a heading.
 var readmeID = lazyregexp.New(`^readme-[\p{L}\p{N}_.-]+$`) // a bound of 200 would take 5 MB
 
-// markdown creates the parser of GitHub's Markdown once, and returns it. Its output may have hostile HTML, which sanitizeChildren removes.
+// markdown creates the parser of GitHub's Markdown once, and returns it. Its output may have hostile HTML, which
+// sanitizeChildren removes.
 var markdown = sync.OnceValue(func() goldmark.Markdown {
 	return goldmark.New(
 		goldmark.WithExtensions(extension.GFM),
@@ -42,8 +43,8 @@ const (
 	longestRun      = 1000 // characters for emphasis, code, links or quotes, next to each other
 )
 
-// checkMarkdown returns an error if a README would take the Markdown parser long: too many quotes and lists that one line opens in each
-// other, or too many equal characters next to each other that Markdown gives a meaning, such as * or [.
+// checkMarkdown returns an error if a README would take the Markdown parser long: too many quotes and lists that one line
+// opens in each other, or too many equal characters next to each other that Markdown gives a meaning, such as * or [.
 func checkMarkdown(source string) error {
 	for line := range strings.Lines(source) {
 		depth, run, before := 0, 0, byte(0)
@@ -70,7 +71,8 @@ func checkMarkdown(source string) error {
 	return nil
 }
 
-// renderReadme returns the README r.Text, which is Markdown, as markup that is safe on Larder's page of the release.
+// renderReadme returns the README r.Text, which is Markdown, as HTML that is safe on Larder's page of the release r.Library
+// r.Version. It returns an error if parsing the README would take long, see checkMarkdown.
 func renderReadme(r document.Request) (document.Result, error) {
 	if err := checkMarkdown(r.Text); err != nil {
 		return document.Result{}, err
@@ -98,8 +100,8 @@ func renderReadme(r document.Request) (document.Result, error) {
 	return document.Result{Markup: fitted.String()}, nil
 }
 
-// removeBrokenLinks replaces links within the page to headings that the README body does not have by their text. A README that was cut off
-// lacks some.
+// removeBrokenLinks replaces each link below body to a heading of the README that body does not have by the link's content.
+// A README that was cut off lacks some headings.
 func removeBrokenLinks(body *html.Node) {
 	headings := map[string]bool{}
 	for n := range body.Descendants() {
@@ -118,7 +120,7 @@ func removeBrokenLinks(body *html.Node) {
 	}
 }
 
-// unwrap replaces an HTML element by its children, in the element's parent.
+// unwrap removes an HTML element from its parent and puts the element's children in its place.
 func unwrap(n *html.Node) {
 	for n.FirstChild != nil {
 		child := n.FirstChild
@@ -134,9 +136,9 @@ type readmeFitter struct {
 	headings []byte // the README's levels of the headings whose sections are open, as digits
 }
 
-// headingLevel returns the level, as a digit such as '3', that the README's next heading gets on the page. level is the heading's own, as a
-// digit. The result is one below that of the section around the heading, because assistive technology presents a skipped level as a missing
-// heading. The caller passes all headings in order; headingLevel updates f.headings.
+// headingLevel returns the level, as a digit such as '3', that the README's next heading gets on the page. level is the
+// heading's own, as a digit. The result is one below that of the section around the heading, because assistive technology
+// presents a skipped level as a missing heading. The caller passes all headings in order; headingLevel updates f.headings.
 func (f *readmeFitter) headingLevel(level byte) byte {
 	for n := len(f.headings); n > 0 && f.headings[n-1] >= level; n-- {
 		f.headings = f.headings[:n-1]
@@ -151,9 +153,9 @@ const firstHeading = '3'
 // deepestMarkup limits the nesting of elements. Deeper ones are replaced by their text.
 const deepestMarkup = 60
 
-// sanitizeChildren changes the nodes below parent so that they are safe and fit the page. It removes comments and the elements in dropped.
-// It replaces elements below deepestMarkup by their text, and other elements that a README may not have by their children. It changes the
-// remaining elements with fitElement. depth is the number of elements around the children.
+// sanitizeChildren changes the nodes below parent so that they are safe and fit the page. It removes comments and the
+// elements in dropped. It replaces elements below deepestMarkup by their text, and other elements that a README may not have
+// by their children. It changes the remaining elements with fitElement. depth is the number of elements around the children.
 func (f *readmeFitter) sanitizeChildren(parent *html.Node, depth int) {
 	for n := parent.FirstChild; n != nil; {
 		next := n.NextSibling
@@ -184,8 +186,9 @@ var dropped = map[atom.Atom]bool{
 	atom.Noscript: true, atom.Title: true, atom.Textarea: true, atom.Select: true, atom.Audio: true, atom.Video: true, atom.Button: true, atom.Form: true,
 }
 
-// fitElement adapts one element, n, to the page, but not what is in it: the level of a heading, the target of a link, an image that becomes
-// its alternative text, the checkbox of a task. It removes the attributes that the page does not allow. parent is the parent of n.
+// fitElement adapts one element, n, to the page, but not what is in it: the level of a heading, the target of a link, an
+// image that becomes its alternative text, the checkbox of a task. It removes the attributes that the page does not allow.
+// parent is the parent of n.
 func (f *readmeFitter) fitElement(parent, n *html.Node) {
 	var kept []html.Attribute
 	switch n.DataAtom {
@@ -217,9 +220,9 @@ func (f *readmeFitter) fitElement(parent, n *html.Node) {
 	n.Attr = kept
 }
 
-// resolveLink returns the address that a link of the README to the address to gets on the release's page, "" if it must not be linked. A
-// relative path starts at the root of the release: it leads to the page of that file, or to the repository if the release lacks the file. A
-// fragment gets the prefix of the README's headings.
+// resolveLink returns the address that a link of the README to the address to gets on the release's page, "" if it must not
+// be linked. A relative path starts at the root of the release: it leads to the page of that file, or to the repository if
+// the release lacks the file. A fragment gets the prefix of the README's headings.
 func (f *readmeFitter) resolveLink(to string) string {
 	u, err := url.Parse(strings.TrimSpace(to))
 	switch {

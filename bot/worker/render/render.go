@@ -1,8 +1,9 @@
-// Package render turns documents that strangers wrote into what pages display: READMEs, source, comparisons, the imports of modules, and ranges
-// of versions.
+// Package render turns documents that strangers wrote into what pages display: READMEs, source, comparisons, the imports of
+// modules, and ranges of versions.
 //
-// Hostile documents can make its parsers take much more time and memory than their size suggests, so only worker processes run it, within
-// the limits of package worker. It guarantees nothing about its output that package document does not check again.
+// Hostile documents can make its parsers take much more time and memory than their size suggests, so only worker processes
+// run it, within the limits of package worker. It guarantees nothing about its output that package document does not check
+// again.
 //
 // Only package worker may import it. It must not know stores, releases or HTTP.
 package render
@@ -28,8 +29,8 @@ var renderers = map[document.Kind]func(document.Request) (document.Result, error
 // Kinds returns the kinds of documents that can be rendered, sorted.
 func Kinds() []document.Kind { return slices.Sorted(maps.Keys(renderers)) }
 
-// Run renders the document of a [document.Request] in JSON, and returns the encoded [document.Result]. Child processes of package worker
-// call it for the task to render.
+// Run decodes data, a [document.Request] in JSON, renders its document, and returns the encoded [document.Result]. Child
+// processes of package worker call it for their task to render.
 func Run(data []byte) ([]byte, error) {
 	var r document.Request
 	if err := json.Unmarshal(data, &r); err != nil {
@@ -42,8 +43,8 @@ func Run(data []byte) ([]byte, error) {
 	return result.Encode()
 }
 
-// Render renders the document of one request, according to its kind. It returns an error if the request exceeds a limit or its kind is
-// unknown.
+// Render renders the document of one request with the function for its kind. It returns an error if the request exceeds a
+// limit, its kind is unknown, or that function fails.
 func Render(r document.Request) (result document.Result, err error) {
 	if n := max(len(r.Text), len(r.After)); int64(n) > r.Kind.MaxInput() {
 		return result, fmt.Errorf("%d bytes, over the limit of %d", n, r.Kind.MaxInput())

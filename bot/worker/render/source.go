@@ -16,8 +16,8 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// This file colors source with lexers that take linear time for any input. The lexers of most highlighters are backtracking regular
-// expressions, and five megabytes of them.
+// This file colors source with lexers that take linear time for any input. The lexers of most highlighters are backtracking
+// regular expressions, and five megabytes of them.
 
 // A class is the CSS class in which a piece of source is displayed, "" for none.
 type class string
@@ -36,8 +36,9 @@ type piece struct {
 	class class
 }
 
-// splitSource splits source into pieces of one CSS class each, by which a page colors it. The pieces joined together are the source. file
-// is the file's name, whose extension says the language. Source in an unknown language, or behind an error, is one piece without a class.
+// splitSource splits source into pieces of one CSS class each, by which a page colors it. The pieces joined together are the
+// source. file is the file's name, whose extension says the language. Source in an unknown language is one piece without a
+// class, and so is the rest of a source after an error of the lexer.
 func splitSource(file, source string) []piece {
 	var found []piece
 	switch strings.ToLower(path.Ext(file)) {
@@ -59,9 +60,9 @@ func splitSource(file, source string) []piece {
 	return []piece{{source, ""}}
 }
 
-// ScriptTokens returns an iterator over the types and texts of a script's tokens, white space and comments included. It ends early where
-// the lexer finds an error, and where only a complete parser could say whether a slash divides or starts a regular expression: code that a
-// script hid from the lexer would otherwise be missing.
+// ScriptTokens returns an iterator over the types and texts of a script's tokens, white space and comments included. It ends
+// early, without a sign of that, where the lexer finds an error, and where only a complete parser could say whether a slash
+// divides or starts a regular expression: a lexer that guesses wrong would take code for a text.
 func ScriptTokens(source []byte) iter.Seq2[js.TokenType, []byte] {
 	return func(yield func(js.TokenType, []byte) bool) {
 		if bytes.HasPrefix(source, []byte("#!")) {
@@ -118,8 +119,8 @@ type slashReader struct {
 	open    []slashMeaning // of a slash after the closing of each open bracket
 }
 
-// addToken updates r.meaning, which says whether a slash that comes next in the script divides or starts a regular expression. The caller
-// passes every token of the script in order.
+// addToken updates r.meaning, which says whether a slash that comes next in the script divides or starts a regular
+// expression. The caller passes every token of the script in order.
 func (r *slashReader) addToken(t js.TokenType) {
 	switch {
 	case t == js.LineTerminatorToken || t == js.CommentLineTerminatorToken:
@@ -151,8 +152,9 @@ func (r *slashReader) addToken(t js.TokenType) {
 	r.last, r.newLine = t, false
 }
 
-// meaningAfter returns what a slash right after a closing bracket will mean, if opening is the token that opens the bracket. It is unclear
-// after the body of a function or class. r has read the tokens before opening, and meaningAfter does not change it.
+// meaningAfter returns what a slash right after a closing bracket will mean, if opening is the token that opens the bracket.
+// It is unclear after the body of a function or class. r has read the tokens before opening, and meaningAfter does not
+// change it.
 func (r *slashReader) meaningAfter(opening js.TokenType) slashMeaning {
 	switch opening {
 	case js.OpenBracketToken:
@@ -177,8 +179,8 @@ func (r *slashReader) meaningAfter(opening js.TokenType) slashMeaning {
 	return unclear // after a function or a class, which may be a value
 }
 
-// StartsObject reports whether an opening brace in a script certainly starts an object or a list of names, not a block. last is the token
-// before the brace, and newLine says that a new line is between them.
+// StartsObject reports whether an opening brace in a script certainly starts an object or a list of names, not a block. last
+// is the token before the brace, and newLine says that a new line is between them.
 func StartsObject(last js.TokenType, newLine bool) bool {
 	switch last {
 	case js.OpenParenToken, js.OpenBracketToken, js.CommaToken, js.QuestionToken, js.EllipsisToken:
@@ -199,7 +201,8 @@ func endsValue(t js.TokenType) bool {
 	return js.IsNumeric(t) || js.IsIdentifier(t)
 }
 
-// scriptPieces splits a script into pieces, one for each token, up to an error of the lexer.
+// scriptPieces splits a script into pieces with the CSS classes of their colors, one for each token. It ends where
+// ScriptTokens does, which may be before the end of the script.
 func scriptPieces(source string) []piece {
 	var found []piece
 	for t, text := range ScriptTokens([]byte(source)) {
@@ -227,7 +230,8 @@ func scriptClass(t js.TokenType) class {
 	return ""
 }
 
-// stylePieces splits a style sheet into pieces, one for each token, up to an error of the lexer.
+// stylePieces splits a style sheet into pieces with the CSS classes of their colors, one for each token, up to its end or an
+// error of the lexer.
 func stylePieces(source string) []piece {
 	l := css.NewLexer(parse.NewInputString(source))
 	var found []piece
@@ -252,8 +256,10 @@ func stylePieces(source string) []piece {
 	}
 }
 
-// renderSource returns as HTML up to r.Lines lines of the source r.Text, after the first r.First lines. It colors the source, whose
-// language the name r.Name says, unless a line is very long. Then, and if the HTML gets too long, it cuts lines and sets Cut in the result.
+// renderSource returns as HTML the lines of the source r.Text after the first r.First lines, up to r.Lines and
+// document.MaxLines. It colors the source, whose language the extension of r.Name says; if any line is very long, it colors
+// nothing and shortens such lines. If it shortens a line, or the HTML gets too long and it replaces lines by an ellipsis, it
+// sets Cut in the result.
 func renderSource(r document.Request) (document.Result, error) {
 	var lines []string
 	long := slices.ContainsFunc(strings.Split(r.Text, "\n"), func(line string) bool { return len(line) > document.LongestLine })
@@ -282,8 +288,8 @@ func renderSource(r document.Request) (document.Result, error) {
 // ellipsis replaces what is cut off.
 const ellipsis = "…"
 
-// markUpLines returns the lines of the source that the pieces are together, as HTML without line ends. No element continues in the next
-// line.
+// markUpLines returns the lines of the source that the pieces are together, as HTML without line ends. No element continues
+// in the next line.
 func markUpLines(all []piece) []string {
 	var lines []string
 	var line strings.Builder
