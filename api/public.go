@@ -37,7 +37,7 @@ import (
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/prepared"
 	"github.com/larder-cdn/larder/internal/requests"
-	"github.com/larder-cdn/larder/internal/urlpath"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/server/cachetags"
 	"github.com/larder-cdn/larder/server/usage"
 )
@@ -188,7 +188,7 @@ func pathParam(c *gin.Context, name string) (string, error) {
 	if c.Request.URL.RawPath == "" { // gin has routed by the decoded path, which had no encoded slash
 		segment = url.PathEscape(segment)
 	}
-	value, err := urlpath.DecodeName(segment)
+	value, err := text.DecodePathName(segment)
 	if err != nil {
 		return "", answers.NoEndpoint
 	}

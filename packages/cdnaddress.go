@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/larder-cdn/larder/internal/lazyregexp"
-	"github.com/larder-cdn/larder/internal/urlpath"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // A CDNAddress is what the URL of a file at a public CDN says about it. Nothing says that the file exists.
@@ -89,9 +89,9 @@ func parseLibraryPath(path string) (a CDNAddress, ok bool) {
 	if len(parts) < 5 || parts[0] != "ajax" || parts[1] != "libs" {
 		return a, false
 	}
-	name, errName := urlpath.DecodeName(parts[2])
-	version, errVersion := urlpath.DecodeName(parts[3])
-	file, errFile := urlpath.DecodeFile(parts[4])
+	name, errName := text.DecodePathName(parts[2])
+	version, errVersion := text.DecodePathName(parts[3])
+	file, errFile := text.DecodePathFile(parts[4])
 	return CDNAddress{Library: name, Version: version, File: file}, errName == nil && errVersion == nil && errFile == nil
 }
 
@@ -110,7 +110,7 @@ func ParseNPMPath(escaped string) (a CDNAddress, ok bool) {
 	}
 	a.NPM = name
 	if rest != "" && err == nil {
-		a.NPMFile, err = urlpath.DecodeFile(rest)
+		a.NPMFile, err = text.DecodePathFile(rest)
 	}
 	return a, err == nil && name != "" && len(name) <= maxNPMName
 }
@@ -127,7 +127,7 @@ func parseJQueryPath(path string) (a CDNAddress, ok bool) {
 	if folder == "ui" || folder == "mobile" {
 		version, rest, _ := strings.Cut(file, "/")
 		if folder == "ui" {
-			file, err := urlpath.DecodeFile(rest)
+			file, err := text.DecodePathFile(rest)
 			return CDNAddress{Library: "jqueryui", NPM: "jquery-ui", Version: version, File: file, NPMFile: "dist/" + file}, err == nil
 		}
 		file = rest

@@ -17,7 +17,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/requests"
-	"github.com/larder-cdn/larder/internal/urlpath"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -69,7 +69,7 @@ func (a *Assets) failureFor(q *query, t target, err error) *answers.Failure {
 func (a *Assets) failureOf(t target, err error) *answers.Failure {
 	var withdrawn *withdrawnError
 	switch {
-	case errors.Is(err, urlpath.ErrMalformed):
+	case errors.Is(err, text.ErrMalformedPath):
 		return answers.BadPath
 	case errors.Is(err, errNoFile) && a.lacking:
 		return answers.Missing

@@ -6,7 +6,7 @@ import (
 	"path"
 	"strings"
 
-	"github.com/larder-cdn/larder/internal/urlpath"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // Prefix is where assets are: Prefix + package + "/" + version + "/" + path.
@@ -47,7 +47,7 @@ func resemblesAsset(decoded string) bool {
 }
 
 // parseTarget parses the path of a request, percent-encoded as the client sent it, into package, version and file path. It returns
-// [urlpath.ErrMalformed] for a path that could lead out of its version, and errNoFile for any other path that cannot name a file.
+// [text.ErrMalformedPath] for a path that could lead out of its version, and errNoFile for any other path that cannot name a file.
 func parseTarget(escaped string) (t target, _ error) {
 	key, ok := strings.CutPrefix(escaped, Prefix)
 	if !ok {
@@ -56,12 +56,12 @@ func parseTarget(escaped string) (t target, _ error) {
 	pkg, rest, _ := strings.Cut(key, "/")
 	version, file, _ := strings.Cut(rest, "/")
 	var errPkg, errVersion, errFile error
-	t.pkg, errPkg = urlpath.DecodeName(pkg)
-	t.version, errVersion = urlpath.DecodeName(version)
-	t.path, errFile = urlpath.DecodeFile(file)
+	t.pkg, errPkg = text.DecodePathName(pkg)
+	t.version, errVersion = text.DecodePathName(version)
+	t.path, errFile = text.DecodePathFile(file)
 	switch {
-	case errPkg == urlpath.ErrMalformed, errVersion == urlpath.ErrMalformed, errFile == urlpath.ErrMalformed:
-		return target{}, urlpath.ErrMalformed
+	case errPkg == text.ErrMalformedPath, errVersion == text.ErrMalformedPath, errFile == text.ErrMalformedPath:
+		return target{}, text.ErrMalformedPath
 	case errPkg != nil, errVersion != nil, errFile != nil:
 		return target{}, errNoFile
 	}

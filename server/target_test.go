@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"testing"
 
-	"github.com/larder-cdn/larder/internal/urlpath"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // The request scripts in testdata/paths.txt have the table; this has what holds
@@ -22,7 +22,7 @@ func FuzzParseTarget(f *testing.F) {
 	f.Fuzz(func(t *testing.T, escaped string) {
 		got, err := parseTarget(escaped)
 		if err != nil {
-			if err != errNoFile && err != urlpath.ErrMalformed || got != (target{}) {
+			if err != errNoFile && err != text.ErrMalformedPath || got != (target{}) {
 				t.Fatalf("%+v: unknown error %v", got, err)
 			}
 			return

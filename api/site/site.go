@@ -27,7 +27,7 @@ import (
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/prepared"
 	"github.com/larder-cdn/larder/internal/requests"
-	"github.com/larder-cdn/larder/internal/urlpath"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/server/usage"
 )
 
@@ -156,9 +156,9 @@ type route struct {
 func (r route) decodeSegments(stars []string) ([]string, error) {
 	var names []string
 	for i, star := range stars {
-		read := urlpath.DecodeName
+		read := text.DecodePathName
 		if i == len(stars)-1 && strings.HasSuffix(r.pattern, "**") {
-			read = urlpath.DecodeFile
+			read = text.DecodePathFile
 		}
 		name, err := read(star)
 		if err != nil {

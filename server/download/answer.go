@@ -15,7 +15,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
-	"github.com/larder-cdn/larder/internal/urlpath"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/server/cachetags"
@@ -139,7 +139,7 @@ func (t target) rootFolder() string { return t.pkg + "-" + t.version }
 func (t target) filename() string { return t.rootFolder() + t.format.suffix() }
 
 // parseTarget parses the percent-encoded path of a request, which names the package, version and format of an archive. It removes
-// the format's suffix once; the rest is the version, which may end in such a suffix too. The error is [urlpath.ErrMalformed] for
+// the format's suffix once; the rest is the version, which may end in such a suffix too. The error is [text.ErrMalformedPath] for
 // an ambiguous path, and errNoEndpoint for one that does not name an archive.
 func parseTarget(escaped string) (target, error) {
 	rest, ok := strings.CutPrefix(escaped, Prefix)
@@ -148,8 +148,8 @@ func parseTarget(escaped string) (target, error) {
 	}
 	var names []string
 	for segment := range strings.SplitSeq(rest, "/") {
-		name, err := urlpath.DecodeName(segment)
-		if err == urlpath.ErrMalformed {
+		name, err := text.DecodePathName(segment)
+		if err == text.ErrMalformedPath {
 			return target{}, err
 		}
 		names = append(names, name)
@@ -163,7 +163,7 @@ func parseTarget(escaped string) (target, error) {
 		case !ok:
 			continue
 		case version == "." || version == "..":
-			return target{}, urlpath.ErrMalformed
+			return target{}, text.ErrMalformedPath
 		case version == "":
 			return target{}, errNoEndpoint
 		}
@@ -207,7 +207,7 @@ var (
 func (h *Handler) failureOf(t target, err error) failure {
 	var withdrawn *withdrawnError
 	switch {
-	case errors.Is(err, urlpath.ErrMalformed):
+	case errors.Is(err, text.ErrMalformedPath):
 		return badPath
 	case errors.Is(err, errNoEndpoint):
 		return noEndpoint

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/larder-cdn/larder/internal/urlpath"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 func TestParseTarget(t *testing.T) {
@@ -36,7 +36,7 @@ func TestParseTarget(t *testing.T) {
 			"/download/lib/.zip", "/download/lib/.tar.gz", "/download/lib/zip", "/download//1.0.0.zip", "/download/lib//1.0.0.zip", "/download/lib/1.0.0.zip/",
 			"/download/lib/1.0.0/a.zip", "/download/@scope/lib/1.0.0.zip",
 		},
-		urlpath.ErrMalformed: {
+		text.ErrMalformedPath: {
 			"/download/../1.0.0.zip", "/download/./1.0.0.zip", "/download/%2e%2E/1.0.0.zip", "/download/lib/../../etc/1.zip", "/download/lib/..", "/download/lib/1.zip/..",
 			"/download/lib/1.0.0%FF.zip", "/download/lib/1.0.0%0A.tar.gz",
 			"/download/lib/..zip", "/download/lib/...zip", "/download/lib/%2e%2e.tar.gz",
@@ -62,7 +62,7 @@ func FuzzParseTarget(f *testing.F) {
 	f.Fuzz(func(t *testing.T, escaped string) {
 		got, err := parseTarget(escaped)
 		if err != nil {
-			if err != errNoEndpoint && err != urlpath.ErrMalformed {
+			if err != errNoEndpoint && err != text.ErrMalformedPath {
 				t.Fatalf("unknown error %v", err)
 			}
 			if got != (target{}) {

@@ -1,4 +1,4 @@
-package urlpath
+package text
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-func TestParts(t *testing.T) {
+func TestPathParts(t *testing.T) {
 	for _, tt := range []struct {
 		part       string
 		name, file any // what is read, or the error
@@ -22,38 +22,38 @@ func TestParts(t *testing.T) {
 		{"1%3F2%23", "1?2#", "1?2#"},
 		{"...", "...", "..."},
 		{"..a", "..a", "..a"},
-		{"", ErrEmpty, ErrEmpty},
-		{"a/b", ErrMalformed, "a/b"},
-		{"a%2Fb", ErrMalformed, "a/b"},
-		{"a//b", ErrMalformed, ErrEmpty},
-		{"a/", ErrMalformed, ErrEmpty},
-		{"a%2f", ErrMalformed, ErrEmpty},
-		{"/a", ErrMalformed, ErrEmpty},
-		{".", ErrMalformed, ErrMalformed},
-		{"..", ErrMalformed, ErrMalformed},
-		{"%2e", ErrMalformed, ErrMalformed},
-		{"%2E.", ErrMalformed, ErrMalformed},
-		{"a/../b", ErrMalformed, ErrMalformed},
-		{"a/..%2fb", ErrMalformed, ErrMalformed},
-		{"a//..", ErrMalformed, ErrMalformed},
-		{`a\b`, ErrMalformed, ErrMalformed},
-		{"a%5Cb", ErrMalformed, ErrMalformed},
-		{"a\x00", ErrMalformed, ErrMalformed},
-		{"a%00", ErrMalformed, ErrMalformed},
-		{"%", ErrMalformed, ErrMalformed},
-		{"%2", ErrMalformed, ErrMalformed},
-		{"%zz", ErrMalformed, ErrMalformed},
-		{"a%0Ab", ErrMalformed, "a\nb"},
-		{"a%7F", ErrMalformed, "a\x7f"},
-		{"a\tb", ErrMalformed, "a\tb"},
-		{"%FF", ErrMalformed, "\xff"},
-		{"\xff", ErrMalformed, "\xff"},
+		{"", ErrEmptyPathPart, ErrEmptyPathPart},
+		{"a/b", ErrMalformedPath, "a/b"},
+		{"a%2Fb", ErrMalformedPath, "a/b"},
+		{"a//b", ErrMalformedPath, ErrEmptyPathPart},
+		{"a/", ErrMalformedPath, ErrEmptyPathPart},
+		{"a%2f", ErrMalformedPath, ErrEmptyPathPart},
+		{"/a", ErrMalformedPath, ErrEmptyPathPart},
+		{".", ErrMalformedPath, ErrMalformedPath},
+		{"..", ErrMalformedPath, ErrMalformedPath},
+		{"%2e", ErrMalformedPath, ErrMalformedPath},
+		{"%2E.", ErrMalformedPath, ErrMalformedPath},
+		{"a/../b", ErrMalformedPath, ErrMalformedPath},
+		{"a/..%2fb", ErrMalformedPath, ErrMalformedPath},
+		{"a//..", ErrMalformedPath, ErrMalformedPath},
+		{`a\b`, ErrMalformedPath, ErrMalformedPath},
+		{"a%5Cb", ErrMalformedPath, ErrMalformedPath},
+		{"a\x00", ErrMalformedPath, ErrMalformedPath},
+		{"a%00", ErrMalformedPath, ErrMalformedPath},
+		{"%", ErrMalformedPath, ErrMalformedPath},
+		{"%2", ErrMalformedPath, ErrMalformedPath},
+		{"%zz", ErrMalformedPath, ErrMalformedPath},
+		{"a%0Ab", ErrMalformedPath, "a\nb"},
+		{"a%7F", ErrMalformedPath, "a\x7f"},
+		{"a\tb", ErrMalformedPath, "a\tb"},
+		{"%FF", ErrMalformedPath, "\xff"},
+		{"\xff", ErrMalformedPath, "\xff"},
 	} {
 		for _, read := range []struct {
 			as   string
 			from func(string) (string, error)
 			want any
-		}{{"a name", DecodeName, tt.name}, {"a file", DecodeFile, tt.file}} {
+		}{{"a name", DecodePathName, tt.name}, {"a file", DecodePathFile, tt.file}} {
 			got, err := read.from(tt.part)
 			if want, ok := read.want.(error); ok && (!errors.Is(err, want) || got != "") || !ok && (err != nil || got != read.want) {
 				t.Errorf("%q as %s is %q (%v), want %q", tt.part, read.as, got, err, read.want)
@@ -62,16 +62,16 @@ func TestParts(t *testing.T) {
 	}
 }
 
-func FuzzParts(f *testing.F) {
+func FuzzPathParts(f *testing.F) {
 	for _, part := range []string{"jquery.js", "a%20b%2Bc", "%2e%2e", "a/..%2fb", "a%5c", "%00", "%", "\xff/ü", "%252e%252e", "a//b", ".", ""} {
 		f.Add(part)
 	}
 	f.Fuzz(func(t *testing.T, part string) {
 		decoded, broken := url.PathUnescape(part)
-		file, err := DecodeFile(part)
+		file, err := DecodePathFile(part)
 		switch {
 		case err != nil:
-			if err != ErrMalformed && err != ErrEmpty || file != "" {
+			if err != ErrMalformedPath && err != ErrEmptyPathPart || file != "" {
 				t.Fatalf("the file of %q is %q: %v", part, file, err)
 			}
 		case broken != nil || file != decoded:
@@ -85,7 +85,7 @@ func FuzzParts(f *testing.F) {
 				}
 			}
 		}
-		name, nameErr := DecodeName(part)
+		name, nameErr := DecodePathName(part)
 		if nameErr == nil && (err != nil || name != file || strings.ContainsAny(name, "/\n\x7f") || !utf8.ValidString(name)) {
 			t.Fatalf("the name of %q is %q, and the file %q (%v)", part, name, file, err)
 		}
