@@ -108,7 +108,8 @@ type Clock struct {
 	ClockCheck time.Duration
 }
 
-// setDefaults sets the options that are zero.
+// setDefaults replaces options that are zero by their defaults. For TempDir it creates a new temporary folder. It returns an
+// error if that, or this program's file, or the embedded trusted root of attestations is not available.
 func (o *Options) setDefaults() error {
 	if o.TempDir == "" {
 		dir, err := os.MkdirTemp("", "larder-")
@@ -168,7 +169,9 @@ const DownloadsAtOnce = 4
 // downloads of fresh releases and the feed.
 const RequestsAtOnce = discovery.RequestsAtOnce + ingest.FreshDownloads
 
-// New returns a bot over a store. It removes what an interrupted download left.
+// New returns a bot over a store, which polls and publishes nothing before Run or Once. It empties o.TempDir of what an
+// interrupted download left, and sets defaults for options that are zero. The caller calls Close at the end, before it closes the
+// store.
 func New(o Options) (*Bot, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, fmt.Errorf("bot: %w", err)
@@ -184,7 +187,8 @@ func New(o Options) (*Bot, error) {
 	return b, nil
 }
 
-// open opens the parts of the bot, each from those below it.
+// open opens the three parts of the bot (recompressor, publisher, scheduler), with what they share, and sets them in b. After an
+// error, the parts that were opened stay open.
 func (b *Bot) open(o Options) (err error) {
 	budget := worker.NewBudget(o.Encoders, o.MemoryBytes)
 	upstreams := &sources.Sources{Npm: o.Npm, Git: o.Git, Provenance: o.Provenance}
@@ -219,7 +223,8 @@ func (b *Bot) open(o Options) (err error) {
 // UpstreamCollector returns a collector of the metrics of registries and git hosts.
 func (b *Bot) UpstreamCollector() prometheus.Collector { return b.breakers }
 
-// Close ends the child processes. No method may be running or follow.
+// Close closes the poll schedule, if the bot has one of its own, and ends the child processes. It logs errors. No method may be
+// running or follow.
 func (b *Bot) Close() {
 	if b.runtime != nil {
 		if err := b.runtime.Close(context.Background()); err != nil {
@@ -230,9 +235,10 @@ func (b *Bot) Close() {
 	b.Recompressor.Close()
 }
 
-// Once polls every package's upstream and publishes what is due. What fails is
-// recorded in the states, not returned; the error is for what stops everything,
-// such as a full disk.
+// Once polls the upstream of each package in the catalogue, publishes the releases that are due, and then removes contents that
+// interrupted publications have left. It recompresses nothing. Failures of packages and releases are recorded in their states;
+// the error is for what stops everything, such as a full disk or the end of ctx. The summary counts what was done, also until an
+// error.
 func (b *Bot) Once(ctx context.Context) (events.Summary, error) {
 	var t events.Tally
 	ctx = events.WithTally(ctx, &t)
@@ -244,9 +250,9 @@ func (b *Bot) Once(ctx context.Context) (events.Summary, error) {
 	return t.Sum(), nil
 }
 
-// Run polls each package's upstream at its time, publishes what is new, tries
-// again what failed and recompresses what was published, until ctx ends. It returns
-// nil then, and an error if it cannot continue, such as a full disk.
+// Run polls each package's upstream at its time, publishes what is new, tries again what failed, compares published releases with
+// upstream and recompresses what was published, until ctx ends. It returns nil then, and an error if it cannot continue, such as
+// after a full disk.
 func (b *Bot) Run(ctx context.Context) error {
 	b.Publisher.Recover()
 	g, groupCtx := errgroup.WithContext(ctx)

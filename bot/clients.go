@@ -41,7 +41,8 @@ var (
 	ErrFetchOptions  = errors.New("hosts")
 )
 
-// OpenClients opens clients, which request nothing yet.
+// OpenClients opens clients of npm, GitHub and git, which request nothing yet. It reads npm's configuration. An error about
+// o.GitHub is [ErrGitHubOptions], and one about o.Fetch is [ErrFetchOptions]. The caller closes the result.
 func OpenClients(o ClientOptions) (*Clients, error) {
 	hub, err := git.NewGitHubClient(o.GitHub)
 	if err != nil {
@@ -61,7 +62,7 @@ func OpenClients(o ClientOptions) (*Clients, error) {
 	return &Clients{Fetch: getter, Npm: npm.NewClient(config, getter, o.Npm), GitHub: hub, Git: git.New(git.Options{Fetch: getter, GitHub: hub})}, nil
 }
 
-// Close closes idle connections.
+// Close closes the idle connections of c.Fetch, which the clients of npm and git share, but not those to GitHub's API.
 func (c *Clients) Close() { c.Fetch.Close() }
 
 // An optionError is the error of an option, with the text of its cause alone.
@@ -71,7 +72,8 @@ func (e *optionError) Error() string { return e.err.Error() }
 
 func (e *optionError) Unwrap() []error { return []error{e.option, e.err} }
 
-// loadNpmConfig reads npm's configuration, with that of the working directory if own is true.
+// loadNpmConfig reads npm's configuration of the user and the machine. If own is true, it includes the .npmrc of the working
+// directory.
 func loadNpmConfig(own bool) (_ *npm.Config, err error) {
 	if own {
 		return npm.LoadConfig(".")
@@ -84,7 +86,9 @@ func loadNpmConfig(own bool) (_ *npm.Config, err error) {
 	return npm.LoadConfig(empty)
 }
 
-// NewAuditor returns an auditor, which compares releases with npm and git repositories. It minifies files in child processes, which stop ends.
+// NewAuditor returns an auditor, which compares published releases with npm and git repositories. It verifies attestations of
+// builds with attestations. It minifies files in child processes; the caller calls stop, which ends them, when no comparison is
+// under way any more.
 func (c *Clients) NewAuditor(attestations *attestation.Verifier) (_ verify.Upstream, stop func(), err error) {
 	program, err := os.Executable()
 	if err != nil {

@@ -44,7 +44,8 @@ var repeated = lazyregexp.New(`\*( \(\*\))?(, \*( \(\*\))?|, …)*`)
 // causes remembers what reasons come to: many are the same but for the names in them.
 type causes map[string]string
 
-// get returns a reason without addresses, numbers and the given names, so that equal causes have equal texts.
+// get returns the cause that a reason for people states: the reason with stars in place of the given names, addresses, hashes,
+// numbers and quoted text, so that equal causes have equal texts. It stores results in c, because many reasons are the same.
 func (c causes) get(reason string, names ...string) string {
 	for _, name := range names {
 		reason = replaceWord(reason, name)
@@ -58,7 +59,8 @@ func (c causes) get(reason string, names ...string) string {
 	return cause
 }
 
-// replaceWord replaces a word by a star, but not a part of a longer word.
+// replaceWord returns s with a star in place of each occurrence of word that is not a part of a longer word. An empty word
+// changes nothing.
 func replaceWord(s, word string) string {
 	if word == "" || !strings.Contains(s, word) {
 		return s
@@ -80,7 +82,7 @@ func replaceWord(s, word string) string {
 	}
 }
 
-// isWordByte reports whether a byte can be part of a word.
+// isWordByte reports whether a byte can be part of a word: an ASCII letter, a digit or an underscore.
 func isWordByte(c byte) bool {
 	return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }

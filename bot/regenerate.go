@@ -65,21 +65,22 @@ func NewRegenerator(o Options) (_ *Regenerator, err error) {
 	return r, nil
 }
 
-// Name implements [replication.Contents].
+// Name implements [replication.Contents]. It returns "upstream", for messages.
 func (r *Regenerator) Name() string { return "upstream" }
 
-// Spent returns how many releases were fetched, and how many bytes of their archives.
+// Spent returns how many releases were downloaded from upstream until now, and how many bytes their archives have together.
 func (r *Regenerator) Spent() (requests, bytes int64) { return r.fetched.Load(), r.received.Load() }
 
-// Close stops the Regenerator and removes its folder.
+// Close ends the child processes, closes the temporary store, and removes its folder. No other method may be running or follow.
 func (r *Regenerator) Close() error {
 	r.bot.Close()
 	return errors.Join(r.store.Close(), os.RemoveAll(r.dir))
 }
 
-// Content implements [replication.Contents]: it returns the wanted file or manifest from its release. The first call for a release makes it
-// again from upstream, in r's own store; later calls use the result, also a failure. The error is [fs.ErrNotExist] for contents that are
-// neither.
+// Content implements [replication.Contents]: it returns the wanted file or manifest from its release. The first call for a
+// release makes the release again from upstream, in r's own store; later calls wait for that and use the result, also a failure.
+// The error wraps [fs.ErrNotExist] if w is neither a file nor a manifest, if upstream lacks the version, or if the release that
+// was made lacks the content.
 func (r *Regenerator) Content(ctx context.Context, w replication.Wanted) (replication.Found, error) {
 	e := w.Entry
 	isManifest := w.File == nil && w.Hash == e.Manifest && (e.Kind == logs.Processed || e.Kind.Publishes())
@@ -105,7 +106,7 @@ func (r *Regenerator) Content(ctx context.Context, w replication.Wanted) (replic
 	return found, nil
 }
 
-// regenerate fetches a release again and stores its contents.
+// regenerate makes the release of w again from upstream, stores its contents in r's own store, and counts the download for Spent.
 func (r *Regenerator) regenerate(ctx context.Context, w replication.Wanted) error {
 	size, err := r.bot.Publisher.Regenerate(ctx, w)
 	if size > 0 {

@@ -23,7 +23,9 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// FoldedVersions returns the versions of the package of the status, with one line for all versions in the same state that were never tried.
+// FoldedVersions returns s.Versions in a shorter form: first each version that was tried, then one for each state of those that
+// were never tried. The Version of such a one also says how many others have the state, as in "1.0.0 and 3 others". It does not
+// change s.
 func (s *Status) FoldedVersions() []views.Account {
 	counts := make(map[views.StateKind]int)
 	for _, v := range s.Versions {
@@ -47,7 +49,9 @@ func (s *Status) FoldedVersions() []views.Account {
 	return append(tried, folded...)
 }
 
-// addAudits adds the results of audits of the releases in these states.
+// addAudits adds the last audits of releases, the comparisons with upstream, to the status: it counts in s.Audited the releases
+// that did not differ, adds those that differed to s.Changed, and sorts that. It reads the audits of the package pkg, "" for all,
+// and ignores releases that are not served according to states.
 func (s *Status) addAudits(r kvstore.Reader, pkg string, states []views.State) error {
 	audits, err := sources.ReadAudits(r, pkg)
 	if err != nil {
@@ -131,7 +135,7 @@ type upstreamProblem struct {
 	replaced bool   // the address names another repository than before
 }
 
-// count counts a version by its state.
+// count counts a version of the package by its state s. It also adds a version that is served to p.served.
 func (p *PackageStatus) count(s views.State) {
 	switch s.Kind {
 	case views.Published, views.Mirrored:
@@ -148,7 +152,8 @@ func (p *PackageStatus) count(s views.State) {
 	}
 }
 
-// addUpstream adds what the store has about the package's upstream.
+// addUpstream sets the fields of p that the stored record of the package's upstream has: the times of the polls, the problem of
+// the last one, and notes. It does nothing if no record exists.
 func (p *PackageStatus) addUpstream(snapshot kvstore.Reader) error {
 	upstream, err := sources.LookupUpstream(snapshot, p.Name)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -166,7 +171,9 @@ func (p *PackageStatus) addUpstream(snapshot kvstore.Reader) error {
 	return nil
 }
 
-// ReadStatus reads the status of all packages, or of the one that is named.
+// ReadStatus reads the status of all packages or, if name is not "", of the package name. It returns an error if the store has
+// nothing about that package. Versions of the result has all versions of the one package, but of all packages only those that
+// failed or were refused.
 func ReadStatus(snapshot kvstore.Reader, name string) (*Status, error) {
 	rows, err := views.Packages(snapshot)
 	if err != nil {
@@ -230,7 +237,8 @@ func ReadStatus(snapshot kvstore.Reader, name string) (*Status, error) {
 	return s, nil
 }
 
-// AddModuleProblems adds to the notes of each package why its newest release has no modules although its package JSON asked for them, or lacks some.
+// AddModuleProblems adds to the notes of each package why its newest served release has no ES modules although its package JSON
+// asked for them, or lacks some, or which modules use globals that browsers lack. It reads the manifests of these releases.
 func (s *Status) AddModuleProblems(store *kvstore.Store) error {
 	for i := range s.Packages {
 		p := &s.Packages[i]
@@ -262,7 +270,8 @@ func (s *Status) AddModuleProblems(store *kvstore.Store) error {
 	return nil
 }
 
-// groupProblems groups what is wrong by cause, the most harmful first.
+// groupProblems returns the problems of s.Packages and s.Versions, one for each cause, the most harmful kind first. Releases that
+// failed because their upstream is down have no problem of their own; they are counted in Waiting of the upstream's problem.
 func (s *Status) groupProblems() []Problem {
 	byCause := make(map[[2]string]*Problem)
 	add := func(kind ProblemKind, cause, pkg, reason string, next time.Time) {
@@ -327,7 +336,8 @@ func (s *Status) groupProblems() []Problem {
 	return all
 }
 
-// joinNames returns the first three names, and how many others there are.
+// joinNames returns the first three names, separated by commas, and how many others there are, for people: "a, b, c and 2
+// others".
 func joinNames(names []string) string {
 	const most = 3
 	joined := strings.Join(names[:min(len(names), most)], ", ")
@@ -361,7 +371,8 @@ func (s *Status) changesByReason() []changedReleases {
 	return all
 }
 
-// Lines returns the rows of the table that counts everything: what is wrong, by cause, the most harmful first, and then the rest.
+// Lines returns the rows of a table for people, which counts packages, releases and contents: first what is wrong, by cause, the
+// most harmful first, then what waits, and what is published. It leaves out rows that would count 0.
 func (s *Status) Lines() []Line {
 	var lines []Line
 	add := func(n int, one, many, where, why string, next time.Time) {

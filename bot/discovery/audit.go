@@ -59,7 +59,8 @@ func (sc *Scheduler) readAuditPlan() auditPlan {
 	return a
 }
 
-// runAudits calls Audit whenever audits are due, until ctx ends, then it returns nil. An error stops the bot.
+// runAudits calls Audit whenever audits are due. It returns nil if ctx ends while it waits, and else the error of Audit, which
+// stops the bot or is that of ctx.
 func (sc *Scheduler) runAudits(ctx context.Context) error {
 	for {
 		next, err := sc.Audit(ctx)
@@ -72,9 +73,10 @@ func (sc *Scheduler) runAudits(ctx context.Context) error {
 	}
 }
 
-// Audit compares published releases with their upstreams, as far as that is due, and returns when more is due. The first audits
-// are due a day after the first call. A restart continues a day's audits. Failures of a package are logged; the error is for what
-// stops the bot.
+// Audit compares published releases with their upstreams, as far as that is due, stores the results, and returns when more is
+// due. The first audits are due a day after the first call for a store. A restart continues a day's audits, and an upstream that
+// does not respond interrupts them for an hour. Failures of a package are logged; the error is that of ctx, or for what stops the
+// bot.
 func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
 	todo, now := sc.readAuditPlan(), sc.options.Now()
 	if todo.Next.IsZero() {
@@ -127,7 +129,7 @@ func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
 }
 
 // planAudits chooses what is audited in a day: random published releases, some releases that differed before, and the packages
-// whose last comparison is longest ago or has seen an unconfirmed change.
+// whose last comparison is longest ago or has seen an unconfirmed change. It does not store the plan.
 func (sc *Scheduler) planAudits(now time.Time) (auditPlan, error) {
 	todo := auditPlan{Next: now.Add(auditEvery)}
 	states, err := views.States(sc.store, "")
@@ -184,7 +186,8 @@ func (sc *Scheduler) planAudits(now time.Time) (auditPlan, error) {
 
 // compareIntegrities compares the integrities of all published releases of a package with the complete lists of the upstreams
 // that they came from, also if the catalogue no longer has the package or names another upstream. It logs changes and stores the
-// time of the comparison.
+// time of the comparison. It waits while too many upstreams, or this package, are polled. The error is about an upstream's list
+// or the store.
 func (sc *Scheduler) compareIntegrities(ctx context.Context, name string) error {
 	if err := sc.polling.Acquire(ctx, 1); err != nil {
 		return err
@@ -285,8 +288,9 @@ func (sc *Scheduler) upstreamsOf(name string, now sources.Ref, states []views.St
 	return all, nil
 }
 
-// auditRelease compares a release with its upstream, file by file, and stores and reports the result, a difference included. The
-// error means that the comparison could not be made or stored. A release that is not served any more is skipped.
+// auditRelease compares a release with its upstream, file by file, and stores and reports the result: equal, different, or why it
+// could not be compared. The error means that upstream does not respond, or that the release's record could not be read or the
+// result stored. A release that is not served any more is skipped.
 func (sc *Scheduler) auditRelease(ctx context.Context, name sources.ReleaseName) error {
 	claim, err := sc.readClaim(name)
 	if errors.Is(err, kvstore.ErrNotFound) {

@@ -22,9 +22,9 @@ const (
 	countPause          = time.Hour      // after a failure, and if no package is due
 )
 
-// repeatCounting calls one at intervals of every, until ctx ends; then it returns nil. one requests the download count or stars
-// of the package that is due and returns the package's name, "" if none is due; then, and after an error, which is logged, the
-// next interval is an hour. An error that stops the bot is returned.
+// repeatCounting waits for every and calls one, again and again. one requests the download count or stars of the package that is
+// due and returns the package's name, "" if none is due; then, and after an error, the next interval is an hour. It logs errors,
+// except of a rate limit. It returns the error of one if that stops the bot or ctx has ended, and nil if ctx ends while it waits.
 func (sc *Scheduler) repeatCounting(ctx context.Context, every time.Duration, one func(context.Context) (name string, err error)) error {
 	for pause := every; retry.Sleep(ctx, pause) == nil; {
 		name, err := one(ctx)
@@ -46,8 +46,9 @@ func (sc *Scheduler) repeatCounting(ctx context.Context, every time.Duration, on
 	return nil
 }
 
-// CountDownloads requests the download count of the catalogue's npm package whose count is oldest, and stores it. It returns the
-// name of the package, "" if no count is older than 30 days.
+// CountDownloads requests the download count of the catalogue's npm package whose count is oldest or was never requested, and
+// stores it; npm's "not found" is stored as 0. It returns the name of the package, also with an error of the request, and "" if
+// no count is older than 30 days.
 func (sc *Scheduler) CountDownloads(ctx context.Context) (string, error) {
 	known, err := sources.ReadAllPopularityCounts(sc.store)
 	if err != nil {
@@ -98,7 +99,9 @@ func (sc *Scheduler) starsInterval() time.Duration {
 func (sc *Scheduler) starsTime() time.Time { return sc.options.Now().UTC().Truncate(time.Second) }
 
 // CountStars requests the stars of the catalogue's package at GitHub whose count is due first, and stores them, or that the
-// repository is missing. It returns the name of the package, "" if no count is older than 30 days.
+// repository is missing. It returns the name of the package, "" if no count is older than 30 days. After an error it also returns
+// the name; unless that is a rate limit or stops the bot, the package is due again a day later, so that the others have their
+// turn.
 func (sc *Scheduler) CountStars(ctx context.Context) (string, error) {
 	known, err := sources.ReadAllPopularityCounts(sc.store)
 	if err != nil {

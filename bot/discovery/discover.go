@@ -19,9 +19,10 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// poll polls the upstream of the package p, records new versions, and puts releases that are due into q. It records a failure of
-// the package and returns nil; other errors stop the bot. If resume is not nil and the upstream's circuit breaker is open, poll
-// returns errUpstreamDown, and resume is called once the upstream may respond again.
+// poll polls the upstream of the package p, records new versions, and puts releases that are due into q. It waits while too many
+// upstreams, or this package, are polled. Of a package without an upstream it only records the time. It records a failure of the
+// package and returns nil; other errors stop the bot or are that of ctx. If resume is not nil and the upstream's circuit breaker
+// is open, poll returns errUpstreamDown, and resume is called once the upstream may respond again.
 func (sc *Scheduler) poll(ctx context.Context, p *packages.Package, q *queue, resume func()) error {
 	if err := sc.polling.Acquire(ctx, 1); err != nil {
 		return err
@@ -59,8 +60,9 @@ type pollRequest struct {
 }
 
 // pollAndRecord polls the upstream of the package p, stores the result and the time of the next poll, and returns the releases to
-// fetch. It records a failure of the package and returns no error for it. in says on whose behalf it polls. The caller has
-// claimed the package in sc.polled.
+// fetch. It records a failure of the package and returns no error for it; an error stops the bot or is that of ctx, and then the
+// poll's result is not stored. in says on whose behalf it polls. The caller has claimed the package in sc.polled. It locks
+// Records.Mu.
 func (sc *Scheduler) pollAndRecord(ctx context.Context, p *packages.Package, in pollRequest) ([]ingest.Task, error) {
 	sc.options.Events.Emit(ctx, events.Event{Kind: events.Checking, Package: p.Name})
 	upstream := sc.options.Records.Known(p.Name)
@@ -129,9 +131,10 @@ func (sc *Scheduler) pollAndRecord(ctx context.Context, p *packages.Package, in 
 	return tasks, sc.options.Records.Set(upstream)
 }
 
-// listAndPlan requests the versions of the package p from its upstream, conditionally if nothing is due, and plans what follows.
-// It records new states of versions in the log, changes upstream, the poll's result so far, accordingly, and returns the releases
-// to fetch.
+// listAndPlan requests the versions of the package p from its upstream, only if they have changed unless something is due, and
+// plans what follows. It records new states of versions in the log, changes upstream, the poll's result so far, accordingly, and
+// returns the releases to fetch. It also compares the list with what published releases were made from. The error is one of
+// upstream or of the store.
 func (sc *Scheduler) listAndPlan(ctx context.Context, p *packages.Package, in pollRequest, upstream *sources.Upstream) ([]ingest.Task, error) {
 	states, err := sc.options.Records.States(p.Name)
 	if err != nil {

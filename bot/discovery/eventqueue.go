@@ -146,8 +146,8 @@ func (sc *Scheduler) Announce(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// pollAnnounced polls the packages that events name, several at a time, and puts their releases into q, until ctx ends or an
-// error stops the bot.
+// pollAnnounced polls the packages that events name, several at a time, and puts their releases into q. It always returns an
+// error: that of ctx, or the one that stops the bot.
 func (sc *Scheduler) pollAnnounced(ctx context.Context, q *queue) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for range namedAtOnce {
@@ -168,9 +168,10 @@ func (sc *Scheduler) pollAnnounced(ctx context.Context, q *queue) error {
 	return g.Wait()
 }
 
-// pollAnnouncedPackage polls one package that an event named, and puts releases that are due into q, the newest ahead of others.
-// It does nothing for a package that the catalogue does not have or that has no upstream. While the upstream's circuit breaker is
-// open it does not poll, and the package is announced again later.
+// pollAnnouncedPackage polls one package that an event named, puts releases that are due into q, the newest ahead of others, and
+// moves the package's next poll earlier if a release waits for it. It does nothing for a package that the catalogue does not have
+// or that has no upstream. While the upstream's circuit breaker is open it does not poll, and the package is announced again
+// later.
 func (sc *Scheduler) pollAnnouncedPackage(ctx context.Context, name string, q *queue) error {
 	p, ok := sc.options.Publisher.Catalogue().Get(name)
 	if !ok || sc.options.Sources.ForPackage(p) == nil {

@@ -115,8 +115,8 @@ func (f *feed) changeState(how func(*FeedState)) {
 	how(&f.state)
 }
 
-// followFeed requests the change feed again and again and announces the packages that it names, until ctx ends. After a failure,
-// which it logs, it waits longer.
+// followFeed requests the change feed again and again and announces the packages that it names. After a failure, which it logs,
+// it waits longer. It returns only when ctx ends, with the error of ctx.
 func (sc *Scheduler) followFeed(ctx context.Context) error {
 	f := sc.feed
 	cursor := f.sequences.Object(f.url)

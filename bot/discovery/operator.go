@@ -19,8 +19,8 @@ import (
 )
 
 // Add polls the package name for an operator and publishes the releases that are due, or, if version is not "", only that
-// version, which may be older than those known or have been refused before. It waits for the end, and returns an error if not all
-// were published.
+// version, which may be older than those known or have been refused before. It waits for the end, and returns an error if a
+// release was refused or failed, or nothing could be fetched.
 func (sc *Scheduler) Add(ctx context.Context, name, version string) error {
 	return sc.forOperator(ctx, name, func(ctx context.Context, p *packages.Package) error {
 		if version == "" {
@@ -38,8 +38,8 @@ func (sc *Scheduler) AddUnattested(ctx context.Context, name, version, reason st
 	})
 }
 
-// Retry fetches and publishes all releases of a package again that were refused, unless upstream no longer has them, or have
-// failed. It returns an error if there are none, or not all were published.
+// Retry fetches a package's releases that have failed or were refused, and publishes them. It leaves out refused ones that
+// upstream no longer has. It waits for the end, and returns an error if there are no such releases, or not all were published.
 func (sc *Scheduler) Retry(ctx context.Context, name string) error {
 	return sc.forOperator(ctx, name, func(ctx context.Context, p *packages.Package) error {
 		states, err := views.States(sc.store, name)

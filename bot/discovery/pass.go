@@ -18,8 +18,9 @@ const (
 // RequestsAtOnce bounds the requests of a scheduler: polls and the change feed.
 const RequestsAtOnce = PollsAtOnce + namedAtOnce + 1
 
-// PollAll polls the upstreams of all packages of the catalogue once and publishes what is due. It polls packages again whose
-// releases were refused, until new packages have the releases that they start with. It waits for the end.
+// PollAll takes over the catalogue in use, polls the upstreams of all its packages once, due or not, and publishes what is due.
+// It polls packages again whose releases were refused, until new packages have the releases that they start with. It waits for
+// the end. The error is for what stops the bot, or that of ctx.
 func (sc *Scheduler) PollAll(ctx context.Context) error {
 	if err := sc.applyCatalogue(ctx); err != nil {
 		return err
@@ -89,8 +90,8 @@ func (sc *Scheduler) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Polls returns a function that polls the package name of the catalogue as Run does, stores when it is due next, and returns that
-// time. It fetches no release: all calls put those that are due into one queue, which nothing reads.
+// Polls returns a function that polls the package name, which the catalogue must have, as Run does, stores when it is due next,
+// and returns that time. It fetches no release: all calls put those that are due into one queue, which nothing reads.
 func (sc *Scheduler) Polls() func(ctx context.Context, name string) (next time.Time, err error) {
 	q := newQueue()
 	return func(ctx context.Context, name string) (next time.Time, err error) {

@@ -120,8 +120,9 @@ func (p *planning) planKnown(r release, state views.State) {
 	}
 }
 
-// canRetry reports whether a refused version r is detected and fetched again: the package JSON has changed, upstream has the version
-// again or with other contents, or an operator's import was refused because it lacked a required attestation.
+// canRetry reports whether a version r that is refused in state may be detected and fetched again: the package JSON has changed
+// and the package would start with r or refused it since it started; upstream has r again or with another hash; or an operator's
+// import of r was refused because it lacked a required attestation.
 func (p *planning) canRetry(r release, state views.State) bool {
 	if state.Kind != views.Refused || !r.valid {
 		return false

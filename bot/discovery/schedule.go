@@ -111,8 +111,8 @@ func (d scheduledPackage) Alarm(ctx context.Context, s *durable.State, _ durable
 // setsAtOnce is how many packages are scheduled together, so that their writes share a sync.
 const setsAtOnce = 256
 
-// runPolls schedules all packages of the catalogue, and polls each when it is due, until ctx ends or an error stops the bot. It
-// puts releases that are due into q.
+// runPolls schedules all packages of the catalogue, and polls each when it is due. It puts releases that are due into q. It
+// always returns an error: that of ctx, or the one that stops the bot.
 func (sc *Scheduler) runPolls(ctx context.Context, q *queue) error {
 	if err := sc.scheduleAll(ctx, q); err != nil {
 		return err
@@ -144,7 +144,9 @@ func (sc *Scheduler) runPolls(ctx context.Context, q *queue) error {
 	return polls.Wait()
 }
 
-// pollScheduled polls a package that is due, puts releases that are due into q, and returns when the package is due next. An error stops the bot.
+// pollScheduled polls a package that is due, puts releases that are due into q, and returns when the package is due next. An
+// error stops the bot, or is that of ctx; next is a short time ahead then. While the upstream's circuit breaker is open, it does
+// not poll.
 func (sc *Scheduler) pollScheduled(ctx context.Context, p *packages.Package, q *queue) (next time.Time, err error) {
 	soon := sc.options.Now().Add(sources.MinWait)
 	switch err := sc.poll(ctx, p, q, func() { sc.Reschedule(ctx, p.Name, sc.options.Now()) }); {

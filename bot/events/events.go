@@ -11,7 +11,8 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// Stops reports whether the bot has to stop after err, because it concerns this machine and not a package.
+// Stops reports whether the bot has to stop after err: no child process can be started, a local file cannot be used, the disk is
+// full, the store is corrupt, or a context was cancelled. It is false for nil, and for errors of a package or an upstream.
 func Stops(err error) bool {
 	var start *worker.StartError
 	var local *fetch.LocalError
@@ -51,13 +52,14 @@ type Event struct {
 
 type reportKey struct{}
 
-// WithReport returns a context whose operation's events also go to fn, which may
-// be called from several goroutines at once.
+// WithReport returns a context whose operation's events also go to fn, in place of the report that ctx may have. fn may be called
+// from several goroutines at once.
 func WithReport(ctx context.Context, fn func(Event)) context.Context {
 	return context.WithValue(ctx, reportKey{}, fn)
 }
 
-// ReportOnly passes an event to the report of the context, see [WithReport], and to no [Sink].
+// ReportOnly passes an event to the report of the context, see [WithReport], and to no [Sink]. It does nothing if ctx has no
+// report.
 func ReportOnly(ctx context.Context, e Event) {
 	if fn, ok := ctx.Value(reportKey{}).(func(Event)); ok {
 		fn(e)

@@ -22,7 +22,8 @@ type Tally struct {
 	polled map[string]struct{} // packages
 }
 
-// add counts an event.
+// add counts an event in the summary: a polled package (once, however often it is polled), a published release with its files and
+// bytes, a refusal, or a failure. It ignores other events.
 func (t *Tally) add(e Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -44,14 +45,15 @@ func (t *Tally) add(e Event) {
 	}
 }
 
-// Sum returns the counts.
+// Sum returns the counts of the events until now.
 func (t *Tally) Sum() Summary {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.s
 }
 
-// WithTally returns a context whose operation's events t counts, besides the report of ctx.
+// WithTally returns a context whose operation's events t counts. They still go to the report of ctx, if it has one; see
+// [WithReport].
 func WithTally(ctx context.Context, t *Tally) context.Context {
 	outer, ok := ctx.Value(reportKey{}).(func(Event))
 	return WithReport(ctx, func(e Event) {

@@ -148,9 +148,10 @@ func (r *Recompressor) queuePairsWith(m *logs.Manifest, other string, key func(o
 	return errors.Join(batch.Commit(), batch.Close())
 }
 
-// makeDelta encodes the content h as a delta against the content dictionary in a child process, and stores it if it saves enough bytes. It returns
-// nil without a delta if one is stored already, either content is missing or damaged, h is not compressible, or the encoder fails. An error is one
-// after which the recompressor cannot continue.
+// makeDelta encodes the content h as a delta against the content dictionary in a child process, stores it if it saves enough
+// bytes, and calls Options.DeltaStored. It waits for memory in the budget. It returns nil without a delta if one is stored
+// already, either content is missing or damaged, h is not compressible, or the encoder fails. An error is one after which the
+// recompressor cannot continue, or that of ctx.
 func (r *Recompressor) makeDelta(ctx context.Context, h, dictionary kvstore.Hash) error {
 	logger := r.logger.With("content", h, "dictionary", dictionary)
 	if deltas, err := r.store.Deltas(h); err == nil && slices.ContainsFunc(deltas, func(d kvstore.Delta) bool { return d.Dictionary == dictionary }) {

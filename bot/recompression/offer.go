@@ -28,8 +28,10 @@ func (q *queue) offeredIndex(h kvstore.Hash) int {
 	return slices.IndexFunc(q.offered, func(row queueRow) bool { return row.hash == h })
 }
 
-// OfferContent returns the first queued content for another node of the cluster to recompress, and records that it is offered. Its row stays in the
-// queue. ok is false if the first 1,000 rows have none to offer. Huge contents, and those whose encoder crashed before, are not offered.
+// OfferContent returns the first queued content that another node of the cluster may recompress, and records that it is offered.
+// Its row stays in the queue. ok is false if the queue's first 1,000 unclaimed rows have none to offer. Huge contents, and those
+// whose encoder crashed before, are not offered. Beyond 64 offers, the oldest one is forgotten, so that its content may be
+// recompressed here.
 func (r *Recompressor) OfferContent() (h kvstore.Hash, ok bool, err error) {
 	q := &r.queue
 	q.mu.Lock()
@@ -85,8 +87,9 @@ func (r *Recompressor) StoreOffered(ctx context.Context, h kvstore.Hash, size in
 	return nil
 }
 
-// acquireOffered removes a content from the offered ones and marks it as busy, so that a goroutine here can finish its row. ok is false if the
-// content was not offered, or another goroutine works on it.
+// acquireOffered removes a content from the offered ones, marks it as busy, and returns its queue row as done, so that the caller
+// passes it to finishRows. ok is false if the content was not offered, or another goroutine works on it, which then finishes the
+// row.
 func (r *Recompressor) acquireOffered(h kvstore.Hash) (row queueRow, ok bool) {
 	q := &r.queue
 	q.mu.Lock()

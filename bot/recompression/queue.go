@@ -44,9 +44,9 @@ func (q *queue) open(s *kvstore.Store) error {
 	return err
 }
 
-// Enqueue adds rows to a batch that queue the contents of a release for recompression, except those that are recompressed or queued already. If
-// deltas are on, it adds a row for the release's deltas. It returns how many contents it added, which the caller passes to [Recompressor.Enqueued]
-// after the batch is committed.
+// Enqueue adds rows to a batch that queue the contents of a release for recompression, except those that are recompressed or
+// queued already. One that was given up is queued again. If deltas are on, it adds a row for the release's deltas. It returns how
+// many contents it added, which the caller passes to [Recompressor.Enqueued] after the batch is committed.
 func (r *Recompressor) Enqueue(batch *kvstore.Batch, m *logs.Manifest) (int, error) {
 	seen := make(map[kvstore.Hash]struct{}, len(m.Files))
 	added := 0
@@ -145,8 +145,9 @@ func queuedKey(h kvstore.Hash) []byte { return append(queued[:1:1], h[:]...) }
 // givenUpKey returns the key of the row of a content that is no longer recompressed, because its encoder crashed squeezeTries times.
 func givenUpKey(h kvstore.Hash) []byte { return append(givenUp[:1:1], h[:]...) }
 
-// Prioritize has a content recompressed before all others, because a client just requested it. It does nothing if the queue's lock is held or 1,024
-// contents are prioritized already, so that it never blocks.
+// Prioritize has a content recompressed before others that no goroutine has started, because a client just requested it. The
+// latest one goes first. It does nothing if the queue's lock is held or 1,024 contents are prioritized already, so that it never
+// blocks.
 func (r *Recompressor) Prioritize(h kvstore.Hash) {
 	q := &r.queue
 	if !q.mu.TryLock() {

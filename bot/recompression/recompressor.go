@@ -44,8 +44,9 @@ type Recompressor struct {
 	queue     queue
 }
 
-// New returns a recompressor that continues with the queue in the store. It creates the pool of child processes and sets it as o.Budget.Squeezers. It
-// starts no work: see [Recompressor.Run].
+// New returns a recompressor that continues with the queue in the store. It creates the pool of child processes and sets it as
+// o.Budget.Squeezers. It starts no work: see [Recompressor.Run]. The error is that of reading the queue. The caller calls Close
+// at the end.
 func New(o Options) (*Recompressor, error) {
 	r := &Recompressor{
 		options: o, store: o.Store, logger: o.Logger,

@@ -28,9 +28,10 @@ const encodeTimeout = 2 * time.Hour
 // reportInterval is how often Squeeze reports the length of the queue.
 const reportInterval = time.Minute
 
-// RecompressAll recompresses all contents of the queue, and once more those that were given up; then it makes the queued deltas. It returns when the
-// queue is empty or ctx ends. While it works, it emits the length of the queue to the event sink of ctx once a minute. The summary counts contents
-// and bytes.
+// RecompressAll recompresses all contents of the queue, and tries those again that were given up; then it makes the queued
+// deltas. It returns when the queue is empty, also of what a concurrent Run works on, or when ctx ends. At the start and once a
+// minute it passes the length of the queue to the report of ctx, see [events.WithReport]. The summary counts the contents that it
+// recompressed itself, and what is left.
 func (r *Recompressor) RecompressAll(ctx context.Context) (Summary, error) {
 	if err := r.requeueGivenUp(); err != nil {
 		return Summary{}, err
@@ -231,8 +232,9 @@ func (s *queueRun) start(ctx context.Context, owner string, size int64, work, af
 	s.group.Go(func() error { return run(leave, err) })
 }
 
-// startRequested starts goroutines that recompress the contents that clients just requested (see Prioritize), each as soon as there is a slot. It
-// skips contents that are unknown or given up.
+// startRequested starts goroutines that recompress the contents that clients just requested (see Prioritize), the latest first.
+// It waits for a slot for each, except for huge ones, whose goroutines wait themselves. It skips contents that are unknown or
+// given up. It returns when no such content is left, or ctx ends.
 func (s *queueRun) startRequested(ctx context.Context) {
 	for ctx.Err() == nil {
 		h, ok := s.acquireRequested()
@@ -281,9 +283,11 @@ func (r *Recompressor) recordCrash(ctx context.Context, row *queueRow, size int6
 		row.hash, size, row.turn.crashes, crash)})
 }
 
-// recompress replaces the encodings of the content h by smaller ones and calls done with the bytes saved. A content that is erased, recompressed
-// already, damaged, or rejected by an encoder keeps its encodings, without an error. If an encoder's process ended, crash is not nil, and h is not
-// marked as recompressed. owner is the name under which the child process is accounted.
+// recompress replaces the encodings of the content h by smaller ones and calls done with the bytes of them before and after. A
+// content that is erased, recompressed already, damaged, or rejected by an encoder keeps its encodings, without an error. If an
+// encoder's process ended, crash is not nil, only the other encoding is replaced, done is not called, and h is not marked as
+// recompressed. owner is the name under which the child process is accounted. An error is one after which the recompressor cannot
+// continue, or that of ctx.
 func (r *Recompressor) recompress(ctx context.Context, owner string, h kvstore.Hash, done func(savedBytes)) (crash *worker.CrashError, err error) {
 	content, err := r.store.Content(h)
 	if errors.Is(err, kvstore.ErrNotFound) || err == nil && content.Squeezed {

@@ -26,7 +26,10 @@ type Erasure struct {
 	Busy int `json:"busy"`
 }
 
-// Erase permanently removes the contents of a withdrawn release that nothing else needs. It can be called again for contents that were in use.
+// Erase permanently removes the contents of a withdrawn release that nothing else needs, and appends an entry about it to the
+// log. It keeps contents that another release needs or that a release being made may need, and counts them in the result. It can
+// be called again for the latter. It reads the whole log. It returns an error for a release that is not withdrawn, and one that
+// was restored meanwhile.
 func (d *Service) Erase(ctx context.Context, name, version, reason string) (Erasure, error) {
 	reason, err := checkReason(reason)
 	if err != nil {
@@ -67,8 +70,10 @@ func (d *Service) Erase(ctx context.Context, name, version, reason string) (Eras
 	}
 }
 
-// appendErasure removes the candidates from the store and appends the entry that says so, unless entries since the first seen ones need them. It
-// returns the index of the entry, -1 if no candidate was left.
+// appendErasure removes the candidates c from the store and appends entry, with their list, to the log, in one transaction. seen
+// is how many entries of the log were checked before; first it removes from c what later entries need. It returns the index of
+// the entry, -1 if no candidate was left and nothing was written. The error is a *kvstore.PinnedError if a release that is being
+// made may need candidates.
 func (d *Service) appendErasure(ctx context.Context, c *candidates, seen int64, entry logs.Entry) (int64, error) {
 	index := int64(-1)
 	pins := d.store.Pin()
@@ -113,7 +118,8 @@ func (d *Service) appendErasure(ctx context.Context, c *candidates, seen int64, 
 	return index, err
 }
 
-// storeDocument stores a document that an entry names, and pins it.
+// storeDocument stores data, a document that a log entry names, uncompressed as a content unless the store has it, and returns
+// its hash. It pins the content, so that nothing deletes it before pins is released.
 func (d *Service) storeDocument(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
 	h := kvstore.Sum(data)
 	if there, err := pins.Has(h); err != nil || there {
@@ -130,7 +136,7 @@ type candidates struct {
 	busy   int
 }
 
-// newCandidates returns the contents of a release that the store has.
+// newCandidates returns, as candidates for erasing, the contents of the files in the manifest m that the store has.
 func (d *Service) newCandidates(m *logs.Manifest) (*candidates, error) {
 	c := &candidates{sizes: make(map[kvstore.Hash]int64), with: make(map[string]struct{})}
 	for _, f := range m.Files {
@@ -147,7 +153,8 @@ func (d *Service) newCandidates(m *logs.Manifest) (*candidates, error) {
 // maxNamed is how many of the releases that share contents are named.
 const maxNamed = 5
 
-// excludeContent removes a content from the candidates because by, a release or a log entry, needs it.
+// excludeContent removes a content from the candidates and counts it as shared, because by, a release or a log entry, needs it.
+// The result of Erase names a few of these. It does nothing if the content is no candidate.
 func (c *candidates) excludeContent(h kvstore.Hash, by string) {
 	if _, ok := c.sizes[h]; !ok {
 		return
@@ -159,8 +166,8 @@ func (c *candidates) excludeContent(h kvstore.Hash, by string) {
 	}
 }
 
-// excludeNeeded removes the candidates that anything besides the release needs: another release that is served or could be restored, or the log. It
-// returns the number of entries that it read.
+// excludeNeeded removes the candidates that anything besides the given release needs: another release that is served or could be
+// restored, or the log. It returns the number of entries of the log that it read, so that the caller checks later ones.
 func (c *candidates) excludeNeeded(ctx context.Context, store *kvstore.Store, name, version string) (int64, error) {
 	snapshot := store.Snapshot()
 	defer snapshot.Close()
@@ -195,7 +202,8 @@ func (c *candidates) excludeNeeded(ctx context.Context, store *kvstore.Store, na
 	return seen, nil
 }
 
-// excludeEntry removes the candidates that an entry needs, or the release that it publishes.
+// excludeEntry removes the candidates that the log entry e names itself, and those that are files of the release that e publishes
+// or restores. It returns an error if that release's manifest cannot be read.
 func (c *candidates) excludeEntry(store *kvstore.Store, e logs.Indexed) error {
 	c.excludeNamed(e)
 	if e.Kind.Serves() {
@@ -211,7 +219,8 @@ func (c *candidates) excludeNamed(e logs.Indexed) {
 	}
 }
 
-// excludeManifest removes the candidates that are files of the release with a manifest. by is the name of the release.
+// excludeManifest removes the candidates that are files of the manifest with the hash h. by is the name of its release, for the
+// result of Erase. It returns an error if the manifest cannot be read.
 func (c *candidates) excludeManifest(store *kvstore.Store, h kvstore.Hash, by string) error {
 	m, err := logs.ReadManifest(store, h)
 	if err != nil {
@@ -223,7 +232,8 @@ func (c *candidates) excludeManifest(store *kvstore.Store, h kvstore.Hash, by st
 	return nil
 }
 
-// newErasure returns the result after the candidates were erased, with the index of the log entry.
+// newErasure returns the result for the caller of Erase. The candidates that are left were erased; entry is the index of the log
+// entry, -1 if there were none.
 func (c *candidates) newErasure(entry int64) Erasure {
 	e := Erasure{Entry: entry, Erased: len(c.sizes), Shared: c.shared, Busy: c.busy}
 	for _, size := range c.sizes {

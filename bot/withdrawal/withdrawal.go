@@ -35,7 +35,7 @@ type Service struct {
 	now   func() time.Time
 }
 
-// New returns a service over a store and its log.
+// New returns a service over a store and its log. now returns the current time, for log entries.
 func New(store *kvstore.Store, log *logs.Log, now func() time.Time) *Service {
 	return &Service{store: store, log: log, now: now}
 }
@@ -53,7 +53,9 @@ type Outcome struct {
 	Bytes   int64    `json:"bytes"` // of all files
 }
 
-// Withdraw withdraws a published release. It withdraws a release again that the bot withdrew, so that the bot does not restore it.
+// Withdraw withdraws a published release, for a reason of one line that is published with it. It withdraws a release again that
+// the bot withdrew, so that the bot does not restore it. The error wraps [ErrAlready] if an operator has withdrawn it; others say
+// that the reason is not acceptable or the release was never published.
 func (d *Service) Withdraw(_ context.Context, name, version, reason string) (Outcome, error) {
 	return d.appendEntry(logs.Entry{Kind: logs.Withdrawn}, name, version, reason, func(v views.Version, _ *logs.Manifest, _ *kvstore.Pins) error {
 		w := v.Withdrawn
@@ -69,8 +71,9 @@ func (d *Service) Withdraw(_ context.Context, name, version, reason string) (Out
 	})
 }
 
-// Restore makes a withdrawn release served again, with the same files. policy is what the entry says about the provenance policy of the package,
-// nil for a package without a policy.
+// Restore makes a withdrawn release served again, with the same files. policy is what the log entry says about the provenance
+// policy of the package, nil for a package without a policy. Restore returns an error if the release is not withdrawn, a content
+// of it was erased or is missing, or the log published it with another manifest than the store has.
 func (d *Service) Restore(ctx context.Context, name, version, reason string, policy *logs.Provenance) (Outcome, error) {
 	return d.appendEntry(logs.Entry{Kind: logs.Restored, Provenance: policy}, name, version, reason, func(v views.Version, m *logs.Manifest, pins *kvstore.Pins) error {
 		if v.Withdrawn == nil {
@@ -95,7 +98,10 @@ func (d *Service) Restore(ctx context.Context, name, version, reason string, pol
 	})
 }
 
-// appendEntry completes e for a published or withdrawn release and appends it to the log, unless check returns an error.
+// appendEntry completes the log entry e, of which the caller sets kind and provenance, for the release of that name and version.
+// It appends it to the log and updates the views in one transaction, unless check returns an error. check runs in the
+// transaction; it gets the release's row, its manifest, and pins that protect from deletion the contents that check looks up.
+// appendEntry also returns an error for an unacceptable reason, and for a release that was never published.
 func (d *Service) appendEntry(e logs.Entry, name, version, reason string, check func(views.Version, *logs.Manifest, *kvstore.Pins) error) (Outcome, error) {
 	reason, err := checkReason(reason)
 	if err != nil {
@@ -124,7 +130,8 @@ func (d *Service) appendEntry(e logs.Entry, name, version, reason string, check 
 	return out, err
 }
 
-// newOutcome describes the release of an entry, which has the manifest m.
+// newOutcome returns the description of what the entry e did to its release, whose manifest is m: the files, and their bytes
+// together.
 func newOutcome(e logs.Indexed, m *logs.Manifest) Outcome {
 	out := Outcome{Package: e.Package, Version: e.Version, Reason: e.Reason, Entry: e.Index, Files: make([]string, len(m.Files))}
 	for i, f := range m.Files {
@@ -134,7 +141,8 @@ func newOutcome(e logs.Indexed, m *logs.Manifest) Outcome {
 	return out
 }
 
-// lookup returns a version that is or was published, and its manifest. Its error says why there is none.
+// lookup returns the row of a version that is published or was withdrawn, and its manifest. If the version was never published,
+// the error says so to people, and why.
 func (d *Service) lookup(name, version string) (views.Version, *logs.Manifest, error) {
 	v, err := views.LookupVersion(d.store, name, version)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -165,7 +173,8 @@ func (d *Service) explainAbsent(name, version string) error {
 	return fmt.Errorf("%s has no version %s; `larder status %s` lists those it has", name, version, name)
 }
 
-// explainMissing returns an error that says why a release cannot be restored: the content of file f was erased or is lost.
+// explainMissing returns the error that says why a release cannot be restored: its files were erased, with the log entry about
+// that, or the content of the file f is lost. It reads the whole log; an error of that is returned instead.
 func (d *Service) explainMissing(ctx context.Context, name, version string, f logs.File) error {
 	erased := logs.Indexed{Index: -1}
 	for e, err := range logs.Entries(d.store, 0) {
@@ -196,8 +205,10 @@ func checkReason(reason string) (string, error) {
 	return reason, nil
 }
 
-// WithdrawAndErase withdraws a release and, if erase is true, erases its files once inForce has returned, when no process serves them any more. The
-// outcome is nil for a release that was withdrawn before, whose files are only erased.
+// WithdrawAndErase withdraws a release. Then it calls inForce, which waits until no process serves the release any more. If erase
+// is true, it erases the release's files after that, also those of a release that an operator has withdrawn before. The outcome
+// is nil for such a release, and not nil once the withdrawal is recorded, even if a later step fails. The erasure is nil unless
+// erasing was tried. Without erase, a release that was withdrawn before is [ErrAlready].
 func (d *Service) WithdrawAndErase(ctx context.Context, name, version, reason string, erase bool, inForce func(context.Context) error) (*Outcome, *Erasure, error) {
 	var withdrawn *Outcome
 	switch out, err := d.Withdraw(ctx, name, version, reason); {
