@@ -142,8 +142,8 @@ func (p *public) searchTemplate() string {
 	return "/search?q={searchTerms}"
 }
 
-// redirectSearch returns a handler that redirects a search on the site's host to the search page if the API has a host
-// of its own, and calls next otherwise.
+// redirectSearch returns a handler that redirects a request for the site's host with the query parameter "search" to the
+// search page. It calls next for other requests, and for all if the API has no host of its own.
 func (p *public) redirectSearch(next gin.HandlerFunc) gin.HandlerFunc {
 	u, err := url.Parse(p.SiteBase)
 	if err != nil || p.Site == nil || p.APIHost == "" || u.Host == "" || isHost(p.APIHost, u.Host) || isHost(u.Host, p.APIHost) {
@@ -242,7 +242,7 @@ const (
 	documentServer = `"https://larder.example"`
 )
 
-// OpenAPI returns the OpenAPI document of a service with a name, whose API is at the URL server.
+// OpenAPI returns the OpenAPI document, as JSON, of a service with this name, whose API is at the URL server.
 func OpenAPI(name, server string) []byte {
 	text := bytes.Replace(openAPIDocument, []byte(documentName), quoteJSON(name+" API"), 1)
 	return bytes.Replace(text, []byte(documentServer), quoteJSON(server), 1)
@@ -298,7 +298,7 @@ var whitelisted = func() map[string]bool {
 	return set
 }()
 
-// filePaths returns the paths of all files.
+// filePaths returns the paths of the files, in their order.
 func filePaths(files []views.PublishedFile) []string {
 	paths := make([]string, len(files))
 	for i, f := range files {

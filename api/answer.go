@@ -74,12 +74,12 @@ var (
 	changing = newUnavailable("The library is changing", 1)
 )
 
-// newFailure returns a failure that caches must not store.
+// newFailure returns a failure that responds with an HTTP status and a message, and that caches must not store.
 func newFailure(status int, message string) *answers.Failure {
 	return &answers.Failure{Status: status, Message: message, Caching: notCached}
 }
 
-// newUnavailable returns a failure with status 503 that asks the client to retry after some seconds.
+// newUnavailable returns a failure with status 503 and a message that asks the client to retry after this number of seconds.
 func newUnavailable(message string, retry int) *answers.Failure {
 	return &answers.Failure{Status: http.StatusServiceUnavailable, Message: message, Caching: notCached, Retry: retry}
 }
@@ -215,7 +215,8 @@ func isPlainJSON(text string) bool {
 	return true
 }
 
-// writeComma writes a comma if a value precedes. It looks at the last byte only, as it is never called within a string.
+// writeComma writes a comma if the next value follows another one in the same array or object. It looks at the last byte
+// only, so it must not be called within a string.
 func (w *jsonWriter) writeComma() {
 	text := w.buffer.Bytes()
 	if len(text) == 0 {
@@ -271,7 +272,7 @@ func (w *jsonWriter) bytes() []byte { return w.buffer.Bytes() }
 // len returns how many bytes were written so far.
 func (w *jsonWriter) len() int { return w.buffer.Len() }
 
-// encodeJSON returns a body with one value, encoded as JSON.
+// encodeJSON returns a response body with the value encoded as JSON. It panics if JSON cannot encode it.
 func encodeJSON(value any) *answers.Body {
 	var w jsonWriter
 	w.writeValue(value)
@@ -299,10 +300,10 @@ type fieldSet uint32
 // A vocabulary lists the fields that a response can have, in their order.
 type vocabulary []string
 
-// all returns the set of all names.
+// all returns the set of all the vocabulary's names.
 func (v vocabulary) all() fieldSet { return 1<<len(v) - 1 }
 
-// has reports whether name is in the set.
+// has reports whether name is in the set; false for a name that the vocabulary does not have.
 func (v vocabulary) has(set fieldSet, name string) bool {
 	i := slices.Index(v, name)
 	return i >= 0 && set&(1<<i) != 0

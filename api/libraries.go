@@ -126,7 +126,7 @@ func (p *public) gitHub(l *library.Library) any {
 	}{at, counts}
 }
 
-// orEmpty returns an array for JSON, which nil is not.
+// orEmpty returns the list, or an empty one in place of nil, which JSON would encode as null.
 func orEmpty(list []string) []string {
 	if list == nil {
 		return []string{}

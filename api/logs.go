@@ -403,7 +403,8 @@ func (p *public) readNews(names []string, kinds []logs.Kind) ([]logs.Indexed, er
 	return all[:min(feedEntries, len(all))], nil
 }
 
-// newFeedEntry returns a log entry as an entry of the Atom feed. base is the site's URL, when its time.
+// newFeedEntry returns a log entry as an entry of the Atom feed. base is the site's URL, and when the time of the entry as
+// RFC 3339 text.
 func newFeedEntry(base string, e logs.Indexed, when string) atomEntry {
 	entry := atomEntry{ID: entryID(e), Title: e.Package + " " + e.Version, Updated: when, Published: when}
 	link := base + "/history?entry=" + strconv.FormatInt(e.Index, 10)
@@ -437,7 +438,7 @@ func (p *public) feedIdentity(names []string, self string) (id, updated string, 
 	return entryID(first), first.Time.Format(time.RFC3339), nil
 }
 
-// entryID returns an identifier of an entry that never changes: its hash in the tree as a URI (RFC 6920).
+// entryID returns an identifier of a log entry that never changes: its hash in the log's Merkle tree as a URI (RFC 6920).
 func entryID(e logs.Indexed) string {
 	hash := tlog.RecordHash(e.Raw)
 	return "ni:///sha-256;" + base64.RawURLEncoding.EncodeToString(hash[:])

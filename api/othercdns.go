@@ -82,7 +82,8 @@ func (p *public) locateNPM(ctx context.Context, r *http.Request) (string, error)
 	return p.AssetBase + (&url.URL{Path: server.Prefix + l.Name + "/" + version + "/" + published}).EscapedPath(), nil
 }
 
-// notFoundFor returns a 404 that caches keep for a short time, because the file may be published at any moment.
+// notFoundFor returns a failure with status 404 and a message, which caches may store for five minutes only, because the
+// file may be published at any moment.
 func notFoundFor(message string) *answers.Failure {
 	return &answers.Failure{Status: http.StatusNotFound, Message: message, Caching: fiveMinutes}
 }

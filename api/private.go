@@ -151,7 +151,8 @@ func (o *PrivateOptions) serveReadyz(c *gin.Context) {
 	c.String(status, "%s\n", strings.Join(append([]string{first}, notes...), "\n"))
 }
 
-// serveProfile handles /debug/pprof/NAME in bounded time, even if the client does not read.
+// serveProfile handles /debug/pprof/NAME. It refuses a profile over more than MaxProfile (the query's seconds) with status
+// 400, and limits the time to send one, even if the client does not read.
 func serveProfile(c *gin.Context) {
 	limit := MaxProfile.Seconds()
 	if text := c.Query("seconds"); text != "" {

@@ -230,8 +230,8 @@ func (p *public) setCacheTags(r *request, name, version string) {
 const libraryTimeout = 10 * time.Second
 
 // handle returns a handler that calls answer when it is the client's turn, and sends the response that it returns, or the
-// failure that its error means. answer has 10 s. If large responses that are being sent take too much memory, the client
-// gets 503.
+// failure that its error means. Waiting and answer have 10 s together. If large responses that are being sent take too much
+// memory, the client gets 503.
 func (p *public) handle(answer func(context.Context, *request) (*answers.Body, answers.Caching, error)) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		ctx, cancel := context.WithTimeout(c.Request.Context(), libraryTimeout)
@@ -314,7 +314,8 @@ func (p *public) handleUnrouted(c *gin.Context) {
 	c.Writer.WriteHeaderNow() // gin would add a body to a 404 without one
 }
 
-// requestOrigin returns the scheme and host of a request's URL, or the failure badHost.
+// requestOrigin returns the scheme and host of a request's URL, such as https://example.com, or the failure badHost (400) if
+// the Host header is missing or malformed.
 func requestOrigin(r *http.Request) (string, error) {
 	o, ok := requests.Origin(r)
 	if !ok {
@@ -323,7 +324,8 @@ func requestOrigin(r *http.Request) (string, error) {
 	return o, nil
 }
 
-// baseOrOrigin returns the configured base URL, or the origin of the request if base is "".
+// baseOrOrigin returns base, a configured base URL, or if that is "" the origin of the request, or the failure badHost if
+// its Host header is malformed.
 func baseOrOrigin(base string, r *http.Request) (string, error) {
 	if base != "" {
 		return base, nil
@@ -340,7 +342,8 @@ func cachingOfAddresses(configured bool, k answers.Caching) answers.Caching {
 	return notCached
 }
 
-// isHost reports whether a Host header names want. The port counts only if want has one.
+// isHost reports whether a Host header names want, in any case. The port counts only if want has one. It is false if want is
+// "".
 func isHost(host, want string) bool {
 	if want == "" {
 		return false

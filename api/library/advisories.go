@@ -67,7 +67,7 @@ func (a *Advisories) HasChecked(npm string) bool {
 }
 
 // Version returns a number that increases whenever the vulnerabilities are read again; 0 if a is nil or none were read yet.
-// Like the methods below, it first reads the file again if that has changed, which it checks once a minute.
+// It first reads the file again if that has changed, which it checks once a minute.
 func (a *Advisories) Version() uint64 {
 	if a == nil {
 		return 0

@@ -201,8 +201,9 @@ func (w *walk) add(r *Release, f views.PublishedFile) string {
 }
 
 // addImports adds to the graph the modules that its file p imports, according to the manifest or else to a renderer that
-// parses the file. A file that was erased adds none. If the renderer has not responded yet, it sets the graph's Pending; if
-// it refuses the file, that becomes a problem of the graph.
+// parses the file. A file that was erased adds none. If the renderer has not responded yet, it sets the graph's Pending. A
+// file that the renderer refuses, that is for Node.js, or that is not minified although the graph prefers that, becomes a
+// problem of the graph.
 func (w *walk) addImports(p place) error {
 	built, ok, err := w.builtImports(p.release, p.file.Path)
 	if err != nil {
@@ -240,8 +241,8 @@ func (w *walk) addImports(p place) error {
 }
 
 // followImports adds to the graph the modules that the imports of its file p load: of the same release by a relative path,
-// or by the name of an npm package. It does not follow absolute paths and URLs; a static import of them becomes a problem of
-// the graph. Beyond the limit of imports it records a problem and ends the walk, without an error.
+// or by the name of an npm package. It does not follow absolute paths and URLs; a static import of an http URL becomes a
+// problem of the graph. Beyond the limit of imports it records a problem and ends the walk, without an error.
 func (w *walk) followImports(p place, imports []document.Import) error {
 	for _, i := range imports {
 		if w.imports++; w.imports > w.mostImports {
@@ -395,8 +396,8 @@ func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 
 // findRelease returns the release of library l, which has the npm package npm, that the package of file p wants; nil if l
 // has no release. A package that imports itself gets its own release. All modules get one version of a library, because most
-// libraries work only if they are loaded once, unless that version is not in the range of a dependency. A version outside of
-// the range becomes a problem.
+// libraries work only if they are loaded once, unless that version is not in the range of a dependency that is no peer
+// dependency. A version outside of the range that p's package wants becomes a problem.
 func (w *walk) findRelease(p place, l *Library, npm string) (*Release, error) {
 	if l.Name == p.release.Library {
 		return p.release, nil

@@ -58,8 +58,9 @@ func (x *Index) Seen() int64 {
 	return x.seen
 }
 
-// NextEntries waits for log entries with index from or later that a query selects, until ctx ends, and returns them with the
-// index after the last entry that it examined; see [logs.Log.Next].
+// NextEntries waits until the log has an entry with the index from, and returns up to some hundred of the entries from there
+// on that a query selects, perhaps none, and the index from which to continue (after). If ctx ends first, it returns its
+// error. See [logs.Log.Next].
 func (x *Index) NextEntries(ctx context.Context, from int64, q logs.Query) (entries []logs.Indexed, after int64, err error) {
 	return x.log.Next(ctx, from, q)
 }

@@ -78,7 +78,7 @@ func (l *Library) NPM() string {
 // HasFile reports whether the library has a published version with a main file.
 func (l *Library) HasFile() bool { return l.Version != "" && l.Filename != "" }
 
-// FileType returns the extension of the library's main file without its dot, "" if none exists.
+// FileType returns the extension of the library's main file without its dot, such as "js"; "" if it has no main file.
 func (l *Library) FileType() string { return strings.TrimPrefix(path.Ext(l.Filename), ".") }
 
 // A GitHub names a repository there.
@@ -110,8 +110,8 @@ func (l *Library) GitHub() *GitHub {
 
 var punctuation = strings.NewReplacer("-", "", "_", "", ".", "", " ", "", "+", "")
 
-// AlternativeNames returns other names by which people search for the library: its name without punctuation and without .js
-// or .css, and its npm package. It is never nil.
+// AlternativeNames returns other names, in lower case, by which people search for the library: its name without punctuation,
+// without .js or .css, and without both, and its npm package. It leaves out the name itself, and is never nil.
 func (l *Library) AlternativeNames() []string {
 	name := strings.ToLower(l.Name)
 	bare := name

@@ -40,7 +40,8 @@ func (x *Index) Ranking(ctx context.Context) (*Ranking, error) {
 	return x.ranking, nil
 }
 
-// Popular returns the n most popular libraries that have a main file and are not hidden from search, most popular first.
+// Popular returns the n most popular libraries that have a published main file and are not hidden from search, most popular
+// first; fewer if there are no more.
 func (x *Index) Popular(ctx context.Context, n int) ([]*Library, error) {
 	ranking, err := x.Ranking(ctx)
 	if err != nil {

@@ -25,9 +25,10 @@ func (x *Index) updateSearch(changed map[string]*Library) {
 	x.search.Update(documents, removed)
 }
 
-// Near returns at most n libraries that the misspelt name may mean: those that differ in one letter first, then those of
-// which one name begins with the other, then those that differ in two letters, each popular ones first. Case, punctuation,
-// .js and .css do not count. It returns none for a name over maxNear bytes.
+// Near returns at most n libraries that the misspelt name may mean: those that differ in one letter or the order of two
+// first, then those of which one name begins with the other, then those that differ in two letters; among each, popular ones
+// first. Case, punctuation, .js and .css do not count. It leaves out libraries that are hidden from search, and returns none
+// for a name over maxNear bytes.
 func (x *Index) Near(ctx context.Context, name string, n int) ([]*Library, error) {
 	ranking, err := x.Ranking(ctx)
 	if err != nil || len(name) > maxNear {
@@ -57,7 +58,8 @@ func bareLibraryName(name string) string {
 }
 
 // compareSpelling returns 0 if a and b differ in at most one letter or in the order of two neighbors, 1 if one begins with
-// the other, 2 if they differ in two letters, and else 3. Very short names get 3 unless they differ in one letter.
+// the other, 2 if they differ in two letters, and else 3. Names of one letter get 3, shorter ones than 4 never 1, and
+// shorter ones than 6 never 2.
 func compareSpelling(a, b string) int {
 	const leastPrefix, leastForTwo = 4, 6 // letters
 	shorter := min(len(a), len(b))
@@ -88,9 +90,9 @@ func areSwapped(a, b string) bool {
 	return false
 }
 
-// Search returns the libraries that match text, best first, then popular ones; not those that are hidden from search. fields
-// restricts the search to some of [search.Fields]; nil stands for all. It waits for the first listing, as [Index.Listing]
-// does.
+// Search returns the libraries that match text, best first, by how well they match and how popular they are; not those that
+// are hidden from search. fields restricts the search to some of [search.Fields]; nil stands for all. It waits for the first
+// listing, as [Index.Listing] does.
 func (x *Index) Search(ctx context.Context, text string, fields []string) ([]*Library, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {

@@ -23,7 +23,9 @@ func (x *Index) Upgrades(r *Release, f views.PublishedFile, versions []views.Ver
 	return readUpgrades(x.store, r, f, versions)
 }
 
-// readUpgrades is [Index.Upgrades] for a caller without an Index, whatever the server sends. It ignores a damaged list of deltas.
+// readUpgrades returns the sizes of the deltas in the store of the file f of release r against the same file of earlier
+// versions, nearest version first. versions are the library's published ones. It returns none if the list of deltas is
+// damaged.
 func readUpgrades(store kvstore.Reader, r *Release, f views.PublishedFile, versions []views.Version) (upgrades []Upgrade, err error) {
 	deltas, err := kvstore.ReadDeltas(store, f.Hash)
 	switch {

@@ -55,8 +55,8 @@ func (q *queue) add(client netip.Prefix, d Document) *job {
 	return j
 }
 
-// takeNext returns the first job in the line of the client whose turn it is, and removes it from the lines of all clients
-// that wait for it; nil if no job waits.
+// takeNext returns the first job in the line of the client whose turn it is, marks it as started, and removes it from the
+// lines of all clients that wait for it; nil if no job waits. The client goes to the end of the order of turns.
 func (q *queue) takeNext() *job {
 	if len(q.order) == 0 {
 		return nil

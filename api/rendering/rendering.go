@@ -84,8 +84,8 @@ type PendingError struct {
 	leave func()
 }
 
-// Leave removes the client, which has disconnected, from those that wait for the document. A document that no client waits
-// for leaves the queue.
+// Leave removes the client for which Get returned the error from those that wait for the document, because the client has
+// disconnected. A document that no client waits for leaves the queue; one that is being rendered does not.
 func (e *PendingError) Leave() {
 	if e.leave != nil {
 		e.leave()

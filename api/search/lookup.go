@@ -87,20 +87,21 @@ func (s matches) areLikelyMeant() bool {
 	return s.count(3) == 3 || slices.ContainsFunc(s, func(m match) bool { return m.tier <= keyword })
 }
 
-// noMatches returns matches in which no library matches.
+// noMatches returns new matches, one for each library, in which no library matches.
 func (l *lookup) noMatches() matches {
 	return slices.Repeat(matches{{tier: noTier}}, len(l.libraries))
 }
 
-// searchesField reports whether the query is for the field.
+// searchesField reports whether the query searches the field with this name.
 func (l *lookup) searchesField(name string) bool {
 	return slices.ContainsFunc(l.fields, func(f *field) bool { return f.name == name })
 }
 
-// searchesNames reports whether the query is for names.
+// searchesNames reports whether the query searches the names of libraries.
 func (l *lookup) searchesNames() bool { return l.searchesField(fields[0].name) }
 
-// isCandidate reports whether library i has all words of the query that were looked up before.
+// isCandidate reports whether the library with index i has all words of the query that were looked up so far, so that the
+// next word may still match.
 func (l *lookup) isCandidate(i int) bool {
 	return l.candidates == nil || l.candidates[i].tier != noTier
 }
@@ -486,8 +487,8 @@ func (l *lookup) repetitions(queryWords []string) []float64 {
 	return repetitions
 }
 
-// eachHavingForm calls do with the index of each library that has the word w or an inflected form of it in the field, once
-// for each form that it has.
+// eachHavingForm calls do with the index of each library that has the word w or an inflected form of it in the field,
+// perhaps more than once.
 func (l *lookup) eachHavingForm(field, w string, do func(i int)) {
 	for _, s := range l.segments {
 		d := s.fields[field]

@@ -81,8 +81,8 @@ func guessNames(text string) []string {
 // partNames are what packages in a scope are called after their part in it: the scope names the library.
 var partNames = []string{"browser", "cli", "client", "common", "components", "core", "css", "js", "lib", "main", "standalone", "utils", "web"}
 
-// namesOfSpecifier returns the names that a library may have here, given the name by which a package manager or a module loads
-// it. It leaves out a prefix such as npm:, the version and the path.
+// namesOfSpecifier returns the names that a library may have here, the best guess first, given the name s by which a package
+// manager or a module loads it. It leaves out a prefix such as npm:, the version and the path.
 func namesOfSpecifier(s string) []string {
 	if _, after, ok := strings.Cut(s, ":"); ok && !strings.HasPrefix(after, "/") {
 		s = after // of npm:vue, or jspm's
@@ -104,7 +104,8 @@ func namesOfSpecifier(s string) []string {
 	return []string{name}
 }
 
-// namesOfAddress returns the names of libraries that a file at a URL may belong to.
+// namesOfAddress returns the names of libraries that a file at a URL may belong to, the best guess first; none if the URL is
+// malformed or has no path.
 func namesOfAddress(address string) []string {
 	if strings.HasPrefix(address, "//") {
 		address = "https:" + address

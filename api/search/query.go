@@ -126,7 +126,7 @@ type match struct {
 	text float64
 }
 
-// ranksBefore reports whether m ranks before o.
+// ranksBefore reports whether m is better than o: in a better tier, or in the same one with a higher text score.
 func (m match) ranksBefore(o match) bool {
 	return m.tier < o.tier || m.tier == o.tier && m.text > o.text
 }
@@ -216,7 +216,7 @@ func rank(answers []answer, text string, popularity func(string) float64) []stri
 	return namesOf(answers)
 }
 
-// namesOf returns the names of the libraries, in the same order.
+// namesOf returns the names of the libraries in answers, in the same order.
 func namesOf(answers []answer) []string {
 	names := make([]string, len(answers))
 	for i, a := range answers {

@@ -140,7 +140,7 @@ func stemOf(w string) string {
 // languages matches the names of programming languages that have a sign of punctuation in them.
 var languages = lazyregexp.New(`(?i)(^|[^\pL\pN])([cf])(\+\+|#)`)
 
-// spellLanguages replaces C++, C# and F# by words.
+// spellLanguages returns s with C++, C# and F# spelt as words such as Cplusplus, because words have no punctuation.
 func spellLanguages(s string) string {
 	if !strings.ContainsAny(s, "+#") {
 		return s

@@ -36,7 +36,8 @@ const dependenciesShown = 50
 // addAbout adds to a release's page what upstream documents about the release (README, dependencies, deprecation), how often
 // npm counted downloads of the library in a month, and known vulnerabilities. about has the README and the dependencies; nil
 // makes addAbout read it. A part that cannot be read is logged and left out; without about or the list of libraries, so are
-// all parts after it. Over 200 dependencies are left out. It records in q.inputs the libraries that the page depends on.
+// all parts after it. A page of a release with over 200 dependencies lists none. It records in q.inputs the libraries that
+// the page depends on.
 func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 	failed := func(what string, err error) {
 		s.logger.Error("site: couldn't read what upstream says of a release; the page is shown without", "package", page.Name, "version", page.Release.Version, "what", what, "err", err)

@@ -232,7 +232,8 @@ func (q *request) parse(o Options) error {
 	return nil
 }
 
-// client returns the prefix of the client's network address, by which shared limits are counted.
+// client returns the network address of the client as a prefix that stands for all addresses of the same client. Limits that
+// clients share are counted by it.
 func (q *request) client() netip.Prefix {
 	c, _ := client.Of(q.RemoteAddr)
 	return c

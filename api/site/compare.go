@@ -87,7 +87,8 @@ func (s *Site) comparePage(q *request, l *library.Library) (*pageAnswer, error) 
 	return a, nil
 }
 
-// setDefaults sets the versions that the query does not name: To to the latest version, From to the version before To.
+// setDefaults sets p.To to the version latest unless the query has it, and then p.From to the next older version in
+// p.Versions unless the query has it; "" if there is none.
 func (p *comparePage) setDefaults(latest string) {
 	p.To = cmp.Or(p.To, latest)
 	p.From = cmp.Or(p.From, versionBefore(p.Versions, p.To))
@@ -137,7 +138,8 @@ func (p *comparePage) compareFiles(from, to *library.Release) []change {
 // Delta returns by how many bytes and percent the release has grown or shrunk, as text.
 func (p comparePage) Delta() string { return formatDelta(p.FromBytes, p.ToBytes) }
 
-// Delta returns by how many bytes and percent the file has grown or shrunk, as text; for an added or removed file its size.
+// Delta returns by how many bytes and percent the file has grown or shrunk, as text; for an added or removed file its size
+// after a plus or minus sign.
 func (c change) Delta() string {
 	switch c.Kind {
 	case added:

@@ -25,7 +25,8 @@ type fileDiff struct {
 	Cut            bool   // some of it is cut off
 }
 
-// fileComparePath returns the path of the page that compares a file in two versions of a library.
+// fileComparePath returns the path and query of the page that compares the file at a path in the versions from and to of the
+// library l.
 func fileComparePath(l, from, to, file string) string {
 	return withQuery("/compare/"+url.PathEscape(l), encodeQuery("from", from, "to", to, "file", file))
 }

@@ -130,7 +130,7 @@ func (s *Site) addExamples(q *request, operations []docsOperation) ([]docsOperat
 	return operations, nil
 }
 
-// readReference returns the documentation made from the OpenAPI document. It makes it again only if the document has changed.
+// readReference returns the API's documentation, made from its OpenAPI document. It is cached until the document changes.
 func (s *Site) readReference() (docsReference, error) {
 	document := s.options.Document()
 	return s.references.Get(string(document), func() (docsReference, int, error) {

@@ -181,8 +181,8 @@ type source struct {
 	Pager     pager
 }
 
-// filePage returns the page of a file of a release with its sizes, integrity and source: as plain text until a worker has
-// highlighted it. If the source cannot be displayed, the page says why.
+// filePage returns the page of the file f of release r with its sizes, integrity and source: as plain text until a worker
+// has highlighted it, which is recorded in q.inputs. If the source cannot be displayed, the page says why.
 func (s *Site) filePage(q *request, r *library.Release, f views.PublishedFile) (*pageAnswer, error) {
 	row, err := s.newFileRow(q, r, f)
 	if err != nil {

@@ -38,7 +38,8 @@ func (c card) Label() string {
 	return c.FileType()
 }
 
-// newCard returns a library as lists of libraries display it, with the snippet that loads its file if it has one.
+// newCard returns a library as lists of libraries display it, with the tag and URL of the file that a page loads if it has
+// one.
 func newCard(q *request, l *library.Library) card {
 	c := card{Library: l}
 	if l.HasFile() {
@@ -47,7 +48,7 @@ func newCard(q *request, l *library.Library) card {
 	return c
 }
 
-// newCards returns libraries as lists display them, in their order.
+// newCards returns libraries as lists of libraries display them (see newCard), in their order.
 func newCards(q *request, libraries []*library.Library) []card {
 	cards := make([]card, len(libraries))
 	for i, l := range libraries {
@@ -323,7 +324,7 @@ func (s *Site) countStored(q *request) (totals, error) {
 	return all, nil
 }
 
-// topTallies returns the ten most frequent keys with their counts, most frequent first.
+// topTallies returns the ten keys with the highest counts, with these, highest first; equal ones by name.
 func topTallies(counts map[string]int) []tally {
 	var all []tally
 	for what, n := range counts {

@@ -138,7 +138,8 @@ func (s *Site) versionPage(q *request, l *library.Library) (*pageAnswer, error) 
 	return s.releasePage(q, l, q.segments[1])
 }
 
-// unpublishedPage returns the page of a library that has no published version, which says why.
+// unpublishedPage returns the page of a library that has no published version. The page lists the newest versions that the
+// bot tried and why they are not published, or the newest withdrawn one.
 func (s *Site) unpublishedPage(q *request, l *library.Library) (*pageAnswer, error) {
 	page := libraryPage{Library: l, origin: newOrigin(l)}
 	s.useCounts(q) // and of what upstream has
@@ -468,7 +469,8 @@ func filterFiles(r *library.Release, text string) []int {
 	return files
 }
 
-// listModules returns links to up to four ES modules of a release, likely entry points first. address returns the link of a path.
+// listModules returns links to up to four of the ES modules of a release, likely entry points first. It calls address for
+// the link of each path.
 func listModules(r *library.Release, address func(string) fileLink) []fileLink {
 	var links []fileLink
 	all := r.Modules()

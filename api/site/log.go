@@ -40,7 +40,8 @@ type logged struct {
 // Done returns words for what the entry records, such as "package added".
 func (l logged) Done() string { return strings.ReplaceAll(string(l.Kind), "-", " ") }
 
-// More returns words for the document that only the entry's own page displays, "" if the entry names none.
+// More returns words for the document that the entry's own page displays and lists of entries do not: the diff of a package
+// JSON, or the full reason; "" if the entry names neither.
 func (l logged) More() string {
 	switch {
 	case l.Entry.Diff != (kvstore.Hash{}):
@@ -190,7 +191,8 @@ func (s *Site) readDocument(l *logged, h kvstore.Hash) (string, error) {
 	return strings.ToValidUTF8(text.Cut(document, documentsShown), "\uFFFD"), err
 }
 
-// parseDiff returns the lines of a unified diff, without the two lines that name its files.
+// parseDiff returns the lines of a unified diff, each as added, removed or neither, without the two lines that name its
+// files.
 func parseDiff(diff string) []diffLine {
 	var lines []diffLine
 	for text := range strings.Lines(diff) {
@@ -296,8 +298,8 @@ func (page *releasePage) addManifest(q *request) {
 	}
 }
 
-// escapePaths returns paths with all characters but ASCII escaped, so that paths that look the same can be distinguished,
-// each cut to 300 bytes.
+// escapePaths returns paths in double quotes with all characters but printable ASCII escaped, so that paths that look the
+// same can be distinguished, each cut to 300 bytes.
 func escapePaths(paths []string) []string {
 	quoted := make([]string, len(paths))
 	for i, path := range paths {

@@ -70,8 +70,8 @@ func workflowLink(p *logs.Provenance) string {
 	return text.WebLink(p.Repository + "/blob/" + p.Commit + "/" + path)
 }
 
-// addOrigin adds to a release's page where it was built, and how it differs from upstream today. It logs and leaves out what
-// cannot be read.
+// addOrigin adds to a release's page where it was built, by the log entry of its newest publication, and whether upstream
+// has something else today. It logs and leaves out what cannot be read.
 func (s *Site) addOrigin(page *libraryPage) {
 	failed := func(err error) {
 		s.logger.Error("site: couldn't read where a release is from; the page is shown without", "package", page.Name, "version", page.Release.Version, "err", err)

@@ -56,8 +56,8 @@ const (
 	renderTimeout = 4 * time.Second
 )
 
-// addLibraries records that the page depends on libraries, so that a change of one makes it stale. The caller reads them
-// afterwards, so that it misses no change.
+// addLibraries records that the page with these inputs depends on the named libraries, so that a change of one makes the
+// page stale. The caller reads the libraries afterwards, so that it misses no change.
 func (n *inputs) addLibraries(libraries ...string) {
 	for _, l := range libraries {
 		if !slices.Contains(n.libraries, l) {
@@ -125,7 +125,8 @@ func (s *Site) getPage(q *request, path string) (*page, error) {
 	return p, nil
 }
 
-// cachedPage returns the cached page with this key; the result is false if none exists or an input of it has changed.
+// cachedPage returns the page with this key from the cache; the result is false if none is cached, or a library or other
+// data from which it was made has changed.
 func (s *Site) cachedPage(key pageKey) (*page, bool) {
 	return s.cachedPages.CachedIf(key, func(p *page) bool { return !s.isStale(&p.inputs) })
 }

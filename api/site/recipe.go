@@ -40,7 +40,7 @@ const (
 	mostChosen       = 50
 )
 
-// recipePath returns the path of the page that composes tags for a version.
+// recipePath returns the path of the page on which visitors choose files of a version of the library l and get their tags.
 func recipePath(l, version string) string {
 	return "/recipe/" + url.PathEscape(l) + "/" + url.PathEscape(version)
 }
@@ -179,7 +179,7 @@ func loadRank(r *library.Release, file string) int {
 	return strings.Count(file, "/")
 }
 
-// importMap returns the markup of the import map m in a script element. It also has the integrity of all modules
+// importMap returns the HTML of a script element with the import map m, which also has the integrity of all modules
 // (https://html.spec.whatwg.org/#import-map-integrity-metadata-map), because an import statement cannot have one.
 func importMap(m library.ImportMap) string {
 	text, _ := json.MarshalIndent(m, "", "  ") // strings always encode, and "<" is escaped, so that nothing ends the script element
@@ -193,8 +193,8 @@ func importStatement(name string) string {
 	return "<script type=\"module\">\n  import * as " + newIdentifier(name) + " from " + string(quoted) + ";\n</script>"
 }
 
-// modulePreloads returns the link tags that load modules early. They also have the integrity of the modules, for browsers
-// that do not support it in import maps.
+// modulePreloads returns the HTML of link elements, one a line, by which browsers load the modules early. They also have the
+// integrity of the modules, for browsers that do not support it in import maps.
 func modulePreloads(modules []library.GraphModule) string {
 	lines := make([]string, len(modules))
 	for i, m := range modules {

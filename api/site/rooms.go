@@ -93,7 +93,8 @@ func (q *request) newLive(path, room string) liveState {
 	return liveState{q.query.Get("live") != "off", int(liveEvery / time.Second), path, withQuery("/rooms.stream", encodeQuery("room", room))}
 }
 
-// refreshSeconds returns after how many seconds a browser without scripts reloads the page, 0 for never.
+// refreshSeconds returns after how many seconds a browser without scripts reloads the page, 0 for never, which is so if live
+// updates are off.
 func (l liveState) refreshSeconds() int {
 	if l.Live {
 		return l.Every
@@ -101,7 +102,8 @@ func (l liveState) refreshSeconds() int {
 	return 0
 }
 
-// roomsPage returns the page of all waiting rooms, for the operator.
+// roomsPage returns the page of all waiting rooms, for the operator: their states and the newest 20 versions of their
+// settings.
 func (s *Site) roomsPage(q *request) (*pageAnswer, error) {
 	l := q.newLive("/rooms", "")
 	versions := s.options.Rooms.Versions()

@@ -15,8 +15,8 @@ import (
 // A markup is HTML that is being written. Only text and link write what others chose, and escape it.
 type markup struct{ strings.Builder }
 
-// addRaw appends markup, which must not contain text that others chose, as it is. Like the other methods it returns m, for
-// chaining.
+// addRaw appends HTML to m as it is, so it must not contain text that others chose. Like the other methods whose names begin
+// with add it returns m, for chaining.
 func (m *markup) addRaw(parts ...string) *markup {
 	for _, part := range parts {
 		m.WriteString(part)
@@ -30,7 +30,7 @@ func (m *markup) addText(s string) *markup {
 	return m
 }
 
-// addRawIf appends markup, which must not contain text that others chose, if the condition is true.
+// addRawIf appends the HTML s, which must not contain text that others chose, to m if the condition is true, and returns m.
 func (m *markup) addRawIf(condition bool, s string) *markup {
 	if condition {
 		m.WriteString(s)
@@ -55,8 +55,8 @@ func (m *markup) html() template.HTML {
 	return template.HTML(m.String()) //nolint:gosec // all that others chose is escaped
 }
 
-// writeOptions returns the option elements of a version picker. marks says which versions are vulnerable or deprecated,
-// which the options display.
+// writeOptions returns the HTML of the option elements of a version picker, in which the version selected is chosen. marks
+// says which versions are vulnerable or deprecated, which the options display.
 func writeOptions(versions []views.Version, selected string, marks library.Marks) template.HTML {
 	var m markup
 	for _, v := range versions {
@@ -104,7 +104,8 @@ func (m *markup) addCopyButton(what, label, value, of string) *markup {
 	return m.addRaw(`" aria-label="Copy `, what, ` for `).addText(of).addRaw(`"><span>`, label, `</span></button>`)
 }
 
-// formatCoded returns the size of a file in an encoding as text; "–" for 0, which means that it is not stored in that.
+// formatCoded returns the size in bytes of a file in gzip or Brotli as text; "–" for 0, which means that the file is not
+// stored in that encoding.
 func formatCoded(size int64) string {
 	if size == 0 {
 		return "–"

@@ -25,8 +25,8 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// formatBytes returns a size in bytes as text with three digits, such as 1.23 MB, in powers of a thousand as browsers'
-// developer tools do.
+// formatBytes returns a number of bytes as text with three significant digits, such as 1.23 MB, in powers of a thousand as
+// browsers' developer tools do.
 func formatBytes(n int64) string {
 	if n < 0 {
 		return "−" + formatBytes(-n)
@@ -51,7 +51,8 @@ func formatBytes(n int64) string {
 	panic("unreachable")
 }
 
-// formatDelta returns by how many bytes and percent a size has changed between from and to, as text.
+// formatDelta returns by how many bytes and percent a size has changed from from to to, as text with a sign; "same size" if
+// it has not.
 func formatDelta(from, to int64) string {
 	switch {
 	case from == to:
@@ -83,7 +84,8 @@ func formatPercent(from, to int64) string {
 // formatNumber returns a count as text with grouped digits.
 func formatNumber(n int) string { return humanize.Comma(int64(n)) }
 
-// formatLarge returns a number as text of which only the magnitude matters, from a million on such as "1.2 million".
+// formatLarge returns a number as text: with grouped digits below a million, and from there on in millions, such as "1.2
+// million".
 func formatLarge(n int64) string {
 	switch {
 	case n >= 10_000_000:
@@ -132,8 +134,8 @@ func formatMoment(t time.Time) template.HTML {
 	return markUpTime(t, "2 January 2006, 15:04 UTC", "minute")
 }
 
-// markUpTime returns the markup of a time in UTC with the given layout, "" for an unknown time. A script in the page
-// converts it to the reader's time zone, with the precision to: "day" or "minute".
+// markUpTime returns the HTML of a time in UTC with the given layout, "" for an unknown time. A script in the page converts
+// it to the reader's time zone, with the precision that to names: "day" or "minute".
 func markUpTime(t time.Time, layout, to string) template.HTML {
 	if isUnknown(t) {
 		return ""
@@ -179,7 +181,7 @@ func newPager(total, each, page int, what string, address func(page string) stri
 	return p
 }
 
-// sliceOf returns the elements of all, the complete list, that are on the pager's page.
+// sliceOf returns the part of all, the complete list, that is on the pager's page; nil if the list is empty.
 func sliceOf[T any](p pager, all []T) []T {
 	if p.Total == 0 {
 		return nil
@@ -309,19 +311,19 @@ func (s *Site) renderAnswer(q *request, a *pageAnswer) (*page, error) {
 // libraryPath returns the path of the page of the library l.
 func libraryPath(l string) string { return "/library/" + url.PathEscape(l) }
 
-// versionPath returns the path of the page of a version of a library.
+// versionPath returns the path of the page of a version of the library l.
 func versionPath(l, version string) string { return libraryPath(l) + "/" + url.PathEscape(version) }
 
-// historyPath returns the path of the page that lists what became of a library's versions.
+// historyPath returns the path of the page that lists what became of each version of the library l.
 func historyPath(l string) string { return "/history/" + url.PathEscape(l) }
 
-// comparePath returns the path of the page that compares two versions of a library; page is the number of its part as text,
-// "" for the first.
+// comparePath returns the path and query of the page that compares the versions from and to of the library l; page is the
+// number of the part of its list as text, "" for the first.
 func comparePath(l, from, to, page string) string {
 	return withQuery("/compare/"+url.PathEscape(l), encodeQuery("from", from, "to", to, "page", page))
 }
 
-// downloadPath returns the path of the archive of a version with the extension ext, such as ".zip".
+// downloadPath returns the path of the archive of a version of the library l; ext is its extension, such as ".zip".
 func downloadPath(l, version, ext string) string {
 	return "/download/" + url.PathEscape(l) + "/" + url.PathEscape(version) + ext
 }

@@ -295,7 +295,8 @@ func (u *Usage) deletePrefix(prefix []byte) error {
 	}
 }
 
-// versionOf returns the version in the key of a row of a version, of this store or as another node has reported it.
+// versionOf returns the version in the key of a row with the counts of a version, of this store or as another node has
+// reported them.
 func versionOf(key []byte) string {
 	_, rest, _ := strings.Cut(string(key[3:]), "\x00")
 	version, _, _ := strings.Cut(rest, "\x00") // in rows of other stores, the name of the store follows

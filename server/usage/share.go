@@ -110,7 +110,8 @@ func (u *Usage) reportDays(from, today int, put func(day time.Time, counts []byt
 	return reached, nil
 }
 
-// readDay returns the number of the day that the row of a kind stores, -1 if the row is missing.
+// readDay returns the number of the day that the row of a kind stores, -1 if the row is missing; errDamaged if it is
+// malformed.
 func (u *Usage) readDay(kind byte) (int, error) {
 	row, err := u.store.Get(kvstore.Usage, []byte{kind})
 	if errors.Is(err, kvstore.ErrNotFound) {

@@ -127,8 +127,8 @@ func Open(o Options) *Usage {
 	return u
 }
 
-// File returns a new counter of requests for a file, which must be published. file is package, version and path, joined by
-// slashes. Several counters of one file add to the same counts.
+// File returns a new counter of requests for a published file, without storing or counting anything. file is package,
+// version and path, joined by slashes. Several counters of one file add to the same counts.
 func (u *Usage) File(pkg, version, file string) *Counter {
 	return &Counter{of: u, release: release{pkg, version}, file: file}
 }
@@ -234,9 +234,9 @@ func (u *Usage) Popularity(pkg string) float64 {
 	return u.scores[pkg]
 }
 
-// Run writes the counts to the store every minute, at midnight UTC, and when there are many, until ctx ends. It logs failures and
-// tries again. The caller calls [Usage.Save] once no request is counted any more. Neither may be called if the store is
-// read-only.
+// Run writes the counts to the store every minute, at midnight UTC, and when there are many, until ctx ends. It logs
+// failures and tries again. After it has returned and no request is counted any more, the caller calls [Usage.Save] for the
+// last counts. Neither may be called if the store is read-only.
 func (u *Usage) Run(ctx context.Context) {
 	for {
 		now := u.now()

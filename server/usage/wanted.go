@@ -70,7 +70,7 @@ func (w *wanted) scale(by float64) {
 	}
 }
 
-// all returns copies of all files in the list, the most requested first.
+// all returns copies of all files in the list, the most requested first, equal ones by name.
 func (w *wanted) all() []file {
 	files := make([]file, len(w.heap))
 	for i, f := range w.heap {
@@ -120,7 +120,7 @@ func (w *wanted) decode(b []byte, day int) error {
 	return nil
 }
 
-// Len implements heap.Interface.
+// Len implements heap.Interface: it returns the number of files in the list.
 func (w *wanted) Len() int { return len(w.heap) }
 
 // Less implements heap.Interface: the least requested file comes first.
