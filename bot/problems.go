@@ -4,7 +4,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -36,10 +36,10 @@ type Problem struct {
 }
 
 // particular is what differs between reasons of one cause: addresses, hashes, times, numbers, and what is quoted.
-var particular = lazyregexp.New(`https?://[^\s;,]*[^\s:;,]|sha(1|256|384|512)-[0-9A-Za-z+/=]+|[0-9a-f]{40,}|"[^"]*"|[0-9]+`)
+var particular = text.NewRegexp(`https?://[^\s;,]*[^\s:;,]|sha(1|256|384|512)-[0-9A-Za-z+/=]+|[0-9a-f]{40,}|"[^"]*"|[0-9]+`)
 
 // repeated is a list of what is particular, which may be of any length.
-var repeated = lazyregexp.New(`\*( \(\*\))?(, \*( \(\*\))?|, …)*`)
+var repeated = text.NewRegexp(`\*( \(\*\))?(, \*( \(\*\))?|, …)*`)
 
 // causes remembers what reasons come to: many are the same but for the names in them.
 type causes map[string]string

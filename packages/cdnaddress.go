@@ -4,7 +4,6 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/text"
 )
 
@@ -21,10 +20,10 @@ type CDNAddress struct {
 }
 
 // CDNURL matches the beginning of a URL at a CDN that [ParseCDNAddress] reads, and what may be its path.
-var CDNURL = lazyregexp.New(`(?i)(?:https?:)?//(?:cdnjs\.cloudflare\.com|[a-z0-9-]+\.jsdelivr\.net|unpkg\.com|code\.jquery\.com|ajax\.googleapis\.com)\b[^\s"'<>()\\;,]*`)
+var CDNURL = text.NewRegexp(`(?i)(?:https?:)?//(?:cdnjs\.cloudflare\.com|[a-z0-9-]+\.jsdelivr\.net|unpkg\.com|code\.jquery\.com|ajax\.googleapis\.com)\b[^\s"'<>()\\;,]*`)
 
 // exactVersion matches versions of npm packages, as opposed to tags and ranges.
-var exactVersion = lazyregexp.New(`^\d+\.\d+\.\d+(?:[-+][0-9A-Za-z.+-]+)?$`)
+var exactVersion = text.NewRegexp(`^\d+\.\d+\.\d+(?:[-+][0-9A-Za-z.+-]+)?$`)
 
 // IsExact reports whether the address names one release, rather than the newest one of a tag or range.
 func (a CDNAddress) IsExact() bool {

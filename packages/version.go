@@ -7,13 +7,13 @@ import (
 
 	"golang.org/x/mod/semver"
 
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 var (
-	validVersion = lazyregexp.New(`^[0-9A-Za-z][0-9A-Za-z._+-]*$`)
+	validVersion = text.NewRegexp(`^[0-9A-Za-z][0-9A-Za-z._+-]*$`)
 	// leading finds the numbers that a version begins with.
-	leading = lazyregexp.New(`^[vV]?[0-9]+(?:\.[0-9]+){0,2}`)
+	leading = text.NewRegexp(`^[vV]?[0-9]+(?:\.[0-9]+){0,2}`)
 )
 
 // maxVersion is the longest version, in bytes.

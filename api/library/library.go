@@ -25,7 +25,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/search"
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
@@ -94,7 +94,7 @@ type GitHubCounts struct {
 	Subscribers int64 `json:"subscribers_count"`
 }
 
-var gitHubURL = lazyregexp.New(`(?i)^(?:git\+)?(?:https?://|git://|ssh://)?(?:[^@/]*@)?(?:www\.)?github\.com[/:]([A-Za-z0-9-]+)/([A-Za-z0-9._-]+?)(?:\.git)?(?:[/#?].*)?$`)
+var gitHubURL = text.NewRegexp(`(?i)^(?:git\+)?(?:https?://|git://|ssh://)?(?:[^@/]*@)?(?:www\.)?github\.com[/:]([A-Za-z0-9-]+)/([A-Za-z0-9._-]+?)(?:\.git)?(?:[/#?].*)?$`)
 
 // GitHub returns the library's repository at GitHub, nil if it is elsewhere or unknown.
 func (l *Library) GitHub() *GitHub {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/text"
 )
 
@@ -28,7 +27,7 @@ const (
 )
 
 // extension matches a query for the end of names, such as .js.
-var extension = lazyregexp.New(`^\.\pL+$`)
+var extension = text.NewRegexp(`^\.\pL+$`)
 
 // lookup is the work for one query in one state of the index.
 type lookup struct {

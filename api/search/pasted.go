@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // maxMeanings is how many readings of what a user pasted are looked up.
@@ -14,21 +14,21 @@ const maxMeanings = 6
 
 var (
 	// installing matches the command of a package manager up to the package's name.
-	installing = lazyregexp.New(`^\s*(?:[$>]\s*)?(?:npm|pnpm|yarn|bun|deno|bower|jspm|libman|composer|npx|bunx)\s+(?:(?:global\s+)?(?:install|i|add|in|require)\s+)?`)
+	installing = text.NewRegexp(`^\s*(?:[$>]\s*)?(?:npm|pnpm|yarn|bun|deno|bower|jspm|libman|composer|npx|bunx)\s+(?:(?:global\s+)?(?:install|i|add|in|require)\s+)?`)
 	// importing matches a statement that loads a module.
-	importing = lazyregexp.New(`^\s*(?:import\b[^'"]*|export\b[^'"]*\bfrom\s*|(?:(?:const|let|var)\b[^=]*=\s*)?(?:await\s+import|import|require)\s*\(\s*)['"]([^'"]+)['"]`)
+	importing = text.NewRegexp(`^\s*(?:import\b[^'"]*|export\b[^'"]*\bfrom\s*|(?:(?:const|let|var)\b[^=]*=\s*)?(?:await\s+import|import|require)\s*\(\s*)['"]([^'"]+)['"]`)
 	// tagging matches the address in a script or link tag, also in one that a query's limit has cut.
-	tagging = lazyregexp.New(`(?i)<(?:script|link|img|source)\b[^>]*?\b(?:src|href)\s*=\s*["']?([^"'\s>]+)`)
+	tagging = text.NewRegexp(`(?i)<(?:script|link|img|source)\b[^>]*?\b(?:src|href)\s*=\s*["']?([^"'\s>]+)`)
 	// address matches one that stands in anything else, such as an import map, a style sheet or a script.
-	address = lazyregexp.New(`https?://[^\s"'<>()]+`)
+	address = text.NewRegexp(`https?://[^\s"'<>()]+`)
 	// hostAndPath matches an address without a scheme.
-	hostAndPath = lazyregexp.New(`(?i)^(?:[a-z0-9-]+\.)+[a-z]{2,}(?::\d+)?/[^/\s]`)
+	hostAndPath = text.NewRegexp(`(?i)^(?:[a-z0-9-]+\.)+[a-z]{2,}(?::\d+)?/[^/\s]`)
 	// specifier matches a name of an npm package that has a scope, or a version behind it.
-	specifier = lazyregexp.New(`(?i)^(?:@[\w.~-]+/[\w.~-]+|[\w.~-]+@[\w.^~-]+)(?:[@/]|$)`)
+	specifier = text.NewRegexp(`(?i)^(?:@[\w.~-]+/[\w.~-]+|[\w.~-]+@[\w.^~-]+)(?:[@/]|$)`)
 	// fileName matches the name of a file that browsers load.
-	fileName = lazyregexp.New(`(?i)^[\w@.+~-]+\.(?:js|mjs|cjs|css|map|wasm|woff2?)$`)
+	fileName = text.NewRegexp(`(?i)^[\w@.+~-]+\.(?:js|mjs|cjs|css|map|wasm|woff2?)$`)
 	// versionLike matches a part of an address that is a version.
-	versionLike = lazyregexp.New(`^v?\d+(?:\.[\w.+-]*)?$`)
+	versionLike = text.NewRegexp(`^v?\d+(?:\.[\w.+-]*)?$`)
 )
 
 // guessNames returns the names of libraries that a pasted text may refer to, the best guess first: those in an address on this

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // synonymGroups are words that libraries and people use for the same thing, a group in each string.
@@ -138,7 +138,7 @@ func stemOf(w string) string {
 }
 
 // languages matches the names of programming languages that have a sign of punctuation in them.
-var languages = lazyregexp.New(`(?i)(^|[^\pL\pN])([cf])(\+\+|#)`)
+var languages = text.NewRegexp(`(?i)(^|[^\pL\pN])([cf])(\+\+|#)`)
 
 // spellLanguages returns s with C++, C# and F# spelt as words such as Cplusplus, because words have no punctuation.
 func spellLanguages(s string) string {

@@ -16,7 +16,6 @@ import (
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
-	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
@@ -132,7 +131,7 @@ type failed struct {
 
 // addable matches names that are safe in a command that a user copies from a page, whose address an attacker may have
 // made up.
-var addable = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+var addable = text.NewRegexp(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 // failurePage returns the page for an error of a request, with the HTTP status that the error means; no other function of
 // the site maps errors to statuses. If a library, version or file is missing, the page suggests others. An error that is

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // docsReference is the API's documentation, made from its OpenAPI document.
@@ -280,8 +280,8 @@ func (d docsOperation) fillPath(l *library.Library) string {
 }
 
 var (
-	parameterInPath = lazyregexp.New(`\{[^{}/]*\}`)
-	notInAnchors    = lazyregexp.New(`[^a-z0-9]+`)
+	parameterInPath = text.NewRegexp(`\{[^{}/]*\}`)
+	notInAnchors    = text.NewRegexp(`[^a-z0-9]+`)
 )
 
 // newAnchor returns a text in the form of an HTML identifier: in lower case, each run of other characters than ASCII letters

@@ -41,7 +41,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/internal/baregit"
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
@@ -204,7 +204,7 @@ func (e *LimitError) Error() string {
 }
 
 // scpLike is git's short form of an ssh address: [user@]host:path.
-var scpLike = lazyregexp.New(`^(?:[A-Za-z0-9._-]+@)?([A-Za-z0-9.-]+):([^/:\s]\S*)$`)
+var scpLike = text.NewRegexp(`^(?:[A-Za-z0-9._-]+@)?([A-Za-z0-9.-]+):([^/:\s]\S*)$`)
 
 // maxAddress is the longest address of a repository, in bytes.
 const maxAddress = 2048

@@ -12,7 +12,7 @@ import (
 	gogithub "github.com/google/go-github/v60/github"
 
 	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // hub requests descriptions of repositories from GitHub's API.
@@ -32,7 +32,7 @@ func newHub(client *GitHubClient) *hub {
 }
 
 // repositoryPath is an owner and a name, as GitHub allows them.
-var repositoryPath = lazyregexp.New(`^/([A-Za-z0-9_.-]{1,100})/([A-Za-z0-9_.-]{1,100})$`)
+var repositoryPath = text.NewRegexp(`^/([A-Za-z0-9_.-]{1,100})/([A-Za-z0-9_.-]{1,100})$`)
 
 // hosts reports whether the repository at an address is on the GitHub that the hub requests.
 func (h *hub) hosts(at *url.URL) bool {
@@ -127,7 +127,7 @@ func (h *hub) callAPI(parent context.Context, do func(context.Context) error) er
 	return errors.New(DescribeGitHubError(err))
 }
 
-var movedTo = lazyregexp.New(`/repositories/([0-9]{1,20})(?:/|$)`)
+var movedTo = text.NewRegexp(`/repositories/([0-9]{1,20})(?:/|$)`)
 
 // movedPath returns the path in GitHub's API to which err, an error of callAPI, says that a repository has moved; "" for other
 // errors.

@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -54,7 +54,7 @@ func ParsePurgeHook(s string) (PurgeHook, error) {
 	return h, nil
 }
 
-var methods = lazyregexp.New(`^[A-Z]{1,20}$`)
+var methods = text.NewRegexp(`^[A-Z]{1,20}$`)
 
 // PerURL reports whether the hook is requested for each URL of a release.
 func (h PurgeHook) PerURL() bool {

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // loadSettings returns npm's settings, those that decide last: of the file beside npm, the global one, the user's, the project's, and the
@@ -190,7 +190,7 @@ func parseNpmrc(name, text string) ([]setting, error) {
 	return settings, nil
 }
 
-var section = lazyregexp.New(`^\[[^\]]*\]\s*$`)
+var section = text.NewRegexp(`^\[[^\]]*\]\s*$`)
 
 // cutBrackets cuts [] off the end of a key, and reports whether it was there.
 func cutBrackets(key string) (string, bool) {
@@ -242,7 +242,7 @@ func trimSpace(text string) string {
 	return strings.TrimFunc(text, func(c rune) bool { return c == '\ufeff' || c != '\u0085' && unicode.IsSpace(c) })
 }
 
-var reference = lazyregexp.New(`(\\*)\$\{([^${}?]+)(\?)?\}`)
+var reference = text.NewRegexp(`(\\*)\$\{([^${}?]+)(\?)?\}`)
 
 // expandReferences replaces ${NAME} by the value of a variable. If the variable is not set, ${NAME} stays and ${NAME?} is removed. An odd
 // number of backslashes before it prevents the replacement.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/npm"
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/packages"
 )
@@ -129,7 +129,7 @@ func (o Origins) LastLogged(version string, origin Origin) string {
 	return origin.Published
 }
 
-var commitHash = lazyregexp.New(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`)
+var commitHash = text.NewRegexp(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`)
 
 // isCommit reports whether a hash is that of a git commit, and not the integrity of an archive.
 func isCommit(hash string) bool { return commitHash.MatchString(hash) }

@@ -15,7 +15,7 @@ import (
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/sources"
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
 	"github.com/larder-cdn/larder/packages/lint"
@@ -184,7 +184,7 @@ func encodeJSON(p *packages.Package) ([]byte, error) {
 	return packages.Format(b.Bytes(), true)
 }
 
-var unusable = lazyregexp.New(`[^a-zA-Z0-9._-]+`)
+var unusable = text.NewRegexp(`[^a-zA-Z0-9._-]+`)
 
 // packageName returns the name for a package that serves an npm package: scope-name for @scope/name.
 func packageName(target string) string {
@@ -200,7 +200,7 @@ func webAddress(address string) string {
 	return u.String()
 }
 
-var shortAddress = lazyregexp.New(`^(?:(github|gitlab|bitbucket):)?([A-Za-z0-9._-]+/[A-Za-z0-9._-]+)$`)
+var shortAddress = text.NewRegexp(`^(?:(github|gitlab|bitbucket):)?([A-Za-z0-9._-]+/[A-Za-z0-9._-]+)$`)
 
 // repositoryAddress returns the https URL of a repository, given its address in any form that npm allows, or a homepage at GitHub; "" if there is
 // none.

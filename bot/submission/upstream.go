@@ -11,7 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -72,7 +72,7 @@ func (t rawText) list() []rawText {
 }
 
 // person is npm's "Name <email> (url)".
-var person = lazyregexp.New(`^\s*([^<(]*?)\s*(?:<([^>(]*)>)?\s*(?:\(([^)]*)\))?\s*$`)
+var person = text.NewRegexp(`^\s*([^<(]*?)\s*(?:<([^>(]*)>)?\s*(?:\(([^)]*)\))?\s*$`)
 
 // parseAuthor parses a person without the mail address, which is not published unasked; false if the person has no name.
 func (t rawText) parseAuthor() (packages.Author, bool) {
@@ -169,7 +169,7 @@ func (o Popularity) requestStars(ctx context.Context, owner, repository string) 
 	return o.Stars(ctx, owner, repository)
 }
 
-var gitHubAddress = lazyregexp.New(`(?i)^(?:git\+)?(?:(?:https?|git|ssh)://)?(?:[^@/]*@)?(?:www\.)?github\.com[/:]([A-Za-z0-9-]{1,100})/([A-Za-z0-9._-]{1,100}?)(?:\.git)?(?:[/#?].*)?$`)
+var gitHubAddress = text.NewRegexp(`(?i)^(?:git\+)?(?:(?:https?|git|ssh)://)?(?:[^@/]*@)?(?:www\.)?github\.com[/:]([A-Za-z0-9-]{1,100})/([A-Za-z0-9._-]{1,100}?)(?:\.git)?(?:[/#?].*)?$`)
 
 // gitHubRepository returns owner and name of a package's repository at GitHub; ok is false if it has none there.
 func gitHubRepository(p *packages.Package) (owner, repository string, ok bool) {

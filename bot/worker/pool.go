@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // Options configures a Pool.
@@ -342,7 +342,7 @@ func filterEnvironment(all []string) []string {
 // outOfMemory matches the words with which Go's runtime, or the race detector, ends at a limit on memory. The garbage collector of
 // Go 1.26 does not check one of its allocations (spanQueue.tryDrain in runtime/mgcmark_greenteagc.go) and faults at address 0.
 // A fault in Go code would be a panic, so this line is always the runtime's.
-var outOfMemory = lazyregexp.New(`out of memory|cannot allocate memory|failed to allocate|pthread_create failed|^SIGSEGV: segmentation violation: PC=.* addr=0x0$`)
+var outOfMemory = text.NewRegexp(`out of memory|cannot allocate memory|failed to allocate|pthread_create failed|^SIGSEGV: segmentation violation: PC=.* addr=0x0$`)
 
 // isOutOfMemory reports whether the line with which a child gave its reason to end means that the system refused it memory.
 func isOutOfMemory(reason string) bool { return outOfMemory.MatchString(reason) }

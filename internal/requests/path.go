@@ -22,7 +22,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/larder-cdn/larder/internal/client"
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // MaxLine bounds the request line in bytes: method, target and version. A longer one is
@@ -55,7 +55,7 @@ func Origin(r *http.Request) (origin string, ok bool) {
 	return client.Scheme(r) + "://" + strings.ToLower(r.Host), true
 }
 
-var hostName = lazyregexp.New(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?(:[0-9]{1,5})?$`)
+var hostName = text.NewRegexp(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?(:[0-9]{1,5})?$`)
 
 // isHost reports whether the value of a Host field (RFC 9110 §7.2) is a name or an IP address, with or without a port.
 func isHost(host string) bool {
@@ -83,7 +83,7 @@ func ParseQuery(raw string) url.Values {
 }
 
 // encoded are the parts of a text that are percent-encoded.
-var encoded = lazyregexp.New(`(?:%[0-9A-Fa-f]{2})+`)
+var encoded = text.NewRegexp(`(?:%[0-9A-Fa-f]{2})+`)
 
 // decodeQueryPart decodes a name or a value of a query by the rules of ParseQuery; "+" is a space.
 func decodeQueryPart(s string) string {

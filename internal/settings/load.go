@@ -15,7 +15,6 @@ import (
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/internal/client"
-	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
@@ -30,7 +29,7 @@ func EnvName(flag string) string {
 
 // serviceLink matches the variables that Kubernetes and Docker links set in a container beside a service named larder
 // or larder-something. They are not meant for us, and refusing them would stop Larder from starting there.
-var serviceLink = lazyregexp.New(`^LARDER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+var serviceLink = text.NewRegexp(`^LARDER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // Load sets what no flag has set: from the variables in environ, NAME=VALUE each, then from the configuration file, then from the
 // profile. It also reads the GitHub token and the bucket's region from environ. It returns all mistakes in variables and file,

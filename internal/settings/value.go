@@ -17,7 +17,6 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/pflag"
 
-	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/gitlog"
@@ -272,7 +271,7 @@ func hostValue(target *string) *value[string] {
 
 // hostName is what RFC 1123 has for names, and what people have besides: underscores, and a dot at the end. The names of
 // the rest of the world are written in Punycode.
-var hostName = lazyregexp.New(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.?$`)
+var hostName = text.NewRegexp(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.?$`)
 
 // parseHost checks that s is a host, a name or an IP address, with or without a port, and returns it in lower case.
 func parseHost(s string) (string, error) {

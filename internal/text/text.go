@@ -1,11 +1,11 @@
 // Package text handles text that strangers wrote: it cuts it to a length, makes it safe to
 // show on one line, and suggests the known name for a misspelt one. It decodes names and file paths
 // in percent-encoded paths of URLs, of requests to this server and of files at other CDNs. It also
-// counts things in words.
+// counts things in words, and compiles regular expressions on first use.
 //
 // A cut never splits a character. A part of a path is decoded once, after the path was split, and
-// nothing in it leads out of what it names; what is not encoded is read without an allocation. The
-// package must not know where a text comes from, nor what it means or where it is shown.
+// nothing in it leads out of what it names; what is not encoded is read without an allocation. A test
+// compiles every regular expression of the module. The package must not know where a text comes from, nor what it means or where it is shown.
 package text
 
 import (

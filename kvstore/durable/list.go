@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -159,7 +159,7 @@ const (
 	MaxKeys = 128
 )
 
-var className = lazyregexp.New(`^[a-z][a-z0-9-]{0,63}$`)
+var className = text.NewRegexp(`^[a-z][a-z0-9-]{0,63}$`)
 
 // checkName returns an error unless an object can have this name.
 func checkName(name string) error {

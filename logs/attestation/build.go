@@ -20,7 +20,7 @@ import (
 	"github.com/sigstore/sigstore-go/pkg/root"
 	sigstore "github.com/sigstore/sigstore-go/pkg/verify"
 
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
@@ -116,7 +116,7 @@ func (v *Verifier) VerifyBuild(data []byte, name, version, integrity string) (ve
 // maxBuildURL bounds an address in a certificate, in bytes.
 const maxBuildURL = 1 << 10
 
-var commitHash = lazyregexp.New(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+var commitHash = text.NewRegexp(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
 // packageURL returns the package URL of a version of an npm package, which statements name as their subject.
 func packageURL(name, version string) string {

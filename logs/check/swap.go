@@ -12,7 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/larder-cdn/larder/internal/disk"
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // Rebuild builds a new store beside a damaged one, which this process has open read-only, and checks it. [Swap] puts the new one in place later. why
@@ -110,7 +110,7 @@ const (
 )
 
 // keptName matches the folders that a repair has named, and none that an operator has named after them.
-var keptName = lazyregexp.New(`^store\.damaged-(\d{8}-\d{6})(?:-\d+)?$`)
+var keptName = text.NewRegexp(`^store\.damaged-(\d{8}-\d{6})(?:-\d+)?$`)
 
 // RemoveReplaced removes the damaged stores in a data folder that repairs replaced over 30 days before now, and returns their paths. Call it only
 // after the present store has been opened: until then a replaced one may be the best copy.

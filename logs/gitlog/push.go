@@ -17,9 +17,9 @@ import (
 	"github.com/google/go-github/v60/github"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // A Remote is a branch of a repository on GitHub.
@@ -28,8 +28,8 @@ type Remote struct {
 }
 
 var (
-	ownerName      = lazyregexp.New(`^[A-Za-z0-9_-]{1,100}$`)
-	repositoryName = lazyregexp.New(`^[A-Za-z0-9._-]{1,100}$`)
+	ownerName      = text.NewRegexp(`^[A-Za-z0-9_-]{1,100}$`)
+	repositoryName = text.NewRegexp(`^[A-Za-z0-9._-]{1,100}$`)
 )
 
 // ParseRemote parses OWNER/NAME or OWNER/NAME@BRANCH. The default branch is [Branch].

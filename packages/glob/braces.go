@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // A character that was escaped before the braces were expanded is carried through
@@ -15,11 +15,11 @@ import (
 const escaped rune = 0x200000
 
 var (
-	braces         = lazyregexp.New(`\{[^{\n]*\}`)
-	commaThenBrace = lazyregexp.New(`,(?:[^,\n].*)?\}`)
-	numbers        = lazyregexp.New(`^(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?$`)
-	letters        = lazyregexp.New(`^([a-zA-Z])\.\.([a-zA-Z])(?:\.\.(-?\d+))?$`)
-	padded         = lazyregexp.New(`^-?0\d`)
+	braces         = text.NewRegexp(`\{[^{\n]*\}`)
+	commaThenBrace = text.NewRegexp(`,(?:[^,\n].*)?\}`)
+	numbers        = text.NewRegexp(`^(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?$`)
+	letters        = text.NewRegexp(`^([a-zA-Z])\.\.([a-zA-Z])(?:\.\.(-?\d+))?$`)
+	padded         = text.NewRegexp(`^-?0\d`)
 )
 
 var (

@@ -6,7 +6,6 @@ import (
 
 	"github.com/github/go-spdx/v2/spdxexp/spdxlicenses"
 
-	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages"
 )
@@ -102,7 +101,7 @@ func (e *expression) skipWord(word string) bool {
 }
 
 // licenseReference is a licence that is not on the list but described elsewhere.
-var licenseReference = lazyregexp.New(`^(DocumentRef-[A-Za-z0-9.-]+:)?LicenseRef-[A-Za-z0-9.-]+$`)
+var licenseReference = text.NewRegexp(`^(DocumentRef-[A-Za-z0-9.-]+:)?LicenseRef-[A-Za-z0-9.-]+$`)
 
 // knownLicense reports whether a word is an identifier on the list of SPDX, perhaps with a plus sign, or a reference to
 // another license (LicenseRef-…).

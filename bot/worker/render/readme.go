@@ -17,7 +17,6 @@ import (
 	"golang.org/x/net/html/atom"
 
 	"github.com/larder-cdn/larder/internal/document"
-	"github.com/larder-cdn/larder/internal/lazyregexp"
 	"github.com/larder-cdn/larder/internal/text"
 )
 
@@ -25,7 +24,7 @@ import (
 // and attributes stays what package document accepts, which checks the result again in the process that shows it.
 
 // readmeID matches the id of a heading.
-var readmeID = lazyregexp.New(`^readme-[\p{L}\p{N}_.-]+$`) // a bound of 200 would take 5 MB
+var readmeID = text.NewRegexp(`^readme-[\p{L}\p{N}_.-]+$`) // a bound of 200 would take 5 MB
 
 // markdown creates the parser of GitHub's Markdown once, and returns it. Its output may have hostile HTML, which
 // sanitizeChildren removes.

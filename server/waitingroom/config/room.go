@@ -17,12 +17,12 @@ import (
 	"golang.org/x/net/http/httpguts"
 	"golang.org/x/text/language"
 
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
 // word is a name of a room or an event, or a cookie's suffix.
-var word = lazyregexp.New(`^[A-Za-z0-9_-]{1,64}$`)
+var word = text.NewRegexp(`^[A-Za-z0-9_-]{1,64}$`)
 
 // Default returns a room with the defaults of all fields that have one.
 func Default() Room {

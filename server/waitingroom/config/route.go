@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/larder-cdn/larder/internal/lazyregexp"
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // A Table finds the room that covers a request. It is never changed.
@@ -209,7 +209,7 @@ func pathInterpretations(raw string) iter.Seq[string] {
 	}
 }
 
-var parameters = lazyregexp.New(`;[^/]*`)
+var parameters = text.NewRegexp(`;[^/]*`)
 
 // Bypassed reports whether one of the room's rules lets a request bypass the room, so that it does not count or wait. everybody
 // says that such a rule looks at neither header fields nor addresses, so it lets all clients do so with the same request. raw is

@@ -1,4 +1,4 @@
-package lazyregexp
+package text
 
 import (
 	"go/ast"
@@ -36,10 +36,10 @@ func TestPatternsCompile(t *testing.T) {
 				return true
 			}
 			selected, ok := call.Fun.(*ast.SelectorExpr)
-			if !ok || selected.Sel.Name != "New" {
+			if !ok || selected.Sel.Name != "NewRegexp" {
 				return true
 			}
-			if name, ok := selected.X.(*ast.Ident); !ok || name.Name != "lazyregexp" {
+			if name, ok := selected.X.(*ast.Ident); !ok || name.Name != "text" {
 				return true
 			}
 			found++
@@ -65,7 +65,7 @@ func TestPatternsCompile(t *testing.T) {
 }
 
 func TestRegexp(t *testing.T) {
-	r := New(`^(a+)(b)?`)
+	r := NewRegexp(`^(a+)(b)?`)
 	if r.compiled != nil {
 		t.Error("New compiled the pattern")
 	}

@@ -1,24 +1,21 @@
-// Package lazyregexp compiles regular expressions on first use, like the package of that name inside the go command. Larder starts
-// itself as a child process for each worker, and a package-level regexp.MustCompile would run in each of them.
-//
-// The package guarantees what regexp.MustCompile guarantees, one step earlier: a test compiles every pattern of the module. After the first
-// use a call costs one atomic load more than a call to package regexp. The package knows nothing of its users.
-package lazyregexp
+package text
 
 import (
 	"regexp"
 	"sync"
 )
 
-// A Regexp is a regular expression that is compiled on first use. It is safe for concurrent use.
+// A Regexp is a regular expression that is compiled on first use, like those of package lazyregexp inside the go command. It is safe for
+// concurrent use. Larder starts itself as a child process for each worker, and a package-level regexp.MustCompile would run in each of them.
+// After the first use a call costs one atomic load more than a call to package regexp.
 type Regexp struct {
 	pattern  string
 	once     sync.Once
 	compiled *regexp.Regexp
 }
 
-// New returns the regular expression of pattern, which must be a literal: the test of this package finds literals only.
-func New(pattern string) *Regexp { return &Regexp{pattern: pattern} }
+// NewRegexp returns the regular expression of pattern, which must be a literal: the test of this package finds literals only.
+func NewRegexp(pattern string) *Regexp { return &Regexp{pattern: pattern} }
 
 // Get returns the compiled expression, for functions that take a *regexp.Regexp.
 func (r *Regexp) Get() *regexp.Regexp {
