@@ -1,7 +1,7 @@
 package waitingroom
 
 import (
-	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -10,7 +10,7 @@ import (
 )
 
 // A Period is what happened in a room in a minute, a quarter of an hour or an hour. Durations are
-// in seconds, 0 if there is nothing to measure; those of more than a minute are within 10 %.
+// in seconds, 0 if there is nothing to measure, and within 10 %.
 type Period struct {
 	Time    time.Time `json:"time"`    // when it began
 	Minutes int       `json:"minutes"` // how long it is
@@ -29,8 +29,6 @@ type Period struct {
 const (
 	// keptMinutes bounds the minutes that wait for the store.
 	keptMinutes = 24 * 60
-	// keptSamples bounds the durations that a minute's percentiles are taken from.
-	keptSamples = 10_000
 	// keptSessions bounds the sessions that are watched for their length.
 	keptSessions = 1_000_000
 )
@@ -44,22 +42,12 @@ type analytics struct {
 	queued   int
 	admitted int
 	revoked  int
-	waits    []float64
-	stays    []float64
-	computed percentiles // of waits and stays
+	waits    histogram
+	stays    histogram
 
 	over     []record // minutes that are not in the history yet, ascending
 	sessions map[queue.TicketID]stay
 	ends     map[int64][]queue.TicketID // by the minute in which a session may be over
-}
-
-// percentiles are kept until there are more durations, and for a second if there are
-// many, so that repeated questions for them do not hold up admissions.
-type percentiles struct {
-	at                        time.Time
-	minute                    int64
-	waits, stays              int // how many durations they are of
-	waitP50, waitP90, stayP50 float64
 }
 
 // A stay is a session under way.
@@ -82,9 +70,7 @@ func (a *analytics) countAdmission(now time.Time, t queue.Ticket) {
 	defer a.mu.Unlock()
 	a.closeMinutes(now)
 	a.admitted++
-	if len(a.waits) < keptSamples {
-		a.waits = append(a.waits, max(0, now.Sub(t.Since).Seconds()))
-	}
+	a.waits.count(now.Sub(t.Since))
 }
 
 // countSession records that the session of a ticket was started or renewed, so that its length is counted when it ends.
@@ -114,14 +100,7 @@ func (a *analytics) countRevoked(now time.Time, t queue.Ticket) {
 	a.revoked++
 	if s, ok := a.sessions[t.ID]; ok {
 		delete(a.sessions, t.ID)
-		a.countLeft(now.Sub(s.accepted))
-	}
-}
-
-// countLeft records how long a user who has left was in the room. The caller holds the lock.
-func (a *analytics) countLeft(after time.Duration) {
-	if len(a.stays) < keptSamples {
-		a.stays = append(a.stays, max(0, after.Seconds()))
+		a.stays.count(now.Sub(s.accepted))
 	}
 }
 
@@ -146,7 +125,7 @@ func (a *analytics) closeMinutes(now time.Time) {
 		for _, id := range ids {
 			if s, ok := a.sessions[id]; ok && s.over <= minute {
 				delete(a.sessions, id)
-				a.countLeft(s.seen.Sub(s.accepted))
+				a.stays.count(s.seen.Sub(s.accepted))
 			}
 		}
 		delete(a.ends, over)
@@ -156,11 +135,10 @@ func (a *analytics) closeMinutes(now time.Time) {
 // closeMinute turns the counts of the current minute into a record, unless nothing happened, and sets them to zero. The caller
 // holds the lock.
 func (a *analytics) closeMinute() {
-	r := record{a.presentMinute(time.Time{}), countDurations(a.waits), countDurations(a.stays)}
-	if !r.isEmpty() && len(a.over) < keptMinutes {
+	if r := a.presentMinute(); !r.isEmpty() && len(a.over) < keptMinutes {
 		a.over = append(a.over, r)
 	}
-	a.admitted, a.revoked, a.waits, a.stays = 0, 0, a.waits[:0], a.stays[:0]
+	a.admitted, a.revoked, a.waits, a.stays = 0, 0, nil, nil
 }
 
 // isEmpty reports whether no users were in the room or waited in the period, and nothing else happened.
@@ -192,30 +170,13 @@ func (a *analytics) unstoredRecords(now time.Time) []record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closeMinutes(now)
-	return append(slices.Clone(a.over), record{a.presentMinute(now), countDurations(a.waits), countDurations(a.stays)})
+	return append(slices.Clone(a.over), a.presentMinute())
 }
 
-// presentMinute returns the counts of the current minute so far. Percentiles of many waits may be up to a second old, but not if
-// now is the zero time. The caller holds the lock.
-func (a *analytics) presentMinute(now time.Time) Period {
-	const many = 100
-	c := &a.computed
-	same := c.minute == a.minute && c.waits == len(a.waits) && c.stays == len(a.stays)
-	recent := c.minute == a.minute && c.waits > many && !now.IsZero() && now.Sub(c.at) < time.Second
-	if !same && !recent {
-		*c = percentiles{now, a.minute, len(a.waits), len(a.stays), percentile(a.waits, 50), percentile(a.waits, 90), percentile(a.stays, 50)}
-	}
-	return Period{
-		Time: time.Unix(a.minute*60, 0).UTC(), Minutes: 1, Active: a.active, Queued: a.queued, Admitted: a.admitted, Revoked: a.revoked,
-		WaitP50: c.waitP50, WaitP90: c.waitP90, OriginP50: c.stayP50,
-	}
-}
-
-// percentile returns the p-th percentile of values by the nearest rank, p from 1 to 100; 0 without values.
-func percentile(values []float64, p int) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	sorted := slices.SortedFunc(slices.Values(values), cmp.Compare[float64])
-	return sorted[(len(sorted)*p+99)/100-1]
+// presentMinute returns a record of the current minute so far. The caller holds the lock.
+func (a *analytics) presentMinute() record {
+	p := Period{Time: time.Unix(a.minute*60, 0).UTC(), Minutes: 1, Active: a.active, Queued: a.queued, Admitted: a.admitted, Revoked: a.revoked}
+	r := record{p, maps.Clone(a.waits), maps.Clone(a.stays)}
+	r.computePercentiles()
+	return r
 }

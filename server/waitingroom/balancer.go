@@ -130,8 +130,9 @@ func (b *balancer) RoundTrip(req *http.Request) (res *http.Response, err error) 
 		}
 		if res, err = b.transport.RoundTrip(out); err == nil {
 			s.until.Store(0)
-			b.health.countResponse(b.now(), res.StatusCode, req.RemoteAddr)
-			b.limit.countResponse(time.Since(began), res.StatusCode, req.RemoteAddr)
+			took := time.Since(began)
+			b.health.countResponse(b.now(), took, res.StatusCode, req.RemoteAddr)
+			b.limit.countResponse(took, res.StatusCode, req.RemoteAddr)
 			return res, nil
 		}
 		if connected.Load() || req.Context().Err() != nil {

@@ -127,16 +127,7 @@ func (c *challenge) requestChallenge(req *http.Request) (res *http.Response, bod
 // sendChallengeFailure responds 503 to a visitor, with a request to come again in a few seconds, because the operator's service
 // has failed or too many visitors wait for it.
 func sendChallengeFailure(w http.ResponseWriter, req *http.Request) {
-	const again = 5
-	h := w.Header()
-	h.Set("Cache-Control", private)
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Type", "text/plain; charset=utf-8")
-	h.Set("Retry-After", strconv.Itoa(again))
-	h.Set("Refresh", strconv.Itoa(again))
-	allowCORS(h, req)
-	w.WriteHeader(http.StatusServiceUnavailable)
-	if req.Method != http.MethodHead {
-		_, _ = io.WriteString(w, "New visitors cannot be let in at the moment. Please try again in a few seconds.\n")
-	}
+	const again = 5 * time.Second
+	w.Header().Set("Refresh", strconv.Itoa(roundUpSeconds(again)))
+	sendRetryLater(w, req, http.StatusServiceUnavailable, again, "New visitors cannot be let in at the moment.")
 }

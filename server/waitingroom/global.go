@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 	"github.com/larder-cdn/larder/server/waitingroom/nodes"
@@ -121,11 +122,7 @@ func (r *remote) redeem(ctx context.Context, s *durable.State, c *centre, t queu
 	defer r.redemptions.Done(wanted)
 	for n := 1; ; n++ {
 		if wait := redeemInterval - c.room.now().Sub(c.reported); wait > 0 {
-			err := s.Call(ctx, func(ctx context.Context) error {
-				pause(ctx, wait)
-				return ctx.Err()
-			})
-			if err != nil {
+			if err := s.Call(ctx, func(ctx context.Context) error { return retry.Sleep(ctx, wait) }); err != nil {
 				return t, false, err
 			}
 		}

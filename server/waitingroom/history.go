@@ -64,6 +64,11 @@ func (r *record) merge(other record) {
 	r.Admitted += other.Admitted
 	r.Revoked += other.Revoked
 	r.Waits, r.Stays = r.Waits.plus(other.Waits), r.Stays.plus(other.Stays)
+	r.computePercentiles()
+}
+
+// computePercentiles sets the percentiles of the record by its histograms.
+func (r *record) computePercentiles() {
 	r.WaitP50, r.WaitP90, r.OriginP50 = r.Waits.percentile(50), r.Waits.percentile(90), r.Stays.percentile(50)
 }
 
@@ -77,20 +82,16 @@ func (r record) startPeriod(t tier) record {
 // what it says is at most 10 % from the truth.
 type histogram map[int]int
 
-// countDurations returns a histogram of durations in seconds, nil for none.
-func countDurations(seconds []float64) histogram {
-	if len(seconds) == 0 {
-		return nil
+// count adds a duration. A negative one counts as none at all.
+func (h *histogram) count(d time.Duration) {
+	if *h == nil {
+		*h = histogram{}
 	}
-	h := histogram{}
-	for _, s := range seconds {
-		class := 0
-		if s >= 1 {
-			class = 1 + int(4*math.Log2(s))
-		}
-		h[class]++
+	class := 0
+	if s := d.Seconds(); s >= 1 {
+		class = 1 + int(4*math.Log2(s))
 	}
-	return h
+	(*h)[class]++
 }
 
 // plus returns the sum of two histograms. It changes neither, but may return one of them.

@@ -258,7 +258,7 @@ func TestKill(t *testing.T) {
 // keeps holds a room to leaving a user who waits the place that the user has, and returns it.
 func (w *witness) keeps(before queue.Ticket, value string) queue.Ticket {
 	t, _ := w.codec.open(value)
-	settings, _ := queue.Settings{TotalActiveUsers: 8, NewUsersPerMinute: 5}.WithDefaults()
+	settings := queue.Settings{TotalActiveUsers: 8, NewUsersPerMinute: 5}.WithDefaults()
 	if before.ID != (queue.TicketID{}) && t.ID != before.ID && t.Since.Sub(before.LastCheckIn) <= settings.PlaceKept {
 		w.Errorf("a user who waits since %v, and came last at %v, is a new one at %v", before.Since, before.LastCheckIn, t.Since)
 	}

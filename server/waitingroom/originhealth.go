@@ -4,13 +4,10 @@ import (
 	"context"
 	"net"
 	"net/http"
-	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 	"github.com/larder-cdn/larder/server/waitingroom/page"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
@@ -37,26 +34,21 @@ type originHealth struct {
 	down atomic.Bool // by the last call of probe
 
 	mu        sync.Mutex
-	probing   chan struct{}     // closed when the probe that is under way is over; nil if none exists
-	contact   time.Time         // of the last attempt to connect
-	connected bool              // that attempt succeeded
-	start     time.Time         // of the newer one of two windows
-	counts    [2][2]uint32      // responses and errors (5xx), in the older and the newer window
-	failed    [2][]netip.Prefix // the first errorClients clients that got an error, in the older and the newer window
+	probing   chan struct{}      // closed when the probe that is under way is over; nil if none exists
+	contact   time.Time          // of the last attempt to connect
+	connected bool               // that attempt succeeded
+	start     time.Time          // of the newer one of two windows
+	counts    [2]nodes.Responses // in the older and the newer window
 }
 
-// countResponse records that the site has responded to a client with a status. remote is the client's address with its port.
-func (h *originHealth) countResponse(now time.Time, status int, remote string) {
+// countResponse records that the site has responded to a client with a status, after the time took. remote is the client's address
+// with its port.
+func (h *originHealth) countResponse(now time.Time, took time.Duration, status int, remote string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.contact, h.connected = now, true
 	h.rotateWindow(now)
-	h.counts[1][0]++
-	if status >= http.StatusInternalServerError {
-		h.counts[1][1]++
-		from, _ := client.Of(remote)
-		h.failed[1] = nodes.AddFailedClient(h.failed[1], from)
-	}
+	h.counts[1].Count(took, status, remote)
 }
 
 // countUnreachable records that no server of the site accepted a connection.
@@ -73,11 +65,11 @@ func (h *originHealth) rotateWindow(now time.Time) {
 	case age < errorWindow:
 		return
 	case age < 2*errorWindow:
-		h.counts[0], h.failed[0], h.start = h.counts[1], h.failed[1], h.start.Add(errorWindow)
+		h.counts[0], h.start = h.counts[1], h.start.Add(errorWindow)
 	default:
-		h.counts[0], h.failed[0], h.start = [2]uint32{}, nil, now
+		h.counts[0], h.start = nodes.Responses{}, now
 	}
-	h.counts[1], h.failed[1] = [2]uint32{}, nil
+	h.counts[1] = nodes.Responses{}
 }
 
 // lastContact returns whether the last attempt to connect to the site succeeded, whether that is recent enough to rely on, and
@@ -86,14 +78,13 @@ func (h *originHealth) lastContact(now time.Time, clients int) (connected, recen
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.rotateWindow(now)
-	responses, errors := h.counts[0][0]+h.counts[1][0], h.counts[0][1]+h.counts[1][1]
-	failed := slices.Clone(h.failed[0])
-	for _, from := range h.failed[1] {
-		if !slices.Contains(failed, from) {
-			failed = append(failed, from)
-		}
+	var all nodes.Responses
+	for _, window := range h.counts {
+		window.Times = nil // how long they took does not matter here
+		all.Add(&window)
 	}
-	return h.connected, now.Sub(h.contact) < contactInterval, responses >= errorMinimum && 2*errors > responses && len(failed) >= clients
+	failing = all.Total >= errorMinimum && 2*all.Errors > all.Total && len(all.Failed) >= clients
+	return h.connected, now.Sub(h.contact) < contactInterval, failing
 }
 
 // probe updates whether the site is down, before a visitor is admitted to it. If no request has reached a server lately, it

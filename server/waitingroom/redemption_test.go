@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore/durable"
 )
 
@@ -118,7 +119,7 @@ func (h *house) keepReporting() (end func()) {
 			if err != nil && ctx.Err() == nil {
 				h.Error(err)
 			}
-			room.pauseReports(ctx, next.Sub(room.now()))
+			_ = retry.SleepUnless(ctx, next.Sub(room.now()), room.urgent)
 		}
 	}()
 	return func() { cancel(); <-done }

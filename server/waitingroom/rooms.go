@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 	"github.com/larder-cdn/larder/server/waitingroom/nodes"
@@ -218,7 +219,7 @@ func New(o Options) (*Rooms, error) {
 }
 
 // newConfiguredRooms returns rooms with a new configuration. before are the rooms so far: rooms with the same name keep their
-// state, and their upstream connections if the upstreams are the same. It returns an error for settings that cannot be used, and
+// state, and their upstream connections if the upstreams are the same. It returns [ErrEachNode] if each_node of a room differs, and
 // does not put the new rooms into force. The caller holds r.changing or is New.
 func (r *Rooms) newConfiguredRooms(configured []config.Room, before *configuredRooms) (*configuredRooms, error) {
 	l := &configuredRooms{table: config.NewTable(configured), byName: map[string]*room{}}
@@ -230,14 +231,10 @@ func (r *Rooms) newConfiguredRooms(configured []config.Room, before *configuredR
 			stays.overview.Store(&overview{})
 			r.kept[c.Name] = stays
 		}
-		plan, err := newSchedule(c, &r.options, &stays.limit)
-		if err != nil {
-			return nil, err
-		}
 		if old := before.byName[c.Name]; old != nil && r.options.Cluster != nil && old.config.EachNode != c.EachNode {
 			return nil, fmt.Errorf("waitingroom: room %s: %w", c.Name, ErrEachNode)
 		}
-		made := &room{schedule: plan, place: r.options.newPlace(c), log: r.options.Logger, codec: newTicketCodec(r.options.Keys, c), kept: stays}
+		made := &room{schedule: newSchedule(c, &r.options, &stays.limit), place: r.options.newPlace(c), log: r.options.Logger, codec: newTicketCodec(r.options.Keys, c), kept: stays}
 		switch old := before.byName[c.Name]; {
 		case len(c.Upstreams) == 0:
 		case old != nil && old.upstream != nil && c.SameUpstreams(old.upstream.room):
@@ -364,7 +361,7 @@ func (r *Rooms) Run(ctx context.Context) {
 // ends. With each report it stores the room's history and notifies webhooks. A room without users reports nothing until a visitor
 // comes, except in a cluster, to learn of revoked sessions.
 func (r *Rooms) reportRegularly(ctx context.Context, name string) {
-	const retry = 5 * time.Second
+	const again = 5 * time.Second // after a failure
 	var known *notified
 	for {
 		room := r.currentRooms().byName[name]
@@ -372,10 +369,10 @@ func (r *Rooms) reportRegularly(ctx context.Context, name string) {
 			return
 		}
 		if !room.isReady() {
-			pause(ctx, time.Second/10)
+			_ = retry.Sleep(ctx, time.Second/10) // the loop sees that ctx has ended
 			continue
 		}
-		wait := retry
+		wait := again
 		next, err := room.report(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
@@ -389,26 +386,16 @@ func (r *Rooms) reportRegularly(ctx context.Context, name string) {
 		}
 		known = fresh
 		if o := room.overview.Load(); err == nil && lost == nil && room.cluster == nil && !known.mayChange() && o.active == 0 && o.queued == 0 && o.connected && !o.holding {
-			if !room.waitForVisitor(ctx) {
+			now := room.now() // until a visitor comes, the configuration changes or an event of the room begins or ends
+			if retry.SleepUnless(ctx, max(room.settingsAt(now).Until.Sub(now), time.Second/10), room.wake) != nil {
 				return
 			}
 		}
-		room.pauseReports(ctx, wait)
+		_ = retry.SleepUnless(ctx, wait, room.urgent)
 		select {
 		case <-room.wake:
 		default:
 		}
-	}
-}
-
-// pauseReports waits for the duration d, or until reportAtOnce requests a report, or ctx ends.
-func (r *room) pauseReports(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-r.urgent:
-	case <-ctx.Done():
 	}
 }
 
@@ -418,31 +405,6 @@ func (r *room) reportAtOnce() {
 	case r.urgent <- struct{}{}:
 	default:
 	}
-}
-
-// pause waits for a duration, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-}
-
-// waitForVisitor waits until a visitor comes, the configuration changes or an event of the room begins or ends. It returns false
-// if ctx ends.
-func (r *room) waitForVisitor(ctx context.Context) bool {
-	now := r.now()
-	t := time.NewTimer(max(r.settingsAt(now).Until.Sub(now), time.Second/10))
-	defer t.Stop()
-	select {
-	case <-r.wake:
-	case <-t.C:
-	case <-ctx.Done():
-		return false
-	}
-	return true
 }
 
 // callReportInterval is how often a node of a cluster reports while it has called visitors.
@@ -495,9 +457,7 @@ func (r *room) adoptLimit(limit int) {
 func (r *room) applyLimit() {
 	now := r.now()
 	before := r.settingsAt(now)
-	if fresh, err := r.compute(now); err == nil { // settings that were valid when they were read do not fail later
-		r.current.CompareAndSwap(before, fresh)
-	}
+	r.current.CompareAndSwap(before, r.compute(now))
 }
 
 // wakeReports ends the wait of a room that reports nothing because it has no visitors. It is called when a visitor comes or the
@@ -536,18 +496,16 @@ type schedule struct {
 }
 
 // newSchedule returns the settings of a room as they change with time: its events begin and end, and its limit may be automatic.
-// It returns an error if the present settings are not valid.
-func newSchedule(room *config.Room, o *Options, limit *autoLimit) (*schedule, error) {
+func newSchedule(room *config.Room, o *Options, limit *autoLimit) *schedule {
 	at := o.newPlace(room)
 	s := &schedule{config: room, keys: o.Keys, skewed: at.skew, limit: limit}
-	m, err := s.compute(at.now())
-	s.current.Store(m)
-	return s, err
+	s.current.Store(s.compute(at.now()))
+	return s
 }
 
 // compute derives the settings in force at a time from the room's configuration, its events and the automatic limit. It stores
 // nothing.
-func (s *schedule) compute(now time.Time) (*config.EffectiveSettings, error) {
+func (s *schedule) compute(now time.Time) *config.EffectiveSettings {
 	m := s.config.At(now)
 	m.Settings.Skew = s.skewed
 	if s.config.Automatic && m.Settings.TotalActiveUsers == s.config.TotalActiveUsers { // else an event has a limit of its own
@@ -557,11 +515,8 @@ func (s *schedule) compute(now time.Time) (*config.EffectiveSettings, error) {
 	if shuffle := &m.Settings.Shuffle; shuffle.Until > shuffle.From {
 		shuffle.Salt = s.keys.deriveNumber(s.config.Name + "/" + m.Event.Name)
 	}
-	var err error
-	if m.Settings, err = m.Settings.WithDefaults(); err != nil {
-		return nil, fmt.Errorf("waitingroom: room %s: %w", s.config.Name, err)
-	}
-	return &m, nil
+	m.Settings = m.Settings.WithDefaults()
+	return &m
 }
 
 // settingsAt returns the settings in force at a time. It computes and caches them when an event has begun or ended since.
@@ -570,10 +525,6 @@ func (s *schedule) settingsAt(now time.Time) *config.EffectiveSettings {
 	if now.Before(m.Until) {
 		return m
 	}
-	fresh, err := s.compute(now)
-	if err != nil { // settings that were valid when they were read do not fail later
-		return m
-	}
-	s.current.CompareAndSwap(m, fresh)
+	s.current.CompareAndSwap(m, s.compute(now))
 	return s.current.Load()
 }

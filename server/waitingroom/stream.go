@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 	"github.com/larder-cdn/larder/server/waitingroom/page"
@@ -222,7 +223,7 @@ func (r *Rooms) sendEvents(req *http.Request, room *room, e *eventWriter, s *str
 		case next := <-s.events:
 			switch {
 			case next.call != nil:
-				pause(req.Context(), next.call.At.Sub(room.now()))
+				_ = retry.Sleep(req.Context(), next.call.At.Sub(room.now())) // a client that has gone notices nothing
 				e.sendCalled()
 				return
 			case next.changed:

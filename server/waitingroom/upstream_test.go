@@ -114,10 +114,7 @@ func BenchmarkAccepted(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	plan, err := newSchedule(&rooms[0], &Options{Keys: keys, Now: time.Now}, &autoLimit{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	plan := newSchedule(&rooms[0], &Options{Keys: keys, Now: time.Now}, &autoLimit{})
 	m, codec := plan.settingsAt(now), newTicketCodec(keys, &rooms[0])
 	room := &room{schedule: plan, codec: codec, kept: &kept{}}
 	header := http.Header{"Cookie": {"a=b; " + cookieName("") + "=" + codec.seal(&queue.Ticket{ID: newTicket().ID, LastCheckIn: now, AcceptedAt: now, Ends: now.Add(time.Minute)})}}

@@ -110,10 +110,7 @@ const (
 
 // withDefaults returns the options with defaults in place of zero fields, or an error if an option is out of range.
 func (o Options) withDefaults() (Options, error) {
-	var err error
-	if o.Settings, err = o.Settings.WithDefaults(); err != nil {
-		return o, err
-	}
+	o.Settings = o.Settings.WithDefaults()
 	o.Visitors = cmp.Or(o.Visitors, 10_000)
 	o.Over = cmp.Or(o.Over, 30*time.Minute)
 	o.Profile = cmp.Or(o.Profile, Uniform)

@@ -91,11 +91,7 @@ func (l *letters) Pop() any {
 }
 
 func modelSettings(t *testing.T) queue.Settings {
-	s, err := queue.Settings{TotalActiveUsers: modelTotal, NewUsersPerMinute: modelRate, SessionDuration: time.Minute, RefreshInterval: 5 * time.Second, Skew: Skew}.WithDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return queue.Settings{TotalActiveUsers: modelTotal, NewUsersPerMinute: modelRate, SessionDuration: time.Minute, RefreshInterval: 5 * time.Second, Skew: Skew}.WithDefaults()
 }
 
 // delay is how long a message takes, now and then very long.

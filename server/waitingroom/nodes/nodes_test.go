@@ -27,10 +27,7 @@ type bencher struct {
 var benchBegin = time.Date(2027, 1, 1, 12, 0, 20, 0, time.UTC)
 
 func newBench(t *testing.T) *bench {
-	s, err := queue.Settings{TotalActiveUsers: 10, NewUsersPerMinute: 10, SessionDuration: time.Minute, Skew: Skew}.WithDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := queue.Settings{TotalActiveUsers: 10, NewUsersPerMinute: 10, SessionDuration: time.Minute, Skew: Skew}.WithDefaults()
 	b := &bench{T: t, settings: s}
 	for _, name := range []string{"a", "b"} {
 		b.nodes = append(b.nodes, &bencher{bench: b, Member: NewMember(name, b.clock(0))})

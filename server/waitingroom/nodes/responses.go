@@ -45,13 +45,13 @@ func (r *Responses) Count(took time.Duration, status int, remote string) {
 	if status >= http.StatusInternalServerError {
 		r.Errors++
 		from, _ := client.Of(remote)
-		r.Failed = AddFailedClient(r.Failed, from)
+		r.Failed = addFailedClient(r.Failed, from)
 	}
 }
 
-// AddFailedClient returns failed with the client that received an error, unless that is there or failed has MostFailed clients
+// addFailedClient returns failed with the client that received an error, unless that is there or failed has MostFailed clients
 // already.
-func AddFailedClient(failed []netip.Prefix, from netip.Prefix) []netip.Prefix {
+func addFailedClient(failed []netip.Prefix, from netip.Prefix) []netip.Prefix {
 	if len(failed) < MostFailed && !slices.Contains(failed, from) {
 		failed = append(failed, from)
 	}
@@ -64,7 +64,7 @@ func (r *Responses) Add(other *Responses) {
 		return
 	}
 	r.Total, r.Errors = r.Total+other.Total, r.Errors+other.Errors
-	if r.Times == nil {
+	if r.Times == nil && other.Times != nil {
 		r.Times = map[int]int{}
 	}
 	for class, n := range other.Times {
@@ -73,7 +73,7 @@ func (r *Responses) Add(other *Responses) {
 		}
 	}
 	for _, from := range other.Failed[:min(len(other.Failed), MostFailed)] {
-		r.Failed = AddFailedClient(r.Failed, from)
+		r.Failed = addFailedClient(r.Failed, from)
 	}
 }
 

@@ -146,9 +146,6 @@ package queue
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
-	"slices"
 	"time"
 )
 
@@ -255,9 +252,9 @@ func (s Shuffle) bucketOf(id TicketID, bucket Minute) Minute {
 // contains reports whether a bucket is in the shuffle's range.
 func (s Shuffle) contains(bucket Minute) bool { return s.From <= bucket && bucket < s.Until }
 
-// WithDefaults returns the settings with defaults in place of zero fields. It returns an error for a setting that is out of
-// range.
-func (s Settings) WithDefaults() (Settings, error) {
+// WithDefaults returns the settings with defaults in place of zero fields. It does not check the others: a file of rooms was checked
+// when it was read.
+func (s Settings) WithDefaults() Settings {
 	s.SessionDuration = cmp.Or(s.SessionDuration, 5*time.Minute)
 	s.Method = cmp.Or(s.Method, FIFO)
 	s.Allocator = cmp.Or(s.Allocator, Counter)
@@ -266,33 +263,7 @@ func (s Settings) WithDefaults() (Settings, error) {
 	s.RefreshInterval = cmp.Or(s.RefreshInterval, 20*time.Second)
 	s.PlaceKept = cmp.Or(s.PlaceKept, 5*time.Minute)
 	s.Lease = cmp.Or(s.Lease, s.SessionDuration)
-	switch {
-	case s.TotalActiveUsers < 1 || s.TotalActiveUsers > MaxUsers:
-		return s, fmt.Errorf("total active users %d: must be from 1 to %d", s.TotalActiveUsers, MaxUsers)
-	case s.NewUsersPerMinute < 1 || s.NewUsersPerMinute > s.TotalActiveUsers:
-		return s, fmt.Errorf("new users per minute %d: must be from 1 to the total active users, %d", s.NewUsersPerMinute, s.TotalActiveUsers)
-	case s.SessionDuration < time.Minute || s.SessionDuration > 30*time.Minute || s.SessionDuration%time.Minute != 0:
-		return s, fmt.Errorf("session duration %v: must be whole minutes, from 1 to 30", s.SessionDuration)
-	case !slices.Contains(Methods, s.Method):
-		return s, fmt.Errorf("queueing method %q: must be fifo, random, passthrough or reject", s.Method)
-	case !slices.Contains(Allocators, s.Allocator):
-		return s, fmt.Errorf("allocator %q: must be counter, even or adaptive", s.Allocator)
-	case s.CurveFactor < 0 || s.CurveFactor > 100:
-		return s, fmt.Errorf("curve factor %v: must be from 0 to 100", s.CurveFactor)
-	case s.HistoryMinutes != 1 && s.HistoryMinutes != 2:
-		return s, fmt.Errorf("history of %d minutes: must be 1 or 2", s.HistoryMinutes)
-	case s.RefreshInterval < 5*time.Second || s.RefreshInterval > 30*time.Second:
-		return s, fmt.Errorf("refresh interval %v: must be from 5 s to 30 s", s.RefreshInterval)
-	case s.PlaceKept < time.Minute || s.PlaceKept > 24*time.Hour:
-		return s, fmt.Errorf("place kept %v: must be from a minute to a day", s.PlaceKept)
-	case s.Skew < 0 || s.Skew > 5*time.Second:
-		return s, fmt.Errorf("skew %v: must be from 0 to 5 s", s.Skew)
-	case s.Lease < time.Minute || s.Lease > 30*time.Minute:
-		return s, fmt.Errorf("lease %v: must be from 1 to 30 minutes", s.Lease)
-	case s.Shuffle.Until < s.Shuffle.From:
-		return s, errors.New("shuffle: ends before it begins")
-	}
-	return s, nil
+	return s
 }
 
 // unlimited reports whether visitors are admitted without limits: the room is suspended, or its method is Passthrough.
