@@ -321,8 +321,8 @@ func whitelistedPaths(files []views.PublishedFile) []string {
 
 var whitelistFields = vocabulary{"extensions", "categories"}
 
-// whitelist returns the response to /whitelist: the extensions of the files that /libraries lists, and their categories, or
-// only what the query parameter "fields" names of both.
+// whitelist returns the response to /whitelist: the extensions of the files that responses list as "files" ("rawFiles" has
+// all), and the category of each extension, or only what the query parameter "fields" names of both.
 func (p *public) whitelist(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	set := whitelistFields.parseOrAll(r.query["fields"])
 	var w jsonWriter

@@ -317,8 +317,8 @@ type (
 	}
 )
 
-// logFeed returns the response to /logs.atom, an Atom feed: the newest 50 entries of the log that are news, about all
-// packages or those in the query, or of the kinds in the query.
+// logFeed returns the response to /logs.atom, an Atom feed: the newest 50 log entries that are news, such as releases, or of
+// the kinds in the query, about all packages or up to 20 in the query. Malformed parameters are a failure with status 400.
 func (p *public) logFeed(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	base, err := baseOrOrigin(p.SiteBase, r.Request)
 	if err != nil {
@@ -421,9 +421,9 @@ func newFeedEntry(base string, e logs.Indexed, when string) atomEntry {
 	return entry
 }
 
-// feedIdentity returns the ID of the feed, and the time of its last update in case it has no entries. The ID is that of the
-// first log entry about the package, or without names of the log, so it stays the same under any address. With several
-// names, or an empty log, it is self, the URL of the feed.
+// feedIdentity returns the ID of the feed, and as RFC 3339 text the time of its last update in case it has no entries. Both
+// are those of the first log entry about the package, or without names of the log, so they stay the same under any address.
+// With several names, or an empty log, the ID is self, the URL of the feed, and the time is the start of 1970.
 func (p *public) feedIdentity(names []string, self string) (id, updated string, err error) {
 	if len(names) > 1 { // no entry is the first of several packages
 		return self, time.Unix(0, 0).UTC().Format(time.RFC3339), nil

@@ -50,7 +50,8 @@ func (p *public) redirectNPM(c *gin.Context) {
 }
 
 // locateNPM returns the URL here of the file that the path of a request names by npm package, exact version and path in the
-// package. If the file is not published here, the error is a failure with status 404 that says why.
+// package; only the URL's path if no asset base is configured. If the file is not published here, the error is a failure
+// with status 404 that says why.
 func (p *public) locateNPM(ctx context.Context, r *http.Request) (string, error) {
 	a, ok := packages.ParseNPMPath(strings.TrimPrefix(requests.RawPath(r.URL), NPMPrefix))
 	name, version, file := a.NPM, a.Version, a.NPMFile

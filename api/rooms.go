@@ -121,8 +121,8 @@ func (p *public) serveRoomStream(c *gin.Context) {
 	}
 }
 
-// streamRooms sends the status of the waiting rooms, or of the one in the query, as server-sent events, until the client
-// disconnects or the process stops. It returns an error only if it has sent nothing.
+// streamRooms sends the status of the waiting rooms, or of the one in the query, as server-sent events: when it has changed
+// and each minute, until the client disconnects or the process stops. It returns an error only if it has sent nothing.
 func (p *public) streamRooms(r *request) error {
 	if p.Rooms == nil {
 		return noRoom

@@ -70,7 +70,9 @@ func Call[Result, Event any](ctx context.Context, c *Client, operation string, r
 	return Send[Result](ctx, c, operation, request, nil, report)
 }
 
-// Send is Call for a request with contents: bytes that follow the JSON, which Send reads to their end; nil for none.
+// Send has the process run an operation with a request, encoded as JSON, and with the bytes of contents, which it reads to
+// their end; nil for none. It passes the operation's events to report (which may be nil) as they come, and returns its
+// result. When ctx ends, so does the operation. ErrCutOff means that the process ended first.
 func Send[Result, Event any](ctx context.Context, c *Client, operation string, request any, contents io.Reader, report func(Event)) (Result, error) {
 	var result Result
 	raw, err := c.call(ctx, operation, request, contents, func(raw json.RawMessage) error {
@@ -157,8 +159,9 @@ func (c *Client) newRequest(ctx context.Context, operation string, request any, 
 	return r, nil
 }
 
-// call sends a request for an operation to the process, passes each event of its response to event, and returns the result.
-// An error of event ends the call. The other errors are those of [Call].
+// call sends a request for an operation, and contents unless that is nil, to the process, passes each event of the response,
+// as JSON, to event, and returns the result as JSON. An error of event ends the call. ErrCutOff means that the process ended
+// before the operation; if ctx ends, the error is its cause.
 func (c *Client) call(ctx context.Context, operation string, request any, contents io.Reader, event func(json.RawMessage) error) (json.RawMessage, error) {
 	r, err := c.newRequest(ctx, operation, request, contents)
 	if err != nil {

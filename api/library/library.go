@@ -243,8 +243,8 @@ type Release struct {
 	modules func() []views.PublishedFile // see Modules
 }
 
-// Owner returns NAME@VERSION, which is the key of the release's rendered documents, and names the release in requests to
-// renderers.
+// Owner returns NAME@VERSION, which names the release in requests to renderers: a worker process renders documents of one
+// release only.
 func (r *Release) Owner() string { return r.Library + "@" + r.Version }
 
 // Find returns the release's file at an exact path; the result is false if there is none.

@@ -247,8 +247,8 @@ func (s *Site) summarize(q *request) (*summary, error) {
 	return s.summaries.Get(listing, func() (*summary, int, error) { return newSummary(listing), 0, nil })
 }
 
-// newSummary computes the totals and the lists of a listing of libraries. Libraries that are hidden from search count in
-// totals, but are not listed.
+// newSummary computes the totals and the lists of a listing of libraries. Libraries without a published version count only
+// in Registered. Libraries that are hidden from search count in totals, but are not listed.
 func newSummary(listing *library.Listing) *summary {
 	sum := &summary{Registered: len(listing.Libraries)}
 	licenses, kinds := map[string]int{}, map[string]int{}

@@ -139,7 +139,7 @@ func (s *Site) versionPage(q *request, l *library.Library) (*pageAnswer, error) 
 }
 
 // unpublishedPage returns the page of a library that has no published version. The page lists the newest versions that the
-// bot tried and why they are not published, or the newest withdrawn one.
+// bot tried and why they are not published, and the newest withdrawn one.
 func (s *Site) unpublishedPage(q *request, l *library.Library) (*pageAnswer, error) {
 	page := libraryPage{Library: l, origin: newOrigin(l)}
 	s.useCounts(q) // and of what upstream has

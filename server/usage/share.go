@@ -191,8 +191,9 @@ func (u *Usage) Receive(reporter string, at time.Time, counts []byte) error {
 	return err
 }
 
-// receive is Receive, except that it returns errMalformed for malformed counts, before it stores any of them. After another
-// error, a part of the counts may be stored.
+// receive stores the counts that the node whose store is named reporter has reported for the day of the time at, in place of
+// its earlier ones. It ignores a report of this store, and of more nodes than it accepts. It returns errMalformed for
+// malformed counts, before it stores any of them. After another error, a part of the counts may be stored.
 func (u *Usage) receive(reporter string, at time.Time, counts []byte) error {
 	name, err := hex.DecodeString(reporter)
 	if err != nil || len(name) != nameSize {
