@@ -319,8 +319,8 @@ func (v vocabulary) parse(values []string) (set fieldSet, given bool) {
 	return v.named(values), len(all) > 0
 }
 
-// named returns the known fields that values of the query parameter "fields" name, in any case; other than for parse, "*"
-// names none.
+// named returns the known fields that values of the query parameter "fields" name, in any case. "*" names none, unlike in
+// parse.
 func (v vocabulary) named(values []string) (set fieldSet) {
 	for _, word := range splitWords(values) {
 		if i := slices.IndexFunc(v, func(name string) bool { return strings.ToLower(name) == word }); i >= 0 {

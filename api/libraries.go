@@ -237,8 +237,8 @@ func (p *public) search(ctx context.Context, wanted string, fields []string, ans
 	return answer(found), nil
 }
 
-// parseSearchFields returns the search fields that values of the query parameter name; nil, which stands for all, if they
-// name all of them or none that exists.
+// parseSearchFields returns the search fields that values of the query parameter "search_fields" name; nil, which stands for
+// all, if they name all of them or none that exists.
 func parseSearchFields(values []string) []string {
 	named := vocabulary(search.Fields)
 	set, _ := named.parse(values)
@@ -270,8 +270,8 @@ func (p *public) withLibrary(answer func(context.Context, *request, *library.Lib
 	})
 }
 
-// library returns the response to /libraries/{library}: the fields that the query names, or all but facts. It reads only
-// what these need.
+// library returns the response to /libraries/{library}: the fields and facts that the query names, or if it names none all
+// fields and no facts. It reads only what these need.
 func (p *public) library(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	assetBase, err := baseOrOrigin(p.AssetBase, r.Request)
 	if err != nil {

@@ -35,7 +35,8 @@ func (c *Changes) RecordChange(names ...string) {
 	}
 }
 
-// recordAllChanged records that any library may have changed, and the set of all libraries.
+// recordAllChanged records that all libraries, and the set of them, may have changed, so that [Changes.Since] reports that
+// for any names.
 func (c *Changes) recordAllChanged() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

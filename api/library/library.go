@@ -224,7 +224,8 @@ func readPublishedVersions(r kvstore.Reader, name string) ([]views.Version, erro
 	return versions, nil
 }
 
-// latestOf returns the latest of versions, which must not be empty: the newest stable one, if there is one.
+// latestOf returns the latest of versions, which must not be empty: the newest stable one, or if all are prereleases the
+// newest.
 func latestOf(versions []views.Version) views.Version {
 	return versions[slices.Index(VersionNames(versions), packages.LatestVersion(VersionNames(versions)))]
 }

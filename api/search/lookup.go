@@ -298,9 +298,9 @@ func (l *lookup) addNamesContaining(w string, found matches) {
 	}
 }
 
-// addMistypedWord adds to found, which has the libraries that have the word w, those that have a word that differs from it by a
-// typing error: in names, and if no library has w itself, in the other fields of the query, except file names and people if
-// all fields are searched.
+// addMistypedWord adds to found, which has the libraries that have the word w, those that have a word that differs from it
+// by a typing error: in names, and if no library has w itself, in the other fields of the query, except file names,
+// addresses and people if all fields are searched.
 func (l *lookup) addMistypedWord(w string, found matches) {
 	isUnknown := found.count(1) == 0
 	if l.searchesNames() {

@@ -89,7 +89,7 @@ type aboutPage struct {
 	HasDocs bool
 }
 
-// aboutPage returns the page about the service.
+// aboutPage returns the page that says what the service is, which is the same for all requests.
 func (s *Site) aboutPage(*request) (*pageAnswer, error) {
 	return &pageAnswer{
 		view: "about", title: "About", canonical: "/about", section: "/about",

@@ -18,9 +18,9 @@ type built struct {
 	Outcome                    string // of the check of the provenance attestation, in a word or two
 }
 
-// newBuilt returns where and how a release was built, as proven in the log entry e of its publication, or why nothing proves
-// it. repository is the link to the repository in the package JSON, "" for none: if the proven one is another, the result
-// says so. The caller sets Outcome.
+// newBuilt returns where and how a release was built, as proven in the log entry e of its publication; or in Why, whose
+// words follow those of Outcome on the page, why nothing proves it. repository is the link to the repository in the package
+// JSON, "" for none: if the proven one is another, the result says so. The caller sets Outcome.
 func newBuilt(e logs.Entry, repository string) *built {
 	switch p := e.Provenance; {
 	case e.Kind == logs.Mirrored:
@@ -31,8 +31,6 @@ func newBuilt(e logs.Entry, repository string) *built {
 		return &built{Why: "at publication"}
 	case p.Outcome == logs.AttestationMissing:
 		return &built{Why: "on npm"}
-	case p.Outcome == logs.AttestationInvalid:
-		return &built{Why: p.Reason}
 	case p.Outcome != logs.AttestationVerified:
 		return &built{Why: p.Reason}
 	default:

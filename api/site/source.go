@@ -127,7 +127,8 @@ type readme struct {
 
 // newReadme returns the README of a release as a page displays it: rendered by a worker, or as plain text, cut to
 // document.MaxReadme bytes, if it is no Markdown, too large, refused, or not rendered yet. file is its name, source its
-// text, and cut says that source is incomplete. Relative links lead to repository, a URL.
+// text, and cut says that source is incomplete. Relative links to files that the release does not have lead to repository, a
+// URL.
 func (s *Site) newReadme(q *request, r *library.Release, repository, file, source string, cut bool) (*readme, error) {
 	shown := &readme{File: file, Cut: cut || len(source) > document.MaxReadme}
 	shown.Text = text.Cut(source, document.MaxReadme)
