@@ -68,8 +68,10 @@ func (c *Clients) Close() { c.Fetch.Close() }
 // An optionError is the error of an option, with the text of its cause alone.
 type optionError struct{ option, err error }
 
+// Error returns the text of the cause alone, without that of the option's error.
 func (e *optionError) Error() string { return e.err.Error() }
 
+// Unwrap returns the error that stands for the option, such as [ErrGitHubOptions], and the cause.
 func (e *optionError) Unwrap() []error { return []error{e.option, e.err} }
 
 // loadNpmConfig reads npm's configuration of the user and the machine. If own is true, it includes the .npmrc of the working

@@ -13,6 +13,7 @@ import (
 // A replacedError says that the address of a package's repository names another repository than at the first poll.
 type replacedError struct{ recorded, found int64 }
 
+// Error says, with both ids, that GitHub has another repository under the address of the package, and what the operator can do.
 func (e *replacedError) Error() string {
 	return fmt.Sprintf("GitHub has another repository under this address (id %d, and %d at the first poll), so no release is taken from it; "+
 		"if it is the right one, change autoupdate.target in the package JSON to another form of the address, with or without .git", e.found, e.recorded)

@@ -45,13 +45,14 @@ type backoff struct {
 	until    time.Time
 }
 
-// extend records a failure: nothing is tried before the doubled pause has passed.
+// extend records a failure at the time now: b.until is then the pause after now. The pause is first after the first failure, and
+// twice as long after each further one, longest at most.
 func (b *backoff) extend(now time.Time, first, longest time.Duration) {
 	b.failures++
 	b.until = now.Add(retry.Doubled(b.failures, first, longest))
 }
 
-// newFailedReleases returns a memory without releases.
+// newFailedReleases returns an empty record of releases that could not be fetched. now returns the current time.
 func newFailedReleases(now func() time.Time) *failedReleases {
 	return &failedReleases{now: now, all: map[release]failedRelease{}}
 }
@@ -66,7 +67,8 @@ func (m *failedReleases) recentError(id release) error {
 	return nil
 }
 
-// record records why a release could not be fetched, until its backoff ends.
+// record stores why a release could not be fetched, for recentError, which returns that until a pause is over. The pause is
+// longer after each failure. If the record is full, it forgets another release.
 func (m *failedReleases) record(id release, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -97,12 +99,12 @@ type tokenBucket struct {
 	filled             time.Time
 }
 
-// newTokenBucket returns a full bucket of most tokens, which gets rate tokens a second.
+// newTokenBucket returns a full bucket of most tokens, which gets rate tokens a second from now on.
 func newTokenBucket(rate, most float64, now time.Time) tokenBucket {
 	return tokenBucket{rate, most, most, now}
 }
 
-// refill adds the tokens of the time since the last call.
+// refill adds the tokens for the time from the last refill to now, up to b.most. It does nothing if the clock was set back.
 func (b *tokenBucket) refill(now time.Time) {
 	if since := now.Sub(b.filled).Seconds(); since > 0 {
 		b.tokens, b.filled = min(b.most, b.tokens+since*b.rate), now
@@ -126,12 +128,14 @@ type clientBudgets struct {
 	all map[netip.Prefix]*tokenBucket
 }
 
-// newClientBudgets returns the budgets of clients, all of them full.
+// newClientBudgets returns the budgets of releases that clients may cause requests for. A client that was not seen yet has a full
+// one. now returns the current time.
 func newClientBudgets(now func() time.Time) *clientBudgets {
 	return &clientBudgets{now: now, all: map[netip.Prefix]*tokenBucket{}}
 }
 
-// take takes one release from the budget of the client at a remote address, and reports whether there was one.
+// take takes one release from the budget of the client at a remote address (host and port), and returns false if it is used up.
+// Clients that are not distinguished by address, such as those in one network, share a budget.
 func (b *clientBudgets) take(remote string) bool {
 	who, _ := client.Of(remote)
 	b.mu.Lock()
@@ -160,7 +164,9 @@ type limitedOrigin struct {
 	problem string // of the last failure
 }
 
-// findWithinLimits looks for a release at the origin, unless its budget is used up or it failed a short time ago.
+// findWithinLimits has the origin look for a release, because a client wants its file at path. It returns errBusy if the origin's
+// budget is used up, and another error while the origin is paused after a failure; then it sends no request. A failure other than
+// a missing or wrong release starts a longer pause.
 func (o *limitedOrigin) findWithinLimits(ctx context.Context, id release, path string) (*offer, error) {
 	o.mu.Lock()
 	now := o.now()

@@ -132,7 +132,8 @@ type Fallback struct {
 
 type release struct{ pkg, version string }
 
-// New returns a fallback. Close it before the bot.
+// New returns a fallback, which sends no request yet. It returns an error for a malformed origin or host in the options. The
+// caller closes it before the bot.
 func New(o Options) (*Fallback, error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
@@ -158,7 +159,8 @@ func New(o Options) (*Fallback, error) {
 	return f, nil
 }
 
-// CheckOrigins returns an error unless these are the addresses of origins, each of them once.
+// CheckOrigins returns an error for people unless each of origins has the form larder:URL or cdnjs:URL, and none is given twice.
+// It sends no request.
 func CheckOrigins(origins []string) error {
 	seen := map[string]bool{}
 	for _, text := range origins {
@@ -174,7 +176,7 @@ func CheckOrigins(origins []string) error {
 	return nil
 }
 
-// Close ends what is under way.
+// Close cancels the releases that are being fetched, waits for their goroutines, and closes idle connections.
 func (f *Fallback) Close() {
 	f.end()
 	f.running.Wait()
@@ -191,8 +193,9 @@ var (
 	down     = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "The origin that may have this file does not answer at the moment. Try again later.", Retry: 10}
 )
 
-// Answer looks for a file of a version that is not known here. It returns the file's bytes, or why there are none. If it returns neither,
-// the store has the release by now.
+// Answer has the release of a missing file fetched from another origin, and waits for the file, two seconds at most. It returns
+// the file's bytes, or the response that says why there are none. If it returns neither, the store has the release by now, and
+// the caller looks there. The fetch goes on after the client has left.
 func (f *Fallback) Answer(r *http.Request, pkg, version, path string) ([]byte, *answers.Failure) {
 	data, err := f.findFile(r, release{pkg, version}, path)
 	outcome := outcomeOf(err)
@@ -200,7 +203,9 @@ func (f *Fallback) Answer(r *http.Request, pkg, version, path string) ([]byte, *
 	return data, failures[outcome]
 }
 
-// findFile returns the bytes of a file of a release that is missing here, after waiting for another origin to send it.
+// findFile returns the bytes of a file of the release id, which is missing here, after waiting for another origin to send it. It
+// returns neither bytes nor an error if the release was published meanwhile. The error is errLoop for a request that came through
+// here before, and ingest.ErrStays if the release must not be requested elsewhere.
 func (f *Fallback) findFile(r *http.Request, id release, path string) ([]byte, error) {
 	hops, loops := f.appendHop(r.Header)
 	switch err := f.o.Bot.CheckWanted(id.pkg, id.version); {
@@ -214,8 +219,9 @@ func (f *Fallback) findFile(r *http.Request, id release, path string) ([]byte, e
 	return f.fetchFile(r, id, path, hops)
 }
 
-// fetchFile waits for a file of a release that is fetched from an origin. It returns neither bytes nor an error if the store has the
-// release by now.
+// fetchFile has the release id fetched from an origin, unless that is under way, and waits up to two seconds for the file at
+// path. hops are the Larders that the client's request r came through, for requests to origins. It returns neither bytes nor an
+// error if the store has the release by now. The error is errBusy if a limit is reached.
 func (f *Fallback) fetchFile(r *http.Request, id release, path, hops string) ([]byte, error) {
 	fl, err := f.joinFlight(r, id, path, hops)
 	if err != nil {
@@ -237,13 +243,16 @@ func (f *Fallback) fetchFile(r *http.Request, id release, path, hops string) ([]
 	return data, err
 }
 
-// isPublished reports whether a version was published here.
+// isPublished reports whether a version is or was published here, a withdrawn one included. It is false if the store cannot be
+// read.
 func (f *Fallback) isPublished(id release) bool {
 	_, err := views.LookupVersion(f.o.Store, id.pkg, id.version)
 	return err == nil
 }
 
-// appendHop returns the Larders that a request came through, with this one appended. loops reports whether the request must go no further.
+// appendHop returns the value of HopsField for requests to origins: the Larders in the header h of a client's request, and this
+// one. loops is true, and the value "", if this one is among them or they are mostHops already: then the request must go no
+// further.
 func (f *Fallback) appendHop(h http.Header) (list string, loops bool) {
 	var members []string
 	for _, line := range h[HopsField] {
@@ -259,7 +268,8 @@ func (f *Fallback) appendHop(h http.Header) (list string, loops bool) {
 
 type hopsKey struct{}
 
-// hopHeader returns the header fields of a request to an origin: through which Larders it came.
+// hopHeader returns the header fields to add to a request to an origin: the Larders that the client's request came through, which
+// ctx has. It is empty if ctx has none.
 func hopHeader(ctx context.Context) http.Header {
 	hops, _ := ctx.Value(hopsKey{}).(string)
 	if hops == "" {
@@ -268,7 +278,10 @@ func hopHeader(ctx context.Context) http.Header {
 	return http.Header{HopsField: {hops}}
 }
 
-// joinFlight returns the flight of a release. It starts one unless one is under way or the limits forbid it.
+// joinFlight returns the flight of the release id, the goroutine that fetches it. It starts one unless one is under way. It
+// returns an error and starts none if the release failed a short time ago, with that failure, or if there are too many flights or
+// the client has used up its budget, errBusy. path is the file to fetch first, and hops are the Larders that the request r came
+// through.
 func (f *Fallback) joinFlight(r *http.Request, id release, path, hops string) (*flight, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -291,7 +304,8 @@ func (f *Fallback) joinFlight(r *http.Request, id release, path, hops string) (*
 	return fl, nil
 }
 
-// takeQuota takes bytes from the quota, or returns [errQuota].
+// takeQuota counts bytes as stored, within the quota of bytes of mirrored releases. If they exceed it, it counts nothing and
+// returns an error that wraps [errQuota]. The first call reads all entries about mirrored releases.
 func (f *Fallback) takeQuota(bytes int64) error {
 	if err := f.countStored(); err != nil {
 		return err
@@ -305,8 +319,8 @@ func (f *Fallback) takeQuota(bytes int64) error {
 	return nil
 }
 
-// countStored adds up the bytes of the releases that were mirrored before, unless that is done. It reads all entries about them, so no
-// client's request waits for it; what is mirrored meanwhile waits in takeQuota.
+// countStored sets f.stored to the bytes of the releases that were mirrored before, unless that is done. It reads all entries
+// about them, so no client's request waits for it; storing files of a release waits in takeQuota.
 func (f *Fallback) countStored() error {
 	f.counting.Lock()
 	defer f.counting.Unlock()
@@ -329,7 +343,8 @@ func (f *Fallback) countStored() error {
 	return nil
 }
 
-// discardCount has the bytes be added up again if more are counted than the check found. It does nothing while a release is fetched.
+// discardCount has countStored count the stored bytes again if f.stored is more than found, the bytes of mirrored releases that a
+// check has just seen. It does nothing while a release is fetched.
 func (f *Fallback) discardCount(found int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -338,7 +353,7 @@ func (f *Fallback) discardCount(found int64) {
 	}
 }
 
-// returnQuota returns bytes to the quota.
+// returnQuota counts bytes, which takeQuota has counted, as stored no longer, because their release was not published.
 func (f *Fallback) returnQuota(bytes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -40,7 +40,9 @@ type pendingFile struct {
 	err   error
 }
 
-// waitForFile waits for a file and returns its bytes.
+// waitForFile waits until the file at path is stored, moves it ahead of others that are not fetched yet, and returns its bytes.
+// The error is that of ctx, the one for which the file or the release could not be fetched, or [fetch.ErrNotFound] if the release
+// does not have the file.
 func (fl *flight) waitForFile(ctx context.Context, path string) ([]byte, error) {
 	select {
 	case <-fl.listed:
@@ -70,7 +72,7 @@ func (fl *flight) waitForFile(ctx context.Context, path string) ([]byte, error) 
 	return fl.o.Store.Identity(s.hash)
 }
 
-// nextFile returns a file that is still to be fetched, nil if there is no other.
+// nextFile removes the first file that no goroutine has begun to fetch from the list, and returns it; nil if no other is left.
 func (fl *flight) nextFile() *pendingFile {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -82,7 +84,8 @@ func (fl *flight) nextFile() *pendingFile {
 	return s
 }
 
-// run fetches the release and wakes all that wait for it, with an error if that failed.
+// run fetches and publishes the release, and wakes all that wait for it, with an error if that failed. It counts the outcome,
+// records a failure so that the release is not tried again at once, and removes the flight from those under way.
 func (fl *flight) run(ctx context.Context) {
 	err := fl.fetchRelease(ctx)
 	fl.releases.count(outcomeOf(err))
@@ -111,7 +114,10 @@ func (fl *flight) run(ctx context.Context) {
 	close(fl.done)
 }
 
-// fetchRelease fetches the release from the first origin that has it, and publishes it.
+// fetchRelease fetches the release from the first origin that has it, and publishes it. If its package requires an attestation,
+// it publishes npm's own release instead. After an origin that has the release but does not send it as promised, no further one
+// is tried. If no origin has it, the error is that of the first one which failed otherwise than by lacking the release, or else
+// that of the last.
 func (fl *flight) fetchRelease(ctx context.Context) error {
 	m, err := fl.o.Bot.StartMirroring(fl.id.pkg, fl.id.version)
 	if err != nil {
@@ -137,7 +143,9 @@ func (fl *flight) fetchRelease(ctx context.Context) error {
 	return worst
 }
 
-// fetchAndPublish fetches all files of an offer and publishes the release.
+// fetchAndPublish fetches and stores the files of an offer, a few at once, the one that a client wants first, and publishes the
+// release through m. Of a strict offer one file that is not as promised ends it; else such files are left out. After an error it
+// returns the bytes to the quota.
 func (fl *flight) fetchAndPublish(ctx context.Context, m *ingest.Mirroring, got *offer) (err error) {
 	if len(got.files) == 0 || len(got.files) > mostFiles {
 		return fmt.Errorf("%w: a release of %d files, and 1 to %d may be taken", errMismatch, len(got.files), mostFiles)
@@ -192,7 +200,9 @@ func (fl *flight) fetchAndPublish(ctx context.Context, m *ingest.Mirroring, got 
 	return err
 }
 
-// storeFile fetches a file and stores it. It returns the bytes that it took from the quota. An error ends the release.
+// storeFile fetches the file s of an offer, takes its bytes from the quota, stores it, and wakes the clients that wait for it,
+// also after a failure. It returns the bytes that it took from the quota, also with an error. An error ends the release; a file
+// that is only left out has its error in s.err.
 func (fl *flight) storeFile(ctx context.Context, m *ingest.Mirroring, got *offer, s *pendingFile) (size int64, err error) {
 	defer close(s.ready)
 	data, err := got.fetchFile(ctx, s.File)
@@ -221,7 +231,8 @@ func (fl *flight) storeFile(ctx context.Context, m *ingest.Mirroring, got *offer
 	return size, err
 }
 
-// fetchFile returns the bytes of a file, which have the hash in the origin's log or the integrity that its API states.
+// fetchFile downloads a file of the offer, and returns its bytes once they have the hash in the origin's log or the integrity
+// that its API states. The error wraps errMismatch if they do not, and [fetch.ErrNotFound] if the origin lacks the file.
 func (got *offer) fetchFile(ctx context.Context, f logs.File) ([]byte, error) {
 	w := replication.Wanted{Hash: f.SHA256, Limit: mostFile, Manifest: got.manifest, File: &f}
 	if got.strict {
@@ -237,7 +248,8 @@ func (got *offer) fetchFile(ctx context.Context, f logs.File) ([]byte, error) {
 	return data, err
 }
 
-// listFiles adds the stored files to a manifest, and why the others are left out.
+// listFiles adds the files of all that were stored to the manifest, and the others as left out, with the reasons, 1000 at most.
+// It sorts both lists by path.
 func listFiles(m *logs.Manifest, all []*pendingFile) {
 	for _, s := range all {
 		if s.err == nil {

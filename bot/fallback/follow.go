@@ -46,7 +46,9 @@ func (f *Fallback) Run(ctx context.Context) {
 	}
 }
 
-// CheckMirrored applies the changes of the origins to mirrored releases, and compares releases with npm, once. One goroutine at a time calls it.
+// CheckMirrored withdraws and restores mirrored releases as their origins have done since the last check, and compares those that
+// nothing proves with npm's, once. It also counts the bytes of all mirrored releases. It logs errors. One goroutine at a time
+// calls it.
 func (f *Fallback) CheckMirrored(ctx context.Context) {
 	bySource := map[string]map[release]views.Version{}
 	var sum int64
@@ -85,8 +87,8 @@ func (f *Fallback) CheckMirrored(ctx context.Context) {
 	}
 }
 
-// reportAge logs when the checkpoint of an origin becomes too old, and when a newer cosignature comes. Releases are still taken from the
-// origin.
+// reportAge logs an error when the newest cosignature of an origin's checkpoint becomes too old, so that withdrawals may be
+// missing here, and a message when a newer one comes. Releases are still taken from the origin.
 func (f *follower) reportAge(o *larder) {
 	err := o.checkAge(f.o.Now())
 	switch reported := f.stale[o.String()]; {
@@ -98,7 +100,8 @@ func (f *follower) reportAge(o *larder) {
 	f.stale[o.String()] = err != nil
 }
 
-// mirroredVersions iterates over the versions that were mirrored and whose files are stored, also if they are withdrawn.
+// mirroredVersions iterates over the versions that were mirrored and whose files are stored, also if they are withdrawn, each
+// once, the last mirrored first. It ends after an error of reading the log, and goes on after one about a version.
 func (f *Fallback) mirroredVersions() iter.Seq2[views.Version, error] {
 	return func(yield func(views.Version, error) bool) {
 		seen := map[release]bool{}
@@ -126,7 +129,8 @@ func (f *Fallback) mirroredVersions() iter.Seq2[views.Version, error] {
 	}
 }
 
-// lookupMirrored returns a version, and reports whether it was mirrored and its files are stored.
+// lookupMirrored returns the row of a version. here reports whether the version was mirrored and its files are stored: a
+// withdrawn one may be erased. An unknown version is no error.
 func (f *Fallback) lookupMirrored(id release) (v views.Version, here bool, err error) {
 	v, err = views.LookupVersion(f.o.Store, id.pkg, id.version)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -139,8 +143,9 @@ func (f *Fallback) lookupMirrored(id release) (v views.Version, here bool, err e
 	return v, !erased, err
 }
 
-// compareWithNpm compares a mirrored release with npm's, unless it waits after an earlier failure. It withdraws or replaces the release if
-// npm's differs, and records npm's proof in the log if not. It only logs a failure, and tries again later.
+// compareWithNpm compares a mirrored release with npm's, unless it waits after an earlier failure. If npm's has other bytes, the
+// release is replaced by npm's or, if that must not be published, withdrawn; if they are equal, the log gets npm's proof. It only
+// logs a failure, and waits longer until the next try.
 func (f *follower) compareWithNpm(ctx context.Context, id release) {
 	now := f.o.Now()
 	wait := f.backoffs[id]
@@ -157,8 +162,9 @@ func (f *follower) compareWithNpm(ctx context.Context, id release) {
 	f.backoffs[id] = wait
 }
 
-// applyChanges withdraws and restores the mirrored releases of an origin as the origin has done since they were fetched. ours are these
-// releases.
+// applyChanges withdraws and restores the mirrored releases of an origin as the origin's log says. ours are these releases. It
+// reads the entries of that log since the last check, after a start also those since the releases were mirrored, and stores how
+// far it has read. After an error, a later call reads them again.
 func (f *follower) applyChanges(ctx context.Context, o *larder, ours map[release]views.Version) error {
 	log, err := o.openLog(ctx)
 	if err != nil {
@@ -219,7 +225,7 @@ func (f *follower) applyChanges(ctx context.Context, o *larder, ours map[release
 	return b.Commit()
 }
 
-// cursorKey returns the key of the row that says how many entries of an origin's log were read.
+// cursorKey returns the key of the row in the Meta namespace that says how many entries of an origin's log were read.
 func cursorKey(o *larder) []byte { return kvstore.Key("fallback", "cursor", o.String()) }
 
 // readCursor returns how many entries of an origin's log were read, or [kvstore.ErrNotFound] before the first time.

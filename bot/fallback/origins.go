@@ -22,7 +22,8 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// parseOrigin parses larder:URL or cdnjs:URL.
+// parseOrigin returns the origin that larder:URL or cdnjs:URL describes, which sends its requests through f. The error completes
+// a sentence that begins with the given text. It sends no request.
 func (f *Fallback) parseOrigin(given string) (origin, error) {
 	kind, address, _ := strings.Cut(given, ":")
 	at, err := url.Parse(address)
@@ -55,7 +56,8 @@ type host struct {
 // isOrigin reports whether a URL has the scheme, host and port that the operator named. Requests to it may go to private addresses.
 func (h host) isOrigin(u *url.URL) bool { return fetch.SameOrigin(u, h.at) }
 
-// get requests an address and returns the body of the response, of at most limit bytes.
+// get requests an address, with the hops in ctx, and returns the body of the response. The error is one of package fetch:
+// [fetch.ErrNotFound], or [fetch.ErrTooLarge] for more than limit bytes.
 func (h host) get(ctx context.Context, address string, limit int64) (data []byte, err error) {
 	err = h.getter.Get(ctx, fetch.Request{URL: address, Header: hopHeader(ctx), Trusted: h.isOrigin, Limit: limit}, func(r *fetch.Response) error {
 		data, err = io.ReadAll(r.Body)
@@ -64,10 +66,11 @@ func (h host) get(ctx context.Context, address string, limit int64) (data []byte
 	return data, err
 }
 
-// escapePath escapes the segments of a path.
+// escapePath returns the path of a file with its segments escaped for a URL; the slashes stay.
 func escapePath(path string) string { return (&url.URL{Path: "/" + path}).EscapedPath()[1:] }
 
-// assetPath returns the path at which an origin serves a file.
+// assetPath returns the escaped path of the URL at which an origin serves a file of a release: /ajax/libs/, package, version and
+// path.
 func assetPath(pkg, version, path string) string {
 	return "/ajax/libs/" + url.PathEscape(pkg) + "/" + url.PathEscape(version) + "/" + escapePath(path)
 }
@@ -80,11 +83,14 @@ type cdnjs struct {
 	assets string // the base of the files' URLs; "" until it is known
 }
 
+// String returns the origin in the form of the settings, such as "cdnjs:https://api.cdnjs.com".
 func (o *cdnjs) String() string { return "cdnjs:" + o.base }
 
 const mostListing = 16 << 20 // bytes of what an API says of a release
 
-// find implements [origin]. It requests the files of the release from the API.
+// find implements [origin]. It requests the list of the release's files with their integrities from the API, and returns an offer
+// of those that have a SHA-512, whichever file the client wants. It downloads no file. The error is [fetch.ErrNotFound] if the
+// API lacks the release.
 func (o *cdnjs) find(ctx context.Context, pkg, version, _ string) (*offer, error) {
 	api := o.base + "/libraries/" + url.PathEscape(pkg)
 	data, err := o.get(ctx, api+"/"+url.PathEscape(version)+"?fields=name,version,rawFiles,files,sri", mostListing)
@@ -116,10 +122,11 @@ type cdnjsFiles struct {
 	assets string // the base of the files' URLs
 }
 
-// Name implements [replication.Contents].
+// Name implements [replication.Contents]. It returns the name of the origin, for messages.
 func (o cdnjsFiles) Name() string { return o.String() }
 
-// Content implements [replication.Contents].
+// Content implements [replication.Contents]: it downloads the file w.File of the release w.Manifest, and does not verify it. The
+// error wraps fs.ErrNotExist if the origin lacks it.
 func (o cdnjsFiles) Content(ctx context.Context, w replication.Wanted) (replication.Found, error) {
 	data, err := o.get(ctx, o.assets+assetPath(w.Manifest.Package, w.Manifest.Version, w.File.Path), w.Limit)
 	if errors.Is(err, fetch.ErrNotFound) {
@@ -128,7 +135,9 @@ func (o cdnjsFiles) Content(ctx context.Context, w replication.Wanted) (replicat
 	return replication.Found{Coded: []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}}, err
 }
 
-// parseListing returns the files of a release that have an integrity in a response of the API.
+// parseListing returns the files of a release, in a response of cdnjs's API, that have a SHA-512 and an acceptable path; only
+// path and integrity are set. The error wraps errMismatch if the response is malformed, is about another release, or has no such
+// file.
 func parseListing(data []byte, pkg, version string) ([]logs.File, error) {
 	var listed struct {
 		Name     string            `json:"name"`
@@ -157,7 +166,8 @@ func parseListing(data []byte, pkg, version string) ([]logs.File, error) {
 	return files, nil
 }
 
-// parseIntegrity sets sri to the SHA-512 in an integrity, which may have other hashes beside it. It reports whether there is one.
+// parseIntegrity sets sri to the first SHA-512 in an integrity, which may have other hashes beside it. It returns false, and
+// leaves sri, if it has none.
 func parseIntegrity(integrity string, sri *logs.SRI) bool {
 	for one := range strings.FieldsSeq(integrity) {
 		one, _, _ = strings.Cut(one, "?")
@@ -168,12 +178,15 @@ func parseIntegrity(integrity string, sri *logs.SRI) bool {
 	return false
 }
 
-// isFilePath reports whether a path may be that of a file in a release.
+// isFilePath reports whether a path of an origin is acceptable for a file of a release: relative, clean, of at most 1024 bytes,
+// and without backslashes and unprintable characters.
 func isFilePath(path string) bool {
 	return len(path) <= 1024 && path != "." && fs.ValidPath(path) && !strings.ContainsFunc(path, text.Unprintable) && !strings.Contains(path, `\`)
 }
 
-// findAssetBase returns the base of the files' URLs, which may be on another host than the API. It queries the API once.
+// findAssetBase returns the base of the files' URLs, which may be on another host than the API. api is the API's address of any
+// library; its response has the URL of a file. If it says nothing, the base is that of the API. findAssetBase stores the result,
+// so that later calls send no request.
 func (o *cdnjs) findAssetBase(ctx context.Context, api string) (string, error) {
 	o.mu.Lock()
 	known := o.assets
@@ -212,7 +225,8 @@ type larder struct {
 	cosigned time.Time // as of when its checkpoint was vouched to be the newest then; zero if nothing said so
 }
 
-// cosignedAt returns the time as of which the origin's checkpoint was vouched to be the newest, when it was read last.
+// cosignedAt returns as of when the origin's checkpoint, as it was read last, was vouched to be the newest of its log; zero if
+// nothing said so.
 func (o *larder) cosignedAt() time.Time {
 	o.aging.Lock()
 	defer o.aging.Unlock()
@@ -237,13 +251,16 @@ func (o *larder) checkAge(now time.Time) error {
 	return verify.CheckAge(o.cosigned, now, verify.AlertAge)
 }
 
+// String returns the origin in the form of the settings, such as "larder:https://cdn.example.com".
 func (o *larder) String() string { return "larder:" + o.base }
 
 // appearing are the pauses in which a release that the origin serves, as one that it takes from an origin of its
 // own, appears in its log.
 var appearing = []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second}
 
-// find implements [origin]. It requests the file, and then looks for the release in the log until it appears there.
+// find implements [origin]. It requests the file, which it discards, and returns at once if the origin lacks it. Then it looks
+// for the release in the origin's log, for about 20 seconds until it appears there. The error wraps errMismatch if the log
+// contradicts itself or what was seen of it before.
 func (o *larder) find(ctx context.Context, pkg, version, path string) (*offer, error) {
 	// The file first: what is not there costs one request, and an origin that has an origin of its own looks there.
 	if _, err := o.get(ctx, o.base+assetPath(pkg, version, path), mostFile); err != nil {
@@ -265,7 +282,8 @@ func (o *larder) find(ctx context.Context, pkg, version, path string) (*offer, e
 	}
 }
 
-// findInLog returns the offer of a release that the origin's log proves.
+// findInLog returns the offer of a release that the origin's log proves. The error wraps [fetch.ErrNotFound] if the release was
+// withdrawn there, and errMismatch if a path or size in its manifest is not acceptable.
 func (o *larder) findInLog(ctx context.Context, pkg, version string) (*offer, error) {
 	log, err := o.openLog(ctx)
 	if err != nil {
@@ -292,8 +310,9 @@ func (o *larder) findInLog(ctx context.Context, pkg, version string) (*offer, er
 	}, nil
 }
 
-// openLog opens the log of another Larder, and verifies that it continues the state recorded before. It records the log's state. If no key
-// is known, it trusts the key that the server states, and logs a warning.
+// openLog requests the log of another Larder, verifies that it continues the state in the file Options.Known, and stores its
+// state there. If no key is known, it trusts the key that the server states, and logs a warning. One goroutine at a time does so;
+// others wait.
 func (o *larder) openLog(ctx context.Context) (*verify.Log, error) {
 	o.opening.Lock()
 	defer o.opening.Unlock()
@@ -320,6 +339,8 @@ func (o *larder) openLog(ctx context.Context) (*verify.Log, error) {
 // hopTransport says on requests through which Larders they came.
 type hopTransport struct{ http.RoundTripper }
 
+// RoundTrip implements http.RoundTripper. It sends a copy of the request with the Larders that the client's request came through,
+// which its context has.
 func (h hopTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	sent := r.Clone(r.Context())
 	for name, values := range hopHeader(r.Context()) {

@@ -8,12 +8,13 @@ import (
 	"github.com/larder-cdn/larder/internal/parts"
 )
 
-// Part fetches what was requested and is missing.
+// Part returns the part of a role that keeps mirrored releases up to date (see Run) and closes the fallback when it is stopped.
+// Releases that clients request are fetched with or without it.
 func (f *Fallback) Part() parts.Part {
 	return parts.Part{Name: "fallback", Run: parts.RunUntilDone(f.Run), Stop: parts.StopBy(f.Close)}
 }
 
-// Collector collects the metrics of requests to other origins.
+// Collector returns the Prometheus metrics of the requests to other origins.
 func (f *Fallback) Collector() prometheus.Collector { return fallbackMetrics{f} }
 
 // fallbackMetrics are the metrics of requests to other origins.
@@ -32,8 +33,11 @@ var (
 	fallbackResting  = prometheus.NewDesc("larder_fallback_origin_resting", "1 while an origin is paused after a failure.", []string{"origin"}, nil)
 )
 
+// Describe implements prometheus.Collector. It sends the descriptions of the metrics that Collect sends now.
 func (m fallbackMetrics) Describe(all chan<- *prometheus.Desc) { prometheus.DescribeByCollect(m, all) }
 
+// Collect implements prometheus.Collector. It sends the values of the fallback's State: requests and releases by outcome, the
+// bytes of mirrored releases, and the state of each origin.
 func (m fallbackMetrics) Collect(all chan<- prometheus.Metric) {
 	s := m.of.State()
 	for _, o := range Outcomes {

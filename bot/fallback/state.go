@@ -36,7 +36,8 @@ const (
 // Outcomes are all of them.
 var Outcomes = []Outcome{Filled, Absent, Looped, Mismatch, Budget, Quota, Later, Failed}
 
-// outcomeOf classifies the error of a request or a release.
+// outcomeOf returns the outcome that the error of a client's request or of fetching a release stands for; [Filled] for nil, and
+// [Failed] for unknown errors.
 func outcomeOf(err error) Outcome {
 	switch {
 	case err == nil:
@@ -114,7 +115,8 @@ type OriginState struct {
 	Stale    string    `json:"stale,omitempty"`
 }
 
-// State returns the state of the fallback and its origins.
+// State returns the present state of the fallback and its origins. It sends no request and reads nothing from the store; Bytes is
+// 0 until they were counted.
 func (f *Fallback) State() State {
 	s := State{Requests: f.requests.snapshot(), Releases: f.releases.snapshot(), Waiting: int(f.waiting.Load()), Quota: f.o.Quota}
 	for _, o := range f.origins {
@@ -127,7 +129,7 @@ func (f *Fallback) State() State {
 	return s
 }
 
-// state returns the state of the origin.
+// state returns the present state of the origin: its budget, the pause after a failure, and how old the checkpoint of a log is.
 func (o *limitedOrigin) state() OriginState {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -146,7 +148,8 @@ func (o *limitedOrigin) state() OriginState {
 	return s
 }
 
-// Describe returns lines of text about the state, "" for nil.
+// Describe returns lines of text for people about the state: what was taken and from where, refused requests by outcome, and
+// origins that are paused, used up or too old. It returns "" for nil.
 func (s *State) Describe() string {
 	if s == nil {
 		return ""

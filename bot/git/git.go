@@ -199,6 +199,7 @@ type LimitError struct {
 	Until time.Time // when GitHub accepts requests again
 }
 
+// Error says until when GitHub accepts no more requests.
 func (e *LimitError) Error() string {
 	return fmt.Sprintf("GitHub accepts no more requests until %s", e.Until.UTC().Format(time.RFC3339))
 }
@@ -209,9 +210,9 @@ var scpLike = text.NewRegexp(`^(?:[A-Za-z0-9._-]+@)?([A-Za-z0-9.-]+):([^/:\s]\S*
 // maxAddress is the longest address of a repository, in bytes.
 const maxAddress = 2048
 
-// parseAddress parses a repository's address in any of git's forms, and returns its http or https URL. Of git:// and ssh
-// addresses, which old package JSONs have, it returns the https URL, because hosts serve the same repositories there. The error
-// is a *[RefusedError].
+// parseAddress parses a repository's address in any of git's forms, and returns its http or https URL, without a query or a slash
+// at the end. Of git:// and ssh addresses, which old package JSONs have, it returns the https URL, because hosts serve the same
+// repositories there. The error is a *[RefusedError], also for an address with a user or a password.
 func parseAddress(target string) (*url.URL, error) {
 	target = strings.TrimSpace(target)
 	if len(target) > maxAddress {
@@ -252,8 +253,9 @@ const (
 	maxTagName = 1024 // bytes
 )
 
-// tagsByVersion returns one tag for each version, sorted by version. commits has the commits by the names of tags. Of the tags
-// "v1.0" and "1.0" it returns the second, with a note. Invalid versions stay, for the bot to refuse.
+// tagsByVersion returns one tag for each version, sorted by version as text. commits has the commits by the names of tags. Of the
+// tags "v1.0" and "1.0" it returns the second, with a note. Invalid versions stay, for the bot to refuse. The error is a
+// *[RefusedError] for over 10,000 tags.
 func tagsByVersion(commits map[string]string) ([]Tag, error) {
 	if len(commits) > maxTags {
 		return nil, refusef("the repository has %d tags, over the limit of %d", len(commits), maxTags)
@@ -365,7 +367,8 @@ func (c *Client) openBranch(ctx context.Context, r Remote) (*session, Head, erro
 	return s, Head{refs[i].hash.String(), cmp.Or(r.Branch, strings.TrimPrefix(refs[i].target, "refs/heads/"))}, nil
 }
 
-// IsRepository reports whether a folder is a bare git repository, such as one made with `git clone --bare`.
+// IsRepository reports whether a folder looks like a bare git repository, such as one made with `git clone --bare`: it has the
+// entries HEAD, objects and refs.
 func IsRepository(dir string) bool {
 	for _, name := range []string{"HEAD", "objects", "refs"} {
 		if _, err := os.Stat(dir + string(os.PathSeparator) + name); err != nil {

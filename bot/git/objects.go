@@ -217,24 +217,34 @@ func (h *headWriter) Write(p []byte) (int, error) {
 // A canceller is an observer of a pack's parser, and ends parsing when its context ends.
 type canceller struct{ ctx context.Context }
 
-// OnHeader and the other methods implement [packfile.Observer].
+// OnHeader implements [packfile.Observer]. Like the other methods it returns the error of the context, nil before that ends; an
+// error ends the parsing of the pack.
 func (c canceller) OnHeader(uint32) error { return c.ctx.Err() }
+
+// OnInflatedObjectHeader implements [packfile.Observer]. It returns the error of the context, which ends parsing.
 func (c canceller) OnInflatedObjectHeader(plumbing.ObjectType, int64, int64) error {
 	return c.ctx.Err()
 }
+
+// OnInflatedObjectContent implements [packfile.Observer]. It returns the error of the context, which ends parsing.
 func (c canceller) OnInflatedObjectContent(plumbing.Hash, int64, uint32, []byte) error {
 	return c.ctx.Err()
 }
+
+// OnFooter implements [packfile.Observer]. It returns the error of the context, which ends parsing.
 func (c canceller) OnFooter(plumbing.Hash) error { return c.ctx.Err() }
 
 // A packFile is a file with the methods that go-git requires.
 type packFile struct{ *os.File }
 
-// Lock and Unlock do nothing: only one goroutine has the file.
-func (packFile) Lock() error   { return nil }
+// Lock does nothing: only one goroutine has the file.
+func (packFile) Lock() error { return nil }
+
+// Unlock does nothing, like Lock.
 func (packFile) Unlock() error { return nil }
 
-// readObject returns the content of an object of type want. It refuses an object of another type or of more than maxObject bytes.
+// readObject returns the content of an object of type want. The error is a *[RefusedError] if get does not find the object, if it
+// has another type or more than maxObject bytes, or if it cannot be unpacked.
 func readObject(get objectReader, hash plumbing.Hash, want plumbing.ObjectType) ([]byte, error) {
 	o, err := get(hash)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {
@@ -269,7 +279,8 @@ const (
 	maxSubmodules = 20  // that are listed by name
 )
 
-// readCommit returns the commit with a hash, or the one that the annotated tag with that hash names.
+// readCommit returns the commit with a hash, or the one that the annotated tag with that hash names, through ten tags of tags at
+// most. The error is a *[RefusedError] if the object is neither, and that of get if it is not there.
 func readCommit(get objectReader, hash plumbing.Hash) (*object.Commit, error) {
 	const most = 10 // tags of tags
 	for range most {

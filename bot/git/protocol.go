@@ -90,8 +90,9 @@ func (c *Client) open(ctx context.Context, at *url.URL, how access) (*session, e
 // maxRedirects bounds the redirects of a repository in a row.
 const maxRedirects = 5
 
-// send sends a request to a repository through an HTTP client. It returns the response, which the caller closes, if its status is
-// 200 and its content type is git's for kind, which is "advertisement" or "result"; else an error.
+// send sends a request to a repository through an HTTP client. It returns the response, whose body the caller closes, if its
+// status is 200 and its content type is git's for kind, which is "advertisement" or "result"; else an error. Status 401 counts as
+// [fetch.ErrNotFound], because hosts send it for repositories that are private or missing.
 func (c *Client) send(through *http.Client, r *http.Request, kind string) (*http.Response, error) {
 	r.Header.Set("Git-Protocol", "version=2")
 	response, err := through.Do(r)

@@ -47,7 +47,8 @@ func (c *Client) Tags(ctx context.Context, target, validator string) (*Listing, 
 	return listing, nameRepository(target, err)
 }
 
-// commitHash returns the hash of the commit that a reference names, through an annotated tag.
+// commitHash returns the hash of the object that a reference names, normally a commit: the target of an annotated tag, else the
+// reference's own hash.
 func (r reference) commitHash() string {
 	if r.peeled != plumbing.ZeroHash {
 		return r.peeled.String()
@@ -85,9 +86,10 @@ func tagsValidator(commits map[string]string) string {
 // A Selection chooses files of a release by name. The archive has the names of all files, and no contents.
 type Selection func(ctx context.Context, names archive.Source) (wanted func(name string) bool, err error)
 
-// Release fetches the files of a tag that [Client.Tags] returned into dst, which is emptied first, each verified by its hash
-// in the commit. With a selection, the contents of other files are not fetched where the host can leave them out; the archive
-// then has those files as left out. An error about dst is a *[fetch.LocalError]; others are those of Tags.
+// Release fetches the files of a tag that [Client.Tags] returned into dst, which is emptied first, each verified by its hash in
+// the commit. With a selection, the contents of other files are not fetched where the host can leave them out; the archive then
+// has those files as left out. It also leaves out Git LFS pointers. It returns an error if the tag names another commit by now.
+// An error about dst is a *[fetch.LocalError]; others are those of Tags.
 func (c *Client) Release(ctx context.Context, target string, tag Tag, selection Selection, dst *os.File) (*Release, error) {
 	r, err := c.fetchTag(ctx, target, tag, selection, dst)
 	if err != nil {

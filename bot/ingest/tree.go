@@ -108,6 +108,7 @@ type treeError struct {
 	cause   error
 }
 
+// Error returns the text of the cause, without the problem by which summaries group releases.
 func (e *treeError) Error() string { return e.cause.Error() }
 
 func (e *treeError) Unwrap() error { return e.cause }

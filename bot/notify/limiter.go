@@ -32,8 +32,8 @@ type receiverState struct {
 	next     time.Time     // the latest retry of a refused request
 }
 
-// acquire reserves a request to a receiver, for which the caller calls release. If the receiver is at its limit, ok is false
-// and the caller tries again at retryAt.
+// acquire reserves one of the few requests that a receiver gets at once, for which the caller calls release afterwards. It does
+// not wait. If the receiver is at its limit, ok is false, nothing is reserved, and the caller tries again at retryAt.
 func (l *limiter) acquire(receiver string, now time.Time) (ok bool, retryAt time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,7 +63,8 @@ func (l *limiter) acquire(receiver string, now time.Time) (ok bool, retryAt time
 	return false, r.next
 }
 
-// release ends a request that acquire reserved, and records the duration and the result of the attempt.
+// release ends a request that acquire reserved, and records how long the attempt took and whether it failed. After a failure, the
+// receiver gets one request at a time until one succeeds. With over maxReceivers receivers it forgets those without a request.
 func (l *limiter) release(receiver string, duration time.Duration, failed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -21,7 +21,9 @@ type Outbox struct {
 	Webhooks *Webhooks
 }
 
-// OpenOutbox opens the outbox of a store, and sends what is due unless the runtime is quiet.
+// OpenOutbox opens the outbox of a store: the schedule, the webhooks and the purge requests. From then on the runtime sends what
+// is due, unless it is quiet, which means that it fires no alarms. New entries of the log become messages only while
+// [Outbox.Part] runs.
 func OpenOutbox(o WebhookOptions) (out *Outbox, err error) {
 	out = &Outbox{Runtime: o.Runtime}
 	if out.Schedule, err = OpenScheduler(o.Runtime, SchedulerOptions{UserAgent: o.UserAgent, Transport: o.Transport, Logger: o.Logger}); err == nil {
@@ -30,7 +32,8 @@ func OpenOutbox(o WebhookOptions) (out *Outbox, err error) {
 	return out, err
 }
 
-// Part sends what is due. stopped is called when it ends, before the store is closed.
+// Part returns the part of a role that turns new entries of the log into messages, and corrects the times of requests when the
+// clock was set back. stopped is called once that has ended, before the store is closed.
 func (o *Outbox) Part(stopped func()) parts.Part {
 	return parts.Part{Name: "outbox", Run: parts.RunUntilDone(o.run), Stop: parts.StopBy(stopped)}
 }
@@ -38,7 +41,7 @@ func (o *Outbox) Part(stopped func()) parts.Part {
 // clockCheck is how often the outbox checks whether the clock was set back.
 const clockCheck = time.Minute
 
-// run follows the log and the clock until ctx ends.
+// run turns entries of the log into messages, and corrects alarms at once and whenever the clock was set back, until ctx ends.
 func (o *Outbox) run(ctx context.Context) {
 	var clock sync.WaitGroup
 	defer clock.Wait()
@@ -52,7 +55,8 @@ func (o *Outbox) run(ctx context.Context) {
 	o.Webhooks.Run(ctx)
 }
 
-// correctAlarms moves the alarms that a clock which was ahead has set, and logs an error.
+// correctAlarms moves the alarms of requests to earlier times if only a clock which was ahead can have set them. It logs an
+// error.
 func (o *Outbox) correctAlarms(ctx context.Context) {
 	for _, s := range []*Scheduler{o.Schedule, o.Webhooks.messages, o.Webhooks.purges} {
 		if err := s.correctAlarms(ctx, o.Runtime.Now()); err != nil && ctx.Err() == nil {
@@ -61,7 +65,7 @@ func (o *Outbox) correctAlarms(ctx context.Context) {
 	}
 }
 
-// rowPrefixes returns the prefixes of the rows of an outbox, in [kvstore.Durable].
+// rowPrefixes returns the prefixes of the keys of all rows of an outbox, which are in the namespace [kvstore.Durable].
 func rowPrefixes() (all [][]byte) {
 	for _, class := range []string{requestClass, registryClass, messageClass, purgeClass} {
 		all = append(all, durable.RowPrefixes(class)...)
@@ -81,7 +85,7 @@ func NewRow(ns kvstore.Namespace, key, value []byte) Row {
 	return Row{byte(ns), bytes.Clone(key), bytes.Clone(value)}
 }
 
-// Snapshot returns the outbox of a store as JSON, after other rows.
+// Snapshot returns the rows of a store's outbox as JSON, for the next leader of the cluster. The rows in others come before them.
 func Snapshot(store *kvstore.Store, others []Row) ([]byte, error) {
 	at := store.Snapshot()
 	defer at.Close()
@@ -97,7 +101,8 @@ func Snapshot(store *kvstore.Store, others []Row) ([]byte, error) {
 	return json.Marshal(rows)
 }
 
-// Replace replaces the outbox of a store by that of a snapshot, nil for an empty one. In the same batch, mark records whose it is.
+// Replace deletes all rows of a store's outbox and writes those of a snapshot, nil for none, in one batch. To the same batch,
+// mark adds what records whose outbox it is. After an error the store is unchanged.
 func Replace(store *kvstore.Store, snapshot []byte, mark func(*kvstore.Batch)) error {
 	var rows []Row
 	if snapshot != nil {

@@ -43,10 +43,11 @@ type Withdrawal struct {
 	Manifest kvstore.Hash `json:"manifest"`
 }
 
-// id returns the id of the scheduled request of the purge.
+// id returns the id under which the purge of the release is scheduled: package@version. A later withdrawal of the release has the
+// same.
 func (w *Withdrawal) id() string { return w.Package + "@" + w.Version }
 
-// newWithdrawal returns the withdrawal that an entry of the log records.
+// newWithdrawal returns the withdrawal that e, an entry of the log about a withdrawn release, records.
 func newWithdrawal(e logs.Indexed) Withdrawal {
 	return Withdrawal{Entry: e.Index, Package: e.Package, Version: e.Version, Reason: e.Reason, Time: e.Time, Manifest: e.Manifest}
 }
@@ -67,7 +68,8 @@ type purgeBody struct {
 	Hook string `json:"hook"` // id of the hook
 }
 
-// ReadPurges returns the pending purges of a store, oldest first.
+// ReadPurges returns the purges of a store that were not delivered to the purge hook yet, the oldest withdrawal first. A
+// malformed row is an error.
 func ReadPurges(r kvstore.Reader) ([]Purge, error) {
 	pending := []Purge{}
 	var body purgeBody
@@ -93,8 +95,8 @@ func ReadPurges(r kvstore.Reader) ([]Purge, error) {
 	return pending, nil
 }
 
-// HasPurgeHook reports whether a process has used a purge hook for this store. Then the next such process also purges what is withdrawn
-// before it starts.
+// HasPurgeHook reports whether the store has a purge hook, because a process has used one and it was not removed since. Then the
+// next process with a purge hook also purges what is withdrawn before it starts.
 func HasPurgeHook(r kvstore.Reader) (bool, error) {
 	_, err := r.Get(kvstore.Durable, append(durable.RowPrefixes(registryClass)[0], registryName+"\x00"+hookPrefix+purgeHookID...))
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -103,7 +105,8 @@ func HasPurgeHook(r kvstore.Reader) (bool, error) {
 	return err == nil, err
 }
 
-// PurgesCollector returns a metric of the pending purges of a store.
+// PurgesCollector returns the Prometheus gauge larder_purges_pending: how many purges of a store are not delivered yet; NaN if
+// they cannot be read. It scans them at each collection.
 func PurgesCollector(store *kvstore.Store) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "larder_purges_pending",
@@ -117,8 +120,9 @@ func PurgesCollector(store *kvstore.Store) prometheus.Collector {
 	})
 }
 
-// AddPurgeHook makes the purge hook receive the withdrawals from now on. If the store had a purge hook before, it also receives those that
-// an earlier hook has not. A process that ends in the middle of it loses none: the next one starts with the same rows.
+// AddPurgeHook has the purge hook of the options receive the withdrawals from now on. If the store had a purge hook before, it
+// also receives those that an earlier hook has not, and those that Larder 0.1.0 has left. A process that ends in the middle of it
+// loses none: the next one starts with the same rows.
 func (w *Webhooks) AddPurgeHook(ctx context.Context) error {
 	pending, err := ReadPurges(w.options.Store)
 	if err != nil {
@@ -152,7 +156,8 @@ func (w *Webhooks) AddPurgeHook(ctx context.Context) error {
 	return b.Commit()
 }
 
-// removePurgeHook removes the purge hook, which the settings must not name any more, and its pending purges.
+// removePurgeHook removes the purge hook and its pending purges from the store. It returns an error if the settings still have a
+// purge hook, and ErrNoWebhook if the store has none.
 func (w *Webhooks) removePurgeHook(ctx context.Context) error {
 	if w.options.Purge.Hook != (PurgeHook{}) {
 		return errors.New("the purge hook is in the settings: remove --purge-hook there and restart before you remove its pending purges")
@@ -172,7 +177,9 @@ func (w *Webhooks) removePurgeHook(ctx context.Context) error {
 // The rows in which Larder 0.1.0 has purges, in [kvstore.Queue]: the first entry of the log that it has not read, and the withdrawals.
 var purgeCursor010, purges010 = []byte("P"), []byte("p")
 
-// takeOverPurges schedules the purges that Larder 0.1.0 has left, and returns the first entry that is not covered.
+// takeOverPurges schedules the purges that Larder 0.1.0 has left in the store, and those of withdrawals in the log that it had
+// not read. It returns the index of the first entry of the log that this does not cover, which is the log's size. Without such
+// rows it schedules nothing.
 func (w *Webhooks) takeOverPurges(ctx context.Context) (from int64, err error) {
 	size, store := w.options.Log.Checkpoint().Size, w.options.Store
 	from = size
@@ -207,8 +214,8 @@ func (w *Webhooks) takeOverPurges(ctx context.Context) (from int64, err error) {
 	return size, nil
 }
 
-// schedulePurge schedules the request to the purge hook about a withdrawn release, in place of one about an earlier withdrawal of it. It
-// does nothing if the same one is scheduled, or was delivered within a day.
+// schedulePurge schedules the request to the purge hook about a withdrawn release, in place of one about an earlier withdrawal of
+// it. It does nothing if the same one for the same hook is scheduled, or was delivered within a day.
 func (w *Webhooks) schedulePurge(ctx context.Context, withdrawn Withdrawal) error {
 	hook := w.options.Purge.Hook
 	body, err := json.Marshal(purgeBody{withdrawn, hook.id()})
@@ -230,7 +237,10 @@ const (
 	purgeStep        = 64
 )
 
-// sendPurge sends a withdrawal to the purge hook, and records in s how many URLs the cache has purged.
+// sendPurge makes an attempt to send the withdrawal in s.Request to the purge hook. It requests the hook once and returns the
+// status of the response, or it requests the hook for each URL of the release and returns 200, or 0 with an error. In the latter
+// case it sets s.Done to how many URLs the cache has purged, so that the next attempt continues there. The error wraps [ErrGone]
+// if the purge hook was removed.
 func (w *Webhooks) sendPurge(ctx context.Context, s *State) (status int, err error) {
 	var p purgeBody
 	if err := json.Unmarshal([]byte(s.Request.Body), &p); err != nil {
@@ -284,7 +294,8 @@ type purgeNotice struct {
 	Tags    []string  `json:"tags"` // of the responses of all URLs, and of no others
 }
 
-// sendPurgeNotice sends a notice to the purge hook.
+// sendPurgeNotice sends a notice about a withdrawal to the purge hook, one that is requested once for each withdrawal. It returns
+// the status of the response, 0 for none; a status other than 2xx is an error, too.
 func (w *Webhooks) sendPurgeNotice(ctx context.Context, n purgeNotice) (status int, err error) {
 	body, err := json.Marshal(n)
 	if err != nil {
@@ -298,7 +309,8 @@ func (w *Webhooks) sendPurgeNotice(ctx context.Context, n purgeNotice) (status i
 	return status, cmp.Or(err, statusError(to.Host, status))
 }
 
-// purgeURL has the cache purge one URL. It waits while maxPurgeRequests of these requests are sent.
+// purgeURL has the cache purge the URL target. It waits while maxPurgeRequests of these requests are sent. The statuses 404 and
+// 410 count as success, because the cache has no copy then; another one besides 2xx is an error.
 func (w *Webhooks) purgeURL(ctx context.Context, target string) error {
 	select {
 	case w.purging <- struct{}{}:
@@ -317,7 +329,8 @@ func (w *Webhooks) purgeURL(ctx context.Context, target string) error {
 	return cmp.Or(err, statusError(to.Host, status))
 }
 
-// requestPurge sends one request to the purge hook.
+// requestPurge sends one request to the purge hook at the URL to, with the hook's method, and returns the status of the response,
+// whatever it is. body is JSON; nil for none.
 func (w *Webhooks) requestPurge(ctx context.Context, to *url.URL, body []byte) (status int, err error) {
 	r, err := http.NewRequestWithContext(ctx, w.options.Purge.Hook.method, to.String(), bytes.NewReader(body))
 	if err != nil {

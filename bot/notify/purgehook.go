@@ -56,15 +56,18 @@ func ParsePurgeHook(s string) (PurgeHook, error) {
 
 var methods = text.NewRegexp(`^[A-Z]{1,20}$`)
 
-// PerURL reports whether the hook is requested for each URL of a release.
+// PerURL reports whether the hook is requested for each URL of a withdrawn release, because it has {url} or {path}; else once for
+// each withdrawal.
 func (h PurgeHook) PerURL() bool {
 	return strings.Contains(h.template, urlHolder) || strings.Contains(h.template, pathHolder)
 }
 
-// NeedsHost reports whether the hook needs complete URLs, and paths are not enough.
+// NeedsHost reports whether requests to the hook contain complete URLs of releases, so that the host under which they are served
+// must be known.
 func (h PurgeHook) NeedsHost() bool { return !h.PerURL() || strings.Contains(h.template, urlHolder) }
 
-// expand returns the hook's URL for a purge target. Its errors do not repeat the hook, which may contain a password.
+// expand returns the URL of a request to the hook: its template with target, the URL to purge, in place of {url}, and the path of
+// target in place of {path}. Its errors do not repeat the hook, which may contain a password.
 func (h PurgeHook) expand(target string) (*url.URL, error) {
 	u, err := url.Parse(target)
 	if err != nil {
@@ -92,7 +95,7 @@ func (h PurgeHook) expand(target string) (*url.URL, error) {
 	return called, nil
 }
 
-// id returns an identifier of the hook that does not reveal it; "" for none.
+// id returns an identifier of the hook that does not reveal it, the start of a hash; "" for the zero hook.
 func (h PurgeHook) id() string {
 	if h == (PurgeHook{}) {
 		return ""

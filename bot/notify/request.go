@@ -53,7 +53,7 @@ var requestMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "
 // reserved are headers that the connection needs.
 var reserved = []string{"Connection", "Content-Length", "Host", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
-// Check returns why a request is invalid, nil if it is valid.
+// Check returns an error that names the invalid field of the request and says why, nil if the request is valid.
 func (r Request) Check() error {
 	if err := CheckURL(r.URL); err != nil {
 		return err
@@ -88,7 +88,8 @@ func (r Request) Check() error {
 	return nil
 }
 
-// CheckURL returns why nothing can be sent to a URL. The error does not repeat it.
+// CheckURL returns an error that says why nothing can be sent to the URL raw, nil if requests can. The error does not repeat the
+// URL, which may have a secret.
 func CheckURL(raw string) error {
 	if raw == "" {
 		return errors.New("url: it is missing")
@@ -107,7 +108,8 @@ func CheckURL(raw string) error {
 	return nil
 }
 
-// firstDelivery returns the time of the first delivery of a request that is posted now.
+// firstDelivery returns the time of the first delivery of a request that is posted now: TriggerAt, else one interval later for a
+// repeated request, else now.
 func (r Request) firstDelivery(now time.Time) time.Time {
 	switch {
 	case r.TriggerAt != 0:
@@ -121,7 +123,7 @@ func (r Request) firstDelivery(now time.Time) time.Time {
 // interval returns the time between the deliveries of a repeated request, 0 for a request that is sent once.
 func (r Request) interval() time.Duration { return time.Duration(r.TriggerEverySeconds) * time.Second }
 
-// host returns the host of the URL, whose other parts may be secret.
+// host returns the host of the request's URL, with the port, for messages; the other parts may be secret.
 func (r Request) host() string {
 	u, err := url.Parse(r.URL)
 	if err != nil {
@@ -168,8 +170,8 @@ func (s *Scheduler) Handler(prefix string) http.Handler {
 // maxPosted is far more than a valid request takes in JSON, in bytes.
 const maxPosted = 512 << 10
 
-// servePost schedules the request in the body. It replaces the one with this id and responds with 200, or for "" creates an id and responds
-// with 201. The response has the request's state.
+// servePost schedules the request in the body, a [Request] in JSON. With an id it replaces the request of that id and responds
+// with 200; with "" it creates an id and responds with 201. The response has the request's state, or an error.
 func (s *Scheduler) servePost(w http.ResponseWriter, r *http.Request, id string) {
 	var request Request
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxPosted))
@@ -186,7 +188,8 @@ func (s *Scheduler) servePost(w http.ResponseWriter, r *http.Request, id string)
 	writeResponse(w, r, status, state, err)
 }
 
-// serveList lists requests on the schedule.
+// serveList responds with the states of scheduled requests in the order of their ids: as many as the parameter limit says, 1 to
+// 1000, by default 100, after the id in the parameter after.
 func (s *Scheduler) serveList(w http.ResponseWriter, r *http.Request) {
 	limit := 100
 	if value := r.FormValue("limit"); value != "" {
@@ -200,6 +203,7 @@ func (s *Scheduler) serveList(w http.ResponseWriter, r *http.Request) {
 	writeResponse(w, r, http.StatusOK, states, err)
 }
 
+// writeResponse sends value as JSON with a status, or the response to err if err is not nil.
 func writeResponse(w http.ResponseWriter, r *http.Request, status int, value any, err error) {
 	if err != nil {
 		writeError(w, r, err)
@@ -210,7 +214,8 @@ func writeResponse(w http.ResponseWriter, r *http.Request, status int, value any
 	_ = json.NewEncoder(w).Encode(value) // the client has gone
 }
 
-// writeError sends the status that belongs to an error of the scheduler.
+// writeError sends an error of the scheduler as JSON: 404 for a missing request, 400 for an invalid one, 503 if the client may
+// try again, else 500.
 func writeError(w http.ResponseWriter, r *http.Request, err error) {
 	status := http.StatusInternalServerError
 	switch {

@@ -114,7 +114,8 @@ type requestCommand struct {
 	remove bool
 }
 
-// OpenScheduler opens a scheduler, which sends the requests that are due until the runtime is closed.
+// OpenScheduler opens a scheduler of the requests that the runtime r stores for the class in the options. From then on, until the
+// runtime is closed, it sends the requests that are due, unless the runtime is quiet, which means that it fires no alarms.
 func OpenScheduler(r *durable.Runtime, o SchedulerOptions) (*Scheduler, error) {
 	o.Class = cmp.Or(o.Class, requestClass)
 	o.UserAgent = cmp.Or(o.UserAgent, "larder")
@@ -149,7 +150,8 @@ func OpenScheduler(r *durable.Runtime, o SchedulerOptions) (*Scheduler, error) {
 	return s, nil
 }
 
-// Post puts a request on the schedule. It replaces the request with that id; with id "" it creates an id.
+// Post puts a request on the schedule and returns its state; it does not wait for the delivery. It replaces the request with that
+// id, delivered or not; with id "" it creates an id. An invalid request or id is a *[RequestError].
 func (s *Scheduler) Post(ctx context.Context, id string, r Request) (State, error) {
 	if id == "" {
 		id = s.objects.NewUniqueID()
@@ -157,12 +159,14 @@ func (s *Scheduler) Post(ctx context.Context, id string, r Request) (State, erro
 	return s.sendCommand(ctx, id, requestCommand{put: &r})
 }
 
-// PostOnce puts a request on the schedule unless one with that id and the same body is waiting, or was delivered or given up within a day.
+// PostOnce puts a request on the schedule unless one with that id and the same body is waiting, or was delivered or given up
+// within a day. Then it changes nothing and returns the state of that one. A request with the id and another body is replaced.
 func (s *Scheduler) PostOnce(ctx context.Context, id string, r Request) (State, error) {
 	return s.sendCommand(ctx, id, requestCommand{put: &r, once: true})
 }
 
-// sendCommand checks the request of a command and sends the command to the durable object with the id. It returns the state after it.
+// sendCommand checks the id and the request c.put, which must not be nil, and sends the command c to the durable object of the
+// request with the id. It returns the state after it. An invalid request or id is a *[RequestError].
 func (s *Scheduler) sendCommand(ctx context.Context, id string, c requestCommand) (State, error) {
 	if err := c.put.Check(); err != nil {
 		return State{}, &RequestError{err}
@@ -173,7 +177,7 @@ func (s *Scheduler) sendCommand(ctx context.Context, id string, c requestCommand
 	return s.objects.Object(id).Send(ctx, c)
 }
 
-// validID reports whether a request can be scheduled under an id.
+// validID reports whether id can be that of a request: not "", not too long for a durable object, and without a zero byte.
 func validID(id string) bool {
 	return id != "" && len(id) <= durable.MaxNameBytes && !strings.ContainsRune(id, 0)
 }
@@ -184,7 +188,8 @@ type RequestError struct{ Err error }
 func (e *RequestError) Error() string { return e.Err.Error() }
 func (e *RequestError) Unwrap() error { return e.Err }
 
-// Get returns the state of a request, or [ErrNoRequest].
+// Get returns the state of the request with an id, which may be delivered or given up within a day. It returns [ErrNoRequest] if
+// there is none.
 func (s *Scheduler) Get(ctx context.Context, id string) (State, error) {
 	if !validID(id) {
 		return State{}, ErrNoRequest
@@ -192,7 +197,7 @@ func (s *Scheduler) Get(ctx context.Context, id string) (State, error) {
 	return s.objects.Object(id).Send(ctx, requestCommand{})
 }
 
-// Remove takes a request off the schedule, or returns [ErrNoRequest].
+// Remove deletes the request with an id, or returns [ErrNoRequest]. A delivery that is under way goes on.
 func (s *Scheduler) Remove(ctx context.Context, id string) error {
 	if !validID(id) {
 		return ErrNoRequest
@@ -201,7 +206,8 @@ func (s *Scheduler) Remove(ctx context.Context, id string) error {
 	return err
 }
 
-// correctAlarms moves the alarms that only a clock which was ahead can have set, as of now.
+// correctAlarms moves the alarms of requests that are later than now and the longest backoff to the times that their states have,
+// because only a clock which was ahead can have set them. Requests that are due so late are not changed.
 func (s *Scheduler) correctAlarms(ctx context.Context, now time.Time) error {
 	ids, err := s.objects.NamesDueAfter(now.Add(longestBackoff))
 	if err != nil {
@@ -215,7 +221,8 @@ func (s *Scheduler) correctAlarms(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// List returns up to limit requests in the order of their ids, from after one.
+// List returns the states of up to limit requests in the order of their ids, from the first id behind after on; "" for the
+// beginning. A request that is deleted meanwhile is left out, so there may be fewer than limit before the end.
 func (s *Scheduler) List(ctx context.Context, after string, limit int) ([]State, error) {
 	ids, err := s.objects.Names(after, limit)
 	if err != nil {
@@ -245,7 +252,8 @@ const (
 	requestVersionKey = "version"
 )
 
-// readRequest returns the request's state, and whether there is one.
+// readRequest returns the stored state of a request with its body, and whether there is one. It corrects times that only a clock
+// which was ahead can have stored, in the result only.
 func readRequest(ctx context.Context, s *durable.State) (State, bool, error) {
 	state, found, err := durable.GetJSON[State](ctx, s, stateKey)
 	if err != nil || !found {
@@ -281,13 +289,16 @@ func (s *State) boundTimes(now time.Time) {
 	}
 }
 
-// writeState stores the state without the body, and sets the alarm of the object.
+// writeState stores a request's state, without the body, which has a row of its own, and sets the alarm of the request's object
+// to next.
 func writeState(ctx context.Context, s *durable.State, state State, next time.Time) error {
 	state.Request.Body = ""
 	return errors.Join(durable.PutJSON(ctx, s, stateKey, state), s.SetAlarm(ctx, next))
 }
 
-// Handle implements [durable.Handler].
+// Handle implements [durable.Handler]. It puts, deletes or only reads the request, as the command c says, and returns its state;
+// that of a deleted one is the last. It returns ErrNoRequest if there is none to read or delete. It also moves an alarm that is
+// later than the state says.
 func (o requestObject) Handle(ctx context.Context, s *durable.State, c requestCommand) (State, error) {
 	state, found, err := readRequest(ctx, s)
 	switch {
@@ -311,7 +322,9 @@ func (o requestObject) Handle(ctx context.Context, s *durable.State, c requestCo
 	return state, writeState(ctx, s, state, state.Next) // the clock was ahead when the alarm was set
 }
 
-// Alarm implements [durable.Handler]: it makes an attempt, or deletes a request whose retention has ended.
+// Alarm implements [durable.Handler]: it makes an attempt to send the request, and stores the result with the time of the next
+// attempt, unless the request was replaced or removed meanwhile. If the receiver is at its limit, it only sets a later alarm. It
+// deletes a request whose retention has ended.
 func (o requestObject) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) error {
 	state, found, err := readRequest(ctx, s)
 	if err != nil || !found {
@@ -364,7 +377,8 @@ func (o requestObject) Alarm(ctx context.Context, s *durable.State, _ durable.Al
 	return writeState(ctx, s, state, alarm)
 }
 
-// sendOnce sends a request and returns its state afterwards.
+// sendOnce makes one attempt to send the request of the state s, and returns the state afterwards: delivered, given up, or with
+// the time of the next attempt or delivery. It stores nothing, and logs a failure. clock returns the current time.
 func (o requestObject) sendOnce(ctx context.Context, clock func() time.Time, s State) State {
 	send := o.options.Send
 	if send == nil {
@@ -402,7 +416,8 @@ func (o requestObject) sendOnce(ctx context.Context, clock func() time.Time, s S
 	return s
 }
 
-// send sends the request of a state once. The status is 0 without a response.
+// send sends the request of a state once, completed by [SchedulerOptions].Before, and returns the status of the response. A
+// status other than 2xx is an error, too. Without a response the status is 0.
 func (o requestObject) send(ctx context.Context, s *State) (status int, err error) {
 	host := s.Request.host()
 	r, err := http.NewRequestWithContext(ctx, cmp.Or(s.Request.Method, "GET"), s.Request.URL, strings.NewReader(s.Request.Body))
@@ -423,7 +438,8 @@ func (o requestObject) send(ctx context.Context, s *State) (status int, err erro
 	return status, statusError(host, status)
 }
 
-// do sends a request and returns the status of its response. Its errors name only the host, because the rest of the URL may be secret.
+// do sends a request, adds a User-Agent if it has none, and returns the status of the response, whatever it is; it discards the
+// body. An error means that there was no response. Errors name only the host, because the rest of the URL may be secret.
 func (s *Scheduler) do(r *http.Request) (status int, err error) {
 	if r.Header.Get("User-Agent") == "" {
 		r.Header.Set("User-Agent", s.options.UserAgent)

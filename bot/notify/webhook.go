@@ -68,7 +68,7 @@ type Webhook struct {
 	Problem     string    `json:"problem,omitempty"`
 }
 
-// About describes the subject of the webhook.
+// About returns words for people about what the webhook subscribes to, such as "jquery, watched" or "room shop".
 func (h *Webhook) About() string {
 	switch {
 	case h.ID == purgeHookID:
@@ -128,7 +128,8 @@ type Webhooks struct {
 	changed  chan struct{} // holds one after a webhook was added
 }
 
-// OpenWebhooks opens the webhooks of a store, and sends the messages that are due. [Webhooks.Run] follows the log.
+// OpenWebhooks opens the webhooks of a store. From then on the runtime sends the messages and purges that are due. New entries of
+// the log become messages only while [Webhooks.Run] runs.
 func OpenWebhooks(o WebhookOptions) (*Webhooks, error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	w := &Webhooks{options: o, purging: make(chan struct{}, maxPurgeRequests), changed: make(chan struct{}, 1)}
@@ -158,7 +159,9 @@ func OpenWebhooks(o WebhookOptions) (*Webhooks, error) {
 	return w, err
 }
 
-// Add adds a webhook. Nothing else returns its secret.
+// Add stores a new webhook, which gets messages about entries of the log and events from now on. It returns the webhook and the
+// secret by which the receiver verifies messages; nothing else returns the secret. The error is about the URL or the subject, or
+// there are too many webhooks.
 func (w *Webhooks) Add(ctx context.Context, url string, subject Subject) (h Webhook, secret string, err error) {
 	if err := CheckURL(url); err != nil {
 		return h, "", err
@@ -177,7 +180,7 @@ func (w *Webhooks) Add(ctx context.Context, url string, subject Subject) (h Webh
 	return added.Webhook, added.Secret, nil
 }
 
-// wakeRun makes Run read the log for a webhook that was just added.
+// wakeRun wakes Run, which waits while no webhook exists, because a webhook was just added.
 func (w *Webhooks) wakeRun() {
 	select {
 	case w.changed <- struct{}{}:
@@ -185,8 +188,8 @@ func (w *Webhooks) wakeRun() {
 	}
 }
 
-// List returns all webhooks, oldest first. It includes the purge hook only if the settings no longer have one, so that an operator sees its
-// pending messages and can remove it.
+// List returns all webhooks with the state of their deliveries, oldest first, without their secrets. It includes the purge hook
+// only if the settings no longer have one, so that an operator sees its pending messages and can remove it.
 func (w *Webhooks) List(ctx context.Context) ([]Webhook, error) {
 	a, err := w.send(ctx, countPending{})
 	hooks := make([]Webhook, 0, len(a.hooks))
@@ -199,7 +202,8 @@ func (w *Webhooks) List(ctx context.Context) ([]Webhook, error) {
 	return hooks, err
 }
 
-// Remove removes a webhook, or the purge hook if the settings do not name it any more. A message that is being sent may still arrive.
+// Remove removes a webhook and its pending messages, or the purge hook if the settings do not name it any more. It returns
+// [ErrNoWebhook] for an unknown id. A message that is being sent may still arrive.
 func (w *Webhooks) Remove(ctx context.Context, id string) error {
 	if id == purgeHookID {
 		return w.removePurgeHook(ctx)
@@ -208,7 +212,8 @@ func (w *Webhooks) Remove(ctx context.Context, id string) error {
 	return err
 }
 
-// send sends a command to the registry.
+// send has the registry, the durable object that stores all webhooks, run the command c, and returns the response. It waits for
+// commands before it.
 func (w *Webhooks) send(ctx context.Context, c command) (response, error) {
 	return w.registry.Send(ctx, c)
 }
@@ -216,7 +221,8 @@ func (w *Webhooks) send(ctx context.Context, c command) (response, error) {
 // followBackoff is the time until the log is read again after the store has failed.
 const followBackoff = 5 * time.Second
 
-// Run follows the log until ctx ends.
+// Run reads the entries of the log and schedules the messages and purges about them, until ctx ends. It logs errors, and tries
+// again after a few seconds. The scheduled requests are sent by the runtime.
 func (w *Webhooks) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		cursor, hooks, err := w.scheduleMessages(ctx)
@@ -239,7 +245,9 @@ func (w *Webhooks) Run(ctx context.Context) {
 // entriesAtOnce is how many entries are read before their messages are scheduled.
 const entriesAtOnce = 256
 
-// scheduleMessages schedules the messages about the entries from the cursor on. It returns the new cursor and the number of webhooks.
+// scheduleMessages schedules the messages and purges about all entries of the log that were not read yet, and stores that they
+// are read. It returns cursor, the next entry to read, and hooks, the number of webhooks, with the purge hook; if that is 0, it
+// reads nothing.
 func (w *Webhooks) scheduleMessages(ctx context.Context) (cursor int64, hooks int, err error) {
 	for {
 		a, err := w.send(ctx, getHooks{})
@@ -265,7 +273,9 @@ func (w *Webhooks) scheduleMessages(ctx context.Context) (cursor int64, hooks in
 	}
 }
 
-// dueMessages returns the messages of the next entries, the withdrawals among them if there is a purge hook, and the cursor after them.
+// dueMessages reads up to entriesAtOnce entries of the log from a.cursor on. It returns the messages about them for the webhooks
+// in a that subscribe to them, the withdrawals among them if a has the purge hook, and the index after the last entry. It
+// schedules and stores nothing.
 func (w *Webhooks) dueMessages(a response) (cursor int64, due []message, withdrawn []Withdrawal, err error) {
 	cursor = a.cursor
 	for e, err := range logs.Entries(w.options.Store, cursor) {
@@ -294,7 +304,9 @@ func (w *Webhooks) dueMessages(a response) (cursor int64, due []message, withdra
 	return cursor, due, withdrawn, nil
 }
 
-// wants reports whether a webhook subscribes to an entry.
+// wants reports whether the hook subscribes to an entry of the log. The purge hook gets withdrawals; another hook gets
+// publications of its package, or of all, and with Watch other news too. A hook gets no entry before h.From, and none if it is
+// for a waiting room.
 func (h hook) wants(e logs.Indexed) bool {
 	if h.ID == purgeHookID {
 		return e.Index >= h.From && e.Kind == logs.Withdrawn
@@ -305,7 +317,7 @@ func (h hook) wants(e logs.Indexed) bool {
 	return e.Kind.Publishes() || h.Watch && slices.Contains(logs.News, e.Kind)
 }
 
-// newMessage returns the message about an entry.
+// newMessage returns the body of the message to this webhook about an entry of the log to which it subscribes.
 func (h hook) newMessage(e logs.Indexed) Message {
 	m := Message{Type: "release.published", Timestamp: e.Time, Data: Release{
 		Package: e.Package, Version: e.Version, Released: e.Released, Entry: e.Index, Manifest: e.Manifest,
@@ -328,7 +340,9 @@ func (h hook) newMessage(e logs.Indexed) Message {
 	return m
 }
 
-// NotifyRoom notifies the webhooks of a waiting room of an event there. The message has the status as JSON.
+// NotifyRoom schedules a message about an event of a waiting room for each webhook of this room or of all rooms. kind is the kind
+// of the event, such as "room.full", at its time, and status the room's status then, which the message has as JSON. It does not
+// wait for deliveries.
 func (w *Webhooks) NotifyRoom(ctx context.Context, room, kind string, at time.Time, status any) error {
 	a, err := w.send(ctx, getHooks{})
 	if err != nil {
@@ -354,16 +368,18 @@ type message struct {
 	body []byte
 }
 
-// messageID returns the id of the message about an entry, the same at each attempt.
+// messageID returns the id of the message to a webhook, given by its id, about an entry of the log, given by its index. All
+// attempts have it.
 func messageID(hook string, entry int64) string { return fmt.Sprintf("%s-%d", hook, entry) }
 
-// webhookOf returns the webhook that a message belongs to.
+// webhookOf returns the id of the webhook to which the message with an id goes.
 func webhookOf(message string) string {
 	hook, _, _ := strings.Cut(message, "-")
 	return hook
 }
 
-// enqueue counts messages as pending, and schedules each of them once.
+// enqueue counts messages as pending, and puts each of them on the schedule, unless one with its id and body is there from an
+// earlier call.
 func (w *Webhooks) enqueue(ctx context.Context, due []message) error {
 	if len(due) == 0 {
 		return nil
@@ -389,7 +405,8 @@ func (w *Webhooks) enqueue(ctx context.Context, due []message) error {
 	return nil
 }
 
-// sign completes an attempt to send a message.
+// sign adds id, time and signature to the header of r, an attempt to send the message with the id. The error wraps [ErrGone] if
+// the webhook was removed, so that the message is given up.
 func (w *Webhooks) sign(ctx context.Context, id string, r *http.Request, body []byte) error {
 	a, err := w.send(ctx, getHook{webhookOf(id)})
 	if errors.Is(err, ErrNoWebhook) {
@@ -409,7 +426,8 @@ func (w *Webhooks) sign(ctx context.Context, id string, r *http.Request, body []
 	return nil
 }
 
-// recordAttempt records the result of an attempt.
+// recordAttempt stores s, the state of a message after an attempt to send it, with its webhook. It does nothing if the webhook
+// was removed.
 func (w *Webhooks) recordAttempt(ctx context.Context, id string, s State) error {
 	_, err := w.send(ctx, recordAttempt{id, s})
 	if errors.Is(err, ErrNoWebhook) {

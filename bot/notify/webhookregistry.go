@@ -65,12 +65,13 @@ const (
 	pendingPrefix = "pending/"
 )
 
-// Handle implements [durable.Handler].
+// Handle implements [durable.Handler]. It runs the command c on the stored webhooks; commands run one after another.
 func (registry) Handle(ctx context.Context, s *durable.State, c command) (response, error) {
 	return c.do(ctx, s)
 }
 
-// do stores a webhook, unless there are too many.
+// do stores a webhook or the purge hook, and changes the version. If no other one is stored, the log is read from the hook's
+// first entry on. It returns an error if there are MaxWebhooks webhooks already; the purge hook does not count.
 func (c addHook) do(ctx context.Context, s *durable.State) (response, error) {
 	a, err := readRegistry(ctx, s)
 	switch {
@@ -86,7 +87,7 @@ func (c addHook) do(ctx context.Context, s *durable.State) (response, error) {
 		durable.PutJSON(ctx, s, hookPrefix+c.hook.ID, c.hook))
 }
 
-// webhooks counts the webhooks, without the purge hook.
+// webhooks returns the number of the webhooks in the response, without the purge hook.
 func (r response) webhooks() (n int) {
 	for _, h := range r.hooks {
 		if h.ID != purgeHookID {
@@ -96,7 +97,7 @@ func (r response) webhooks() (n int) {
 	return n
 }
 
-// do deletes a webhook and its pending messages.
+// do deletes a webhook, and what counts its messages as pending. It returns ErrNoWebhook if no webhook has the id.
 func (c removeHook) do(ctx context.Context, s *durable.State) (response, error) {
 	if _, err := readHook(ctx, s, c.id); err != nil {
 		return response{}, err
@@ -113,15 +114,16 @@ func (c removeHook) do(ctx context.Context, s *durable.State) (response, error) 
 	return response{}, s.Delete(ctx, hookPrefix+c.id)
 }
 
-// messagePrefix is the prefix of the ids of a webhook's messages.
+// messagePrefix returns the prefix that the ids of a webhook's messages have: the webhook's id and a hyphen.
 func messagePrefix(hook string) string { return hook + "-" }
 
-// do returns one hook, or ErrNoWebhook.
+// do returns a response with the webhook of the given id, or the error ErrNoWebhook.
 func (c getHook) do(ctx context.Context, s *durable.State) (response, error) {
 	h, err := readHook(ctx, s, c.id)
 	return response{hooks: []hook{h}}, err
 }
 
+// readHook returns the stored webhook with an id, or ErrNoWebhook.
 func readHook(ctx context.Context, s *durable.State, id string) (hook, error) {
 	h, found, err := durable.GetJSON[hook](ctx, s, hookPrefix+id)
 	if err == nil && !found {
@@ -130,12 +132,12 @@ func readHook(ctx context.Context, s *durable.State, id string) (hook, error) {
 	return h, err
 }
 
-// do returns all webhooks, the cursor and the version.
+// do returns all webhooks and the purge hook, the next entry of the log to read (cursor) and the version.
 func (getHooks) do(ctx context.Context, s *durable.State) (response, error) {
 	return readRegistry(ctx, s)
 }
 
-// do returns what getHooks does, with the number of pending messages of each webhook.
+// do returns what getHooks does, and sets in each webhook how many of its messages are pending: neither delivered nor given up.
 func (countPending) do(ctx context.Context, s *durable.State) (response, error) {
 	a, err := readRegistry(ctx, s)
 	if err != nil {
@@ -155,7 +157,8 @@ func (countPending) do(ctx context.Context, s *durable.State) (response, error) 
 	return a, nil
 }
 
-// readRegistry returns the webhooks, the cursor and the version.
+// readRegistry returns all stored webhooks and the purge hook, the next entry of the log to read (cursor), and the version, which
+// changes when a webhook is added.
 func readRegistry(ctx context.Context, s *durable.State) (a response, err error) {
 	if a.cursor, _, err = durable.GetJSON[int64](ctx, s, cursorKey); err != nil {
 		return a, err
@@ -177,7 +180,7 @@ func readRegistry(ctx context.Context, s *durable.State) (a response, err error)
 	return a, nil
 }
 
-// do counts messages as pending, except those of webhooks that were removed.
+// do counts messages as pending from now on. It skips those of webhooks that were removed.
 func (c addPending) do(ctx context.Context, s *durable.State) (response, error) {
 	for _, message := range c.messages {
 		// The webhook may have been removed meanwhile.
@@ -193,7 +196,8 @@ func (c addPending) do(ctx context.Context, s *durable.State) (response, error) 
 	return response{}, nil
 }
 
-// do stores the next entry to read, unless a webhook was added meanwhile.
+// do stores the next entry of the log to read. It does nothing if a webhook was added since the caller read the version, so that
+// the caller reads the same entries for the new webhook.
 func (c setCursor) do(ctx context.Context, s *durable.State) (response, error) {
 	version, _, err := durable.GetJSON[int](ctx, s, versionKey)
 	if err != nil || version != c.version {
@@ -202,12 +206,14 @@ func (c setCursor) do(ctx context.Context, s *durable.State) (response, error) {
 	return response{}, durable.PutJSON(ctx, s, cursorKey, c.to)
 }
 
-// do counts a message as pending no longer.
+// do no longer counts a message as pending. It does nothing for a message that is not pending.
 func (c removePending) do(ctx context.Context, s *durable.State) (response, error) {
 	return response{}, s.Delete(ctx, pendingPrefix+c.message)
 }
 
-// do stores the result of an attempt with its webhook. A message that was delivered or given up is pending no longer.
+// do stores the result of an attempt to send a message with its webhook, and updates the webhook's counts of failures, of
+// delivered messages and of those given up. A message that was delivered or given up is pending no longer. It returns
+// ErrNoWebhook if the webhook was removed.
 func (c recordAttempt) do(ctx context.Context, s *durable.State) (response, error) {
 	h, err := readHook(ctx, s, webhookOf(c.message))
 	if err != nil {
@@ -247,15 +253,15 @@ const (
 // secretPrefix marks a text in a log or a file as a secret.
 const secretPrefix = "whsec_"
 
-// newSecret returns 32 random bytes, as text.
+// newSecret returns a new secret for a webhook: 32 random bytes in base64, after the prefix "whsec_".
 func newSecret() string {
 	secret := make([]byte, 32)
 	rand.Read(secret) //nolint:errcheck // it never fails
 	return secretPrefix + base64.StdEncoding.EncodeToString(secret)
 }
 
-// sign returns the signature of a message: the HMAC-SHA256 of id, time and body,
-// separated by full stops.
+// sign returns the signature header of a message: "v1," and in base64 the HMAC-SHA256 of id, time and body, separated by full
+// stops. secret is the webhook's, as newSecret returns it; a malformed one is an error.
 func sign(secret, id string, at time.Time, body []byte) (string, error) {
 	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, secretPrefix))
 	if err != nil {

@@ -38,6 +38,7 @@ type fieldSizeError struct {
 	limit int
 }
 
+// Error states the announced size of the field and the limit that it exceeds.
 func (e *fieldSizeError) Error() string {
 	return fmt.Sprintf("a field of %d bytes, over the limit of %d", e.size, e.limit)
 }

@@ -62,6 +62,7 @@ type CrashError struct {
 	TimedOut bool
 }
 
+// Error names the task, and says why the process of its job ended.
 func (e *CrashError) Error() string {
 	return fmt.Sprintf("%s: the process ended: %s", e.Task, e.Reason)
 }
@@ -80,6 +81,7 @@ type StartError struct {
 	Err     error
 }
 
+// Error names the program from which no child process could be started, and says why.
 func (e *StartError) Error() string {
 	return fmt.Sprintf("couldn't start a worker process from %s: %v", e.Program, e.Err)
 }
@@ -220,6 +222,7 @@ func (p *Pool) runJob(ctx context.Context, c *child, t Task, data []byte) (respo
 // A processorTimeError says that a job used more than its bound.
 type processorTimeError struct{ bound time.Duration }
 
+// Error says that a job used more processor time than its bound.
 func (e *processorTimeError) Error() string {
 	return fmt.Sprintf("it used more than %v of processor time", e.bound)
 }
@@ -350,6 +353,7 @@ func isOutOfMemory(reason string) bool { return outOfMemory.MatchString(reason) 
 // A confineError says why a child may run no job.
 type confineError struct{ reason string }
 
+// Error returns why the child process may run no job.
 func (e *confineError) Error() string { return e.reason }
 
 // exchange sends a request to the child and waits for its response. Before the first request it reads the child's greeting; before each it
