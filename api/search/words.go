@@ -107,8 +107,8 @@ func isAddedWord(w string) bool {
 // isCDN reports whether a word is cdn or cdnjs.
 func isCDN(w string) bool { return w == "cdn" || w == "cdnjs" }
 
-// textTerms returns the terms by which prose or a list of words is indexed: the words, and words that a sign joins as one,
-// so that frontend finds front-end.
+// textTerms returns the terms by which prose or a list of words is indexed: the words, and also as one those that only
+// punctuation separates, so that frontend finds front-end.
 func textTerms(s string) []string {
 	var terms []string
 	for chunk := range strings.FieldsSeq(s) {

@@ -38,8 +38,8 @@ func (m *markup) addRawIf(condition bool, s string) *markup {
 	return m
 }
 
-// openLink appends the start of a link to an address of the site, up to the end of the attribute; the caller adds more
-// attributes and ">".
+// openLink appends the start of a link to an address of the site, escaped, up to the end of its href attribute, and returns
+// m; the caller adds more attributes and ">".
 func (m *markup) openLink(address string) *markup {
 	return m.addRaw(`<a href="`).addText(address).addRaw(`"`)
 }

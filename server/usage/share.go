@@ -331,8 +331,9 @@ func (u *Usage) acceptReporter(reporter string, day int) (bool, error) {
 	return true, b.Commit()
 }
 
-// parseReport calls do with the release and the count of each entry of a report of another node. It returns errMalformed unless
-// the report is well-formed, and its releases are in the order of the rows, each once. An error of do ends it.
+// parseReport calls do with the release and the count of each entry of a report of another node. It returns errMalformed
+// unless the report is well-formed, and its releases are in the order of the rows, each once; do has been called for the
+// entries before the malformed one then. An error of do ends it.
 func parseReport(counts []byte, do func(release, count) error) error {
 	if len(counts) == 0 || counts[0] != rowFormat {
 		return errMalformed
