@@ -26,8 +26,10 @@ const (
 	// limitLeast is the least share of the active users to which the limit falls before some of them have left. An origin that is only a
 	// little too slow has a larger share, by how much its 99th percentile exceeds fallAbove of the objective.
 	limitLeast = 0.7
-	// limitFull is how much of the limit must be in use for it to rise: else nothing is known about more users.
-	limitFull = 0.9
+	// limitFull is how much of the limit must be in use for it to rise: else nothing is known about more users. Since sessions end with
+	// the minute and others are called one after the other, a room is not full for seconds after each minute. A limit that rose then would
+	// exceed what the origin can bear.
+	limitFull = 0.98
 )
 
 // autoLimit is a limit that follows the origin.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +76,71 @@ func TestAutoLimit(t *testing.T) {
 		t.Logf("capacity %.0f: used by %.1f %%, %.2f %% of %d responses beyond the objective", capacity, 100*used/float64(rounds), 100*float64(late)/float64(responses), responses)
 		if used/float64(rounds) < 0.85 || float64(late) > 0.01*float64(responses) {
 			t.Errorf("capacity %.0f: used by %.1f %%, %d of %d responses beyond the objective", capacity, 100*used/float64(rounds), late, responses)
+		}
+	}
+}
+
+// TestAutoLimitWhileRoomFills has sessions end together with the minute, and visitors come one after the other: the limit does not rise
+// before the room is full again, so that the origin stays within its objective while its capacity falls and rises by a factor of four.
+func TestAutoLimitWhileRoomFills(t *testing.T) {
+	t.Parallel()
+	type session struct{ from, last, end time.Time }
+	const runs = 40
+	phases := []struct{ capacity, settles float64 }{{160, 360}, {40, 600}, {160, 360}}
+	meanUse := make([]float64, len(phases))
+	for seed := range uint64(runs) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		room := &config.Room{Automatic: true, AutomaticMin: 30, LatencyObjective: 500 * time.Millisecond}
+		room.TotalActiveUsers = 200
+		var l autoLimit
+		var sessions []session
+		now := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
+		for i, phase := range phases {
+			origin := originModel{phase.capacity}
+			used, late, responses := 0.0, 0, 0
+			const measured = 120.0
+			for second := range int(phase.settles + measured) {
+				now = now.Add(time.Second)
+				sessions = slices.DeleteFunc(sessions, func(s session) bool { return !s.end.After(now) })
+				for called := 0; called < 3+second%2 && len(sessions) < l.limitOf(room); called++ {
+					from := now.Add(time.Duration(rng.IntN(3000)) * time.Millisecond)
+					last := from.Add(time.Duration(60+rng.IntN(120)) * time.Second)
+					sessions = append(sessions, session{from, last, last.Truncate(time.Minute).Add(2 * time.Minute)})
+				}
+				arrived, requests := 0, 0
+				for _, s := range sessions {
+					if !s.from.After(now) {
+						arrived++
+						if now.Before(s.last) && rng.IntN(5) < 2 {
+							requests++
+						}
+					}
+				}
+				settled := second >= int(phase.settles)
+				for range requests {
+					took := min(2*time.Second, origin.took(rng, arrived))
+					l.countResponse(took, http.StatusOK, "")
+					if settled {
+						if responses++; took > room.LatencyObjective {
+							late++
+						}
+					}
+				}
+				l.adjust(now, room, len(sessions), l.takeMeasured())
+				if settled {
+					used += float64(arrived) / phase.capacity / measured
+				}
+			}
+			meanUse[i] += used / runs
+			if float64(late) > 0.01*float64(responses) {
+				t.Errorf("run %d, capacity %.0f: %d of %d responses beyond the objective", seed, phase.capacity, late, responses)
+			}
+		}
+	}
+	t.Logf("used by %.3f", meanUse)
+	for i, phase := range phases {
+		if meanUse[i] < 0.85 {
+			t.Errorf("capacity %.0f: used by %.1f %%", phase.capacity, 100*meanUse[i])
 		}
 	}
 }
