@@ -35,10 +35,9 @@ import (
 	"github.com/larder-cdn/larder/api/rendering"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
-	"github.com/larder-cdn/larder/internal/prepared"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/internal/text"
-	"github.com/larder-cdn/larder/server/cachetags"
+	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/usage"
 )
 
@@ -80,7 +79,7 @@ type PublicOptions struct {
 	Stopping <-chan struct{}
 	// CacheTags are the header fields that name the release of a response, by which a CDN purges withdrawn releases.
 	// Default: none.
-	CacheTags cachetags.Headers
+	CacheTags server.CacheTags
 	// Logger logs errors. Required.
 	Logger *slog.Logger
 }
@@ -98,11 +97,11 @@ func Public(o PublicOptions) http.Handler { return newPublic(o).newHandler() }
 // public is the state that the public handlers share.
 type public struct {
 	PublicOptions
-	lists      prepared.Cache[listKey, *list]
-	names      prepared.Cache[*library.Listing, *answers.Body]
-	catalogues prepared.Cache[*library.Library, *answers.Body]
-	documents  prepared.Cache[string, *answers.Body]
-	releases   prepared.Cache[releaseBodyKey, *answers.Body]
+	lists      answers.Cache[listKey, *list]
+	names      answers.Cache[*library.Listing, *answers.Body]
+	catalogues answers.Cache[*library.Library, *answers.Body]
+	documents  answers.Cache[string, *answers.Body]
+	releases   answers.Cache[releaseBodyKey, *answers.Body]
 	newest     atomic.Pointer[library.Ranking] // of the lists in lists
 	sending    sendBudget
 	streams    *client.Shares

@@ -10,7 +10,8 @@
 //   - a body is a representation's bytes in memory, shared by all who send it (bodies.go);
 //   - one decision (serve.go) answers a client, over net/http or over the fast lane
 //     in front of it (fastlane.go, package lane), which has HTTP/1.1, HTTP/2 and TLS. What
-//     they send differs in nothing but the order of the fields, and tests compare them.
+//     they send differs in nothing but the order of the fields, and tests compare them;
+//   - cache tags (cachetags.go) name the release for a CDN in front, which purges it by them.
 //
 // What it guarantees:
 //
@@ -57,7 +58,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/server/accesslog"
-	"github.com/larder-cdn/larder/server/cachetags"
 	"github.com/larder-cdn/larder/server/usage"
 )
 
@@ -95,7 +95,7 @@ type Options struct {
 	Complete bool
 	// CacheTags are the fields that say what a response is about, for a CDN to purge by.
 	// Default: none.
-	CacheTags cachetags.Headers
+	CacheTags CacheTags
 	// Lacking says that the store lacks some of what was published, so that what is not
 	// found is 503, rather than 404.
 	Lacking bool

@@ -6,13 +6,12 @@ import (
 	"testing"
 
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/cachetags"
 )
 
 func TestCacheTags(t *testing.T) {
 	store := fixture(t)
 	const path = "/ajax/libs/demo/1.0.0/demo.js"
-	for tags, want := range map[cachetags.Headers][2]string{
+	for tags, want := range map[server.CacheTags][2]string{
 		false: {"", ""},
 		true:  {"larder,pkg~demo,ver~demo~1.0.0", "larder pkg~demo ver~demo~1.0.0"},
 	} {
@@ -44,7 +43,7 @@ func TestCacheTagsAllocateNothing(t *testing.T) {
 	}
 	store := fixture(t)
 	r := httptest.NewRequest("GET", "/ajax/libs/demo/1.0.0/demo.js", nil)
-	allocations := func(tags cachetags.Headers) float64 {
+	allocations := func(tags server.CacheTags) float64 {
 		a := newAssets(t, server.Options{Store: store, CacheTags: tags})
 		w := &discard{make(http.Header)}
 		return testing.AllocsPerRun(100, func() { a.ServeHTTP(w, r) })

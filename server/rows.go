@@ -15,7 +15,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/server/cachetags"
 	"github.com/larder-cdn/larder/server/usage"
 )
 
@@ -45,7 +44,7 @@ type rows struct {
 	dictionaries bool       // whether files are dictionaries, and deltas are sent
 	completer    *completer // nil for none
 	usage        *usage.Usage
-	tags         cachetags.Headers
+	tags         CacheTags
 	now          func() time.Time
 	generation   atomic.Uint64
 	metrics      *cacheMetrics
@@ -223,7 +222,7 @@ type asset struct {
 	*mediaType
 	released     time.Time          // zero where upstream does not say, or HTTP cannot
 	lastModified [lastModified]byte // released as text
-	purged       cachetags.Release  // by which a CDN can purge its responses
+	purged       releaseTags        // by which a CDN can purge its responses
 
 	usage *usage.Counter // nil where requests are not counted
 
@@ -247,7 +246,7 @@ type representation struct {
 
 // newAsset returns the asset of the file t with the given content, with a representation and an entity tag for each stored encoding, and for identity
 // if it must be decoded. headers say whether it has cache tags. The asset retains the memory of t.
-func newAsset(t target, file views.File, content kvstore.Content, headers cachetags.Headers) *asset {
+func newAsset(t target, file views.File, content kvstore.Content, headers CacheTags) *asset {
 	_, identity := content.Find(coding.Identity)
 	f := &asset{
 		content: file.Hash, size: content.Size, squeezed: content.Squeezed,

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-cdn/larder/api/search"
-	"github.com/larder-cdn/larder/internal/prepared"
+	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -85,9 +85,9 @@ type Index struct {
 	err     error         // why there is no listing
 	changed chan struct{} // closed when one of them changes
 
-	abouts    prepared.Cache[kvstore.Hash, *logs.About] // that were requested lately, by manifest
-	releases  prepared.Cache[releaseKey, *Release]      // too
-	manifests prepared.Cache[kvstore.Hash, *logs.Manifest]
+	abouts    answers.Cache[kvstore.Hash, *logs.About] // that were requested lately, by manifest
+	releases  answers.Cache[releaseKey, *Release]      // too
+	manifests answers.Cache[kvstore.Hash, *logs.Manifest]
 
 	rankingMu sync.Mutex
 	ranking   *Ranking // nil until it is requested

@@ -17,9 +17,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/internal/parts"
-	"github.com/larder-cdn/larder/internal/prepared"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -42,8 +42,8 @@ type Renderer struct {
 	render func(ctx context.Context, owner string, r document.Request) (document.Result, error)
 	logger *slog.Logger
 	cache  cache
-	recent prepared.Cache[string, *entry]    // by key
-	failed prepared.Cache[string, time.Time] // by key: when rendering failed with an error that is not cached
+	recent answers.Cache[string, *entry]    // by key
+	failed answers.Cache[string, time.Time] // by key: when rendering failed with an error that is not cached
 	now    func() time.Time
 	wake   chan struct{} // holds a value when a document was queued
 

@@ -24,8 +24,8 @@ import (
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/api/rendering"
+	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
-	"github.com/larder-cdn/larder/internal/prepared"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/server/usage"
@@ -83,11 +83,11 @@ type Site struct {
 
 // caches are the responses, and parts of them, that a site stores while what they are made from has not changed.
 type caches struct {
-	summaries   prepared.Cache[*library.Listing, *summary]
+	summaries   answers.Cache[*library.Listing, *summary]
 	totals      totalsCache
-	references  prepared.Cache[string, docsReference] // by the OpenAPI document
-	cachedPages prepared.Cache[pageKey, *page]
-	graphs      prepared.Cache[graphKey, cachedGraph]
+	references  answers.Cache[string, docsReference] // by the OpenAPI document
+	cachedPages answers.Cache[pageKey, *page]
+	graphs      answers.Cache[graphKey, cachedGraph]
 	hosts       cachedHosts
 }
 

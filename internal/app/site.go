@@ -20,7 +20,6 @@ import (
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/acme"
-	"github.com/larder-cdn/larder/server/cachetags"
 	"github.com/larder-cdn/larder/server/download"
 	"github.com/larder-cdn/larder/server/lane"
 )
@@ -102,7 +101,7 @@ func (r *roleRun) openSite(folder *Reader, o *siteOptions) (*published, error) {
 // none come from an ACME server.
 func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.Log, certificates *acme.Manager) (*server.Server, *published, error) {
 	c, logger := r.settings, r.logger.With("part", "server")
-	const tags cachetags.Headers = true
+	const tags server.CacheTags = true
 	assets, err := server.New(server.Options{
 		Store: folder.store, CacheBytes: c.Cache, SendBytes: c.Sending, Usage: folder.usage(), AccessLog: accessLog, Proxies: c.Proxies, Hot: o.hot, Elsewhere: o.elsewhere, Complete: !o.lacking, Dictionaries: c.Dictionaries,
 		CacheTags: tags, Lacking: o.lacking, Page: func(path string) string { return site.FilesPageURL(c.SiteBase, path) }, Logger: logger, Registerer: r.metrics,
@@ -175,7 +174,7 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.L
 
 // newAPI returns the handler of API, pages and archives, and adds the parts that render documents and pages. tags says whether
 // responses carry cache tags.
-func (r *roleRun) newAPI(what *published, o *siteOptions, tags cachetags.Headers) (http.Handler, error) {
+func (r *roleRun) newAPI(what *published, o *siteOptions, tags server.CacheTags) (http.Handler, error) {
 	c, counts := r.settings, what.folder.usage()
 	pages := o.pages
 	pages.Library, pages.Usage, pages.AssetBase, pages.SiteBase, pages.Name = what.libraries, counts, c.AssetBase, c.SiteBase, c.Name

@@ -11,7 +11,7 @@ import (
 	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/bot/withdrawal"
 	"github.com/larder-cdn/larder/internal/settings"
-	"github.com/larder-cdn/larder/server/cachetags"
+	"github.com/larder-cdn/larder/server"
 )
 
 // Requests of `larder withdraw` and `larder withdraw --undo`.
@@ -103,7 +103,7 @@ func (w withdrawals) newService() *withdrawal.Service {
 // prefix of the release's URLs, its cache tag, and whether the purge hook is called. It does not check that the release exists;
 // the error is that of reading the store.
 func (w withdrawals) newResponse(name, version string) (*Withdrawn, error) {
-	done := &Withdrawn{Prefix: w.writer.folder.assetBase + library.AssetPath(name, version, ""), Tag: cachetags.VersionTag(name, version)}
+	done := &Withdrawn{Prefix: w.writer.folder.assetBase + library.AssetPath(name, version, ""), Tag: server.VersionCacheTag(name, version)}
 	known, err := notify.HasPurgeHook(w.writer.folder.store)
 	switch {
 	case w.purging:
@@ -144,7 +144,7 @@ func (r *roleRun) addPurgeHook(ctx context.Context, folder *Reader) error {
 // a release.
 func purgeOptions(s *settings.Settings) notify.PurgeOptions {
 	return notify.PurgeOptions{Hook: s.Hook, URLs: func(name, version string, files []string) ([]string, string) {
-		return servedURLs(s, name, version, files), cachetags.VersionTag(name, version)
+		return servedURLs(s, name, version, files), server.VersionCacheTag(name, version)
 	}}
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/server/cachetags"
+	"github.com/larder-cdn/larder/server"
 )
 
 // An answer has the header fields of an archive, which are known before the archive is made.
@@ -33,7 +33,7 @@ type answer struct {
 
 // newAnswer returns the header fields of the response with the archive t of the version v. tags names the fields by which a CDN
 // purges it.
-func newAnswer(t target, v views.Version, tags cachetags.Headers) answer {
+func newAnswer(t target, v views.Version, tags server.CacheTags) answer {
 	// 16 bytes of the manifest's hash, which covers every byte of every file,
 	// the format, and the form that the archive has in it.
 	const manifestBytes = 16

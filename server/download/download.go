@@ -41,7 +41,7 @@ import (
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/server/cachetags"
+	"github.com/larder-cdn/larder/server"
 )
 
 // Options says what archives are made from and how many at a time. Only Store is
@@ -67,7 +67,7 @@ type Options struct {
 	Leaving <-chan struct{}
 	// CacheTags are the fields that say what a response is about, for a CDN to purge by.
 	// Default: none.
-	CacheTags cachetags.Headers
+	CacheTags server.CacheTags
 	// Logger gets failures of the store, once a second at most. Default: nothing is
 	// logged.
 	Logger *slog.Logger
@@ -91,7 +91,7 @@ type Handler struct {
 	stall   time.Duration
 	slots   *client.Shares // in which archives are made
 	leaving <-chan struct{}
-	tags    cachetags.Headers
+	tags    server.CacheTags
 	metrics *metrics
 	logger  *slog.Logger
 

@@ -1,4 +1,4 @@
-package cachetags_test
+package server_test
 
 import (
 	"reflect"
@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/server/cachetags"
+	"github.com/larder-cdn/larder/server"
 )
 
 func TestFields(t *testing.T) {
 	tag := answers.Field{Name: "Cache-Tag", Value: "larder,pkg~htmx.org,ver~htmx.org~2.0.0-rc.1+b"}
 	key := answers.Field{Name: "Surrogate-Key", Value: "larder pkg~htmx.org ver~htmx.org~2.0.0-rc.1+b"}
-	for h, want := range map[cachetags.Headers][]answers.Field{
+	for h, want := range map[server.CacheTags][]answers.Field{
 		false: nil, true: {tag, key},
 	} {
 		if got := h.Fields("htmx.org", "2.0.0-rc.1+b"); !reflect.DeepEqual(got, want) {
@@ -35,7 +35,7 @@ func FuzzVersion(f *testing.F) {
 	f.Add("a~b", "1", "a", "b~1")
 	f.Add("a, b", "1\n", "ä", "")
 	f.Fuzz(func(t *testing.T, name, version, otherName, otherVersion string) {
-		tag, other := cachetags.VersionTag(name, version), cachetags.VersionTag(otherName, otherVersion)
+		tag, other := server.VersionCacheTag(name, version), server.VersionCacheTag(otherName, otherVersion)
 		if (tag == other) != (name == otherName && version == otherVersion) {
 			t.Errorf("%q %q is %q, and %q %q is %q", name, version, tag, otherName, otherVersion, other)
 		}

@@ -1,4 +1,4 @@
-package prepared
+package answers
 
 import (
 	"errors"

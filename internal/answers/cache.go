@@ -1,5 +1,4 @@
-// Package prepared caches values that are expensive to make, within limits on their number and size. It must not know what they are.
-package prepared
+package answers
 
 import (
 	"errors"
@@ -8,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-var errPanicked = errors.New("prepared: making the value panicked; the panic's own report says why")
+var errCachePanicked = errors.New("answers: making the value panicked; the panic's own report says why")
 
 // A Cache has the most recently used values. It makes a value once for all callers who request it at the same time. It is safe for
 // concurrent use.
@@ -18,10 +17,10 @@ type Cache[K comparable, V any] struct {
 	MostBytes int
 
 	mu      sync.Mutex
-	entries []*entry[K, V] // most recently used last
+	entries []*cacheEntry[K, V] // most recently used last
 }
 
-type entry[K comparable, V any] struct {
+type cacheEntry[K comparable, V any] struct {
 	key   K
 	once  sync.Once
 	made  atomic.Bool
@@ -38,10 +37,10 @@ func (p *Cache[K, V]) Get(key K, make func() (value V, bytes int, err error)) (V
 		made := false
 		defer func() {
 			if !made || e.err != nil { // also after a panic
-				p.remove(func(other *entry[K, V]) bool { return other == e })
+				p.remove(func(other *cacheEntry[K, V]) bool { return other == e })
 			}
 		}()
-		e.err = errPanicked // for the requests that wait, unless the call returns
+		e.err = errCachePanicked // for the requests that wait, unless the call returns
 		e.value, e.bytes, e.err = make()
 		made = true
 		e.made.Store(e.err == nil)
@@ -78,7 +77,7 @@ func (p *Cache[K, V]) Len() int {
 }
 
 // addEntry returns the entry of key, a new one if necessary, and makes it the most recently used one.
-func (p *Cache[K, V]) addEntry(key K) *entry[K, V] {
+func (p *Cache[K, V]) addEntry(key K) *cacheEntry[K, V] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := p.index(key)
@@ -88,18 +87,18 @@ func (p *Cache[K, V]) addEntry(key K) *entry[K, V] {
 	if len(p.entries) >= p.Most {
 		p.entries = slices.Delete(p.entries, 0, 1)
 	}
-	e := &entry[K, V]{key: key}
+	e := &cacheEntry[K, V]{key: key}
 	p.entries = append(p.entries, e)
 	return e
 }
 
 // index returns the index of the entry of key, or -1.
 func (p *Cache[K, V]) index(key K) int {
-	return slices.IndexFunc(p.entries, func(e *entry[K, V]) bool { return e.key == key })
+	return slices.IndexFunc(p.entries, func(e *cacheEntry[K, V]) bool { return e.key == key })
 }
 
 // touch makes the entry at an index the most recently used one, and returns it.
-func (p *Cache[K, V]) touch(i int) *entry[K, V] {
+func (p *Cache[K, V]) touch(i int) *cacheEntry[K, V] {
 	e := p.entries[i]
 	copy(p.entries[i:], p.entries[i+1:])
 	p.entries[len(p.entries)-1] = e
@@ -121,11 +120,11 @@ func (p *Cache[K, V]) evict() {
 
 // Remove removes the values of the keys for which gone returns true.
 func (p *Cache[K, V]) Remove(gone func(K) bool) {
-	p.remove(func(e *entry[K, V]) bool { return gone(e.key) })
+	p.remove(func(e *cacheEntry[K, V]) bool { return gone(e.key) })
 }
 
 // remove removes the entries for which gone returns true.
-func (p *Cache[K, V]) remove(gone func(*entry[K, V]) bool) {
+func (p *Cache[K, V]) remove(gone func(*cacheEntry[K, V]) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.entries = slices.DeleteFunc(p.entries, gone)
