@@ -3,7 +3,8 @@
 // Package packages says whether a file can be used at all. This one also says whether it should enter
 // a catalogue: where it lies, whether its licence is one, whether another package has the same
 // upstream, whether it is written like the others. It tells people and other programs what it found:
-// as text with the line, as JSON, as SARIF 2.1.0, as GitHub annotations, as a table by rule.
+// as text with the line, as JSON, as SARIF 2.1.0, as GitHub annotations, as a table by rule. Others write
+// their findings about lines of files with [WriteSARIFRun].
 //
 // It guarantees that every problem points into the file it is about, that whatever a stranger wrote
 // cannot become a command to the terminal or the workflow that shows it, and that [Fix] changes the

@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/url"
-	"path"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -16,7 +14,6 @@ import (
 
 	"github.com/mattn/go-runewidth"
 
-	"github.com/larder-cdn/larder/internal/sarif"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages"
 )
@@ -217,35 +214,3 @@ func escapeData(s string) string { return dataEscapes.Replace(s) }
 // escapeProperty escapes the value of a property, such as the file name, for a workflow command of GitHub Actions, so that it
 // cannot end the property or the line.
 func escapeProperty(s string) string { return propertyEscapes.Replace(s) }
-
-// WriteSARIF writes the rules and the problems in SARIF 2.1.0. version is that of this program.
-func WriteSARIF(w io.Writer, version string, results []*Result) error {
-	var rules []sarif.Rule
-	for _, rule := range Rules() {
-		rules = append(rules, sarif.Rule{ID: rule.Name, Description: rule.About})
-	}
-	var findings []sarif.Finding
-	for _, r := range results {
-		for _, p := range r.Problems {
-			level := sarif.Warning
-			if p.Severity == packages.Error {
-				level = sarif.Error
-			}
-			findings = append(findings, sarif.Finding{Rule: p.Rule, Level: level, Message: p.Message, URI: fileReference(r.File), Line: p.Line, Column: p.Column})
-		}
-	}
-	return sarif.Write(w, "larder lint", version, rules, findings, nil)
-}
-
-// fileReference returns the name of a file as a URI reference (RFC 3986): relative, or with the scheme file.
-func fileReference(file string) string {
-	file = path.Clean(file)
-	if !utf8.ValidString(file) {
-		file = strings.ToValidUTF8(file, "\uFFFD")
-	}
-	u := url.URL{Path: file}
-	if path.IsAbs(file) {
-		u.Scheme = "file"
-	}
-	return u.String()
-}
