@@ -220,7 +220,8 @@ func (b *Bot) open(o Options) (err error) {
 	return err
 }
 
-// UpstreamCollector returns a collector of the metrics of registries and git hosts.
+// UpstreamCollector returns a Prometheus collector of the metrics of upstreams (registries and git hosts), such as whether they
+// respond.
 func (b *Bot) UpstreamCollector() prometheus.Collector { return b.breakers }
 
 // Close closes the poll schedule, if the bot has one of its own, and ends the child processes. It logs errors. No method may be

@@ -353,7 +353,8 @@ type changedReleases struct {
 	names  []string
 }
 
-// changesByReason groups the releases that differ from their upstream by how they differ: whether upstream has another archive, has none, or has other files.
+// changesByReason groups the releases in s.Changed by how they differ from their upstream: whether upstream has another archive,
+// has none, or has other files. Groups and releases have the order of s.Changed.
 func (s *Status) changesByReason() []changedReleases {
 	var all []changedReleases
 	index := make(map[string]int)

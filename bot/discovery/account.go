@@ -109,7 +109,7 @@ func accountVersions(p *packages.Package, removed bool, upstream sources.Upstrea
 	return mergeSorted(listed, all, newer)
 }
 
-// mergeSorted merges two lists that are sorted by compare into one sorted list.
+// mergeSorted merges two lists that are sorted by compare into a new sorted list. Of equal elements, those of a come first.
 func mergeSorted[T any](a, b []T, compare func(T, T) int) []T {
 	merged := make([]T, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
@@ -122,7 +122,8 @@ func mergeSorted[T any](a, b []T, compare func(T, T) int) []T {
 	return append(append(merged, a...), b...)
 }
 
-// ignoredReason returns a clause for people that says which pattern of ignoreVersions in the package JSON p matches a version.
+// ignoredReason returns a clause for people that says which pattern of ignoreVersions in the package JSON p matches a version. If
+// none does, the clause says that one did at the last poll.
 func ignoredReason(p *packages.Package, version string) string {
 	if pattern := p.IgnoredBy(version); pattern != "" {
 		return fmt.Sprintf("the package JSON's ignoreVersions has the pattern %.100q for it", pattern)

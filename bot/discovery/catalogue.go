@@ -33,7 +33,8 @@ func (sc *Scheduler) SetCatalogue(ctx context.Context, c *packages.Catalogue) er
 	return nil
 }
 
-// applyCatalogue applies the catalogue that the bot has at its start, as SetCatalogue does; it does nothing without one.
+// applyCatalogue registers and schedules the packages of the catalogue that the publisher has at the start, by SetCatalogue. It
+// does nothing if there is none.
 func (sc *Scheduler) applyCatalogue(ctx context.Context) error {
 	c := sc.options.Publisher.CurrentCatalogue()
 	if c == nil {

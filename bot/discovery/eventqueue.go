@@ -42,7 +42,7 @@ const (
 // repollInterval is the time between two polls of a package that events name repeatedly.
 const repollInterval = 2 * time.Second
 
-// newEventQueue returns a queue without packages.
+// newEventQueue returns an empty queue of packages that events name.
 func newEventQueue() *eventQueue {
 	return &eventQueue{all: make(map[string]*namedPackage), changed: make(chan struct{})}
 }
@@ -82,7 +82,8 @@ func (n *eventQueue) enqueue(name string) {
 	n.changed = make(chan struct{})
 }
 
-// has reports whether a package waits for a poll because of an event, is being polled because of one, or is to be polled again.
+// has reports whether a package is on its way to a poll because of an event: it waits for the poll, is being polled, or is to be
+// polled once more.
 func (n *eventQueue) has(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -98,7 +98,7 @@ func (feedCursor) Handle(ctx context.Context, s *durable.State, sequence string)
 	return string(present), err
 }
 
-// Feed returns the state of the registry's change feed; ok is false if none is followed.
+// Feed returns the state of the registry's change feed. The second result is false if the bot follows none.
 func (sc *Scheduler) Feed() (FeedState, bool) {
 	if sc.feed == nil {
 		return FeedState{}, false
@@ -223,7 +223,8 @@ func goesBack(before, after string) bool {
 	return ok && both && to < from
 }
 
-// leadingNumber returns the decimal number at the start of a string; ok is false if it has none.
+// leadingNumber returns the decimal number at the start of s. The second result is false if s starts with none, or it exceeds 64
+// bits.
 func leadingNumber(s string) (uint64, bool) {
 	end := 0
 	for end < len(s) && '0' <= s[end] && s[end] <= '9' {

@@ -161,7 +161,8 @@ func (at pollResult) updateOrigin(o *sources.Origin, version string, now time.Ti
 }
 
 // listedHash returns the integrity or commit that the polled upstream lists for a version whose origin is o, "" if upstream does
-// not list the version. ok is false if the poll does not say.
+// not list the version. If upstream did not change since the last poll, it is what that poll found. The second result is false if
+// upstream states no hash.
 func (at pollResult) listedHash(o sources.Origin, version string) (string, bool) {
 	switch {
 	case at.unchanged && o.Since.IsZero():

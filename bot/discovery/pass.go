@@ -35,6 +35,7 @@ func (sc *Scheduler) PollAll(ctx context.Context) error {
 }
 
 // pollOnce polls the upstream of each given package once, and publishes the releases that are due. It returns when both are done.
+// The error is for what stops the bot, or that of ctx.
 func (sc *Scheduler) pollOnce(ctx context.Context, all []*packages.Package) error {
 	queue := newQueue()
 	g, groupCtx := errgroup.WithContext(ctx)

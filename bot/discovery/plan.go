@@ -99,7 +99,8 @@ func setOf(versions []string) map[string]bool {
 	return set
 }
 
-// planKnown plans for a listed version that has a state: to detect it again, to fetch it, or nothing.
+// planKnown plans for a listed version r that has a state: to detect a refused one again (see canRetry), to fetch one that is
+// due, or nothing. It counts the version among those that a new package starts with.
 func (p *planning) planKnown(r release, state views.State) {
 	if p.canRetry(r, state) {
 		p.planDetected(r, state)
@@ -164,7 +165,7 @@ func (p *planning) shouldPublish(r release) bool {
 	return !p.before[r.name] && (p.lastVersion == "" || r.released.IsZero() || r.released.After(p.lastTime) || packages.CompareVersions(r.name, p.lastVersion) > 0)
 }
 
-// newChange returns the change of the state of the version r from was to detected.
+// newChange returns, and does not record, the change of the state of the version r from was to detected.
 func (p *planning) newChange(r release, was views.State) stateChange {
 	return stateChange{was: was.Kind, State: views.State{Package: p.pkg.Name, Version: r.name, Kind: views.Detected, Released: r.released, Updated: p.now}}
 }
@@ -214,7 +215,8 @@ func isChanged(changes []stateChange, version string) bool {
 	return slices.ContainsFunc(changes, func(c stateChange) bool { return c.Version == version })
 }
 
-// hashChanged reports whether upstream states another hash of the release r now than at the last attempt to fetch it.
+// hashChanged reports whether upstream states another hash of the release r now than at the last attempt to fetch it. It is false
+// if one of the two is not known.
 func (s *planInput) hashChanged(r release) bool {
 	tried, ok := s.known.Tried[r.name]
 	return ok && r.version.Hash != "" && tried != r.version.Hash

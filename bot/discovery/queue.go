@@ -69,7 +69,7 @@ func (q *queue) markNewestFresh(pkg string) {
 	}
 }
 
-// putBack adds tasks again that pop has returned, because they could not be done yet.
+// putBack adds tasks again that pop has returned and that cannot be done now, because their upstream does not respond.
 func (q *queue) putBack(tasks ...ingest.Task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -94,7 +94,7 @@ func (q *queue) finishTask(t ingest.Task) {
 	delete(q.pending, t.ID())
 }
 
-// close makes pop return false once no task is left, for a caller that waits only for fresh ones also before.
+// close says that no push follows. From then on pop does not wait: it returns false if no suitable task is there.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -103,7 +103,8 @@ func (q *queue) close() {
 }
 
 // pop waits for the first task, or with fresh only for a fresh one, removes it from the queue and returns it. ok is false after
-// close if there is no such task, and when ctx ends, with its error. The caller calls finishTask or putBack.
+// close if there is no such task, and, with an error, when ctx ends. The caller calls finishTask when the task is done, or
+// putBack.
 func (q *queue) pop(ctx context.Context, fresh bool) (t ingest.Task, ok bool, err error) {
 	for {
 		q.mu.Lock()
@@ -148,10 +149,10 @@ func (h taskHeap) Less(i, j int) bool {
 // Swap implements heap.Interface.
 func (h taskHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 
-// Push implements heap.Interface.
+// Push implements heap.Interface. It appends a task; callers use heap.Push, which then moves the task to its place.
 func (h *taskHeap) Push(x any) { *h = append(*h, x.(ingest.Task)) }
 
-// Pop implements heap.Interface.
+// Pop implements heap.Interface. It removes and returns the last element; callers use heap.Pop, which moves the first task there.
 func (h *taskHeap) Pop() any {
 	last := len(*h) - 1
 	t := (*h)[last]

@@ -46,13 +46,13 @@ func openPollSchedule(r *durable.Runtime) (*pollSchedule, error) {
 	return a, err
 }
 
-// set makes the package pkg due for a poll at a time, in place of the time that was stored, earlier or later.
+// set stores that the package pkg is due for a poll at a time, in place of the time that was stored, earlier or later.
 func (a *pollSchedule) set(ctx context.Context, pkg string, at time.Time) error {
 	_, err := a.packages.Object(pkg).Send(ctx, scheduleChange{at: at})
 	return err
 }
 
-// movePollEarlier makes the package pkg due for a poll at a time, unless it is due earlier already.
+// movePollEarlier stores that the package pkg is due for a poll at a time, unless an earlier time is stored already.
 func (a *pollSchedule) movePollEarlier(ctx context.Context, pkg string, at time.Time) error {
 	_, err := a.packages.Object(pkg).Send(ctx, scheduleChange{at: at, sooner: true})
 	return err

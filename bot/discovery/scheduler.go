@@ -77,7 +77,8 @@ type Scheduler struct {
 	watching  sync.Mutex // held by the one watch that runs
 }
 
-// New returns a scheduler with the options, whose poll schedule it opens. It polls nothing before Run.
+// New returns a scheduler with the options. It opens the poll schedule in o.Runtime and, if o.Feed is not "", the position in the
+// change feed. It sends no request before a method such as Run is called.
 func New(o Options) (*Scheduler, error) {
 	sc := &Scheduler{options: o, store: o.Store, log: o.Log, logger: o.Logger, polling: semaphore.NewWeighted(PollsAtOnce), announced: newEventQueue()}
 	var err error

@@ -57,7 +57,7 @@ func newFailedReleases(now func() time.Time) *failedReleases {
 	return &failedReleases{now: now, all: map[release]failedRelease{}}
 }
 
-// recentError returns why a release could not be fetched a short time ago, nil if it may be tried.
+// recentError returns why a release could not be fetched, as long as the pause after that failure lasts; nil if it may be tried.
 func (m *failedReleases) recentError(id release) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -81,7 +81,8 @@ func (m *failedReleases) record(id release, err error) {
 	m.all[id] = r
 }
 
-// evict deletes one of a few random entries, preferably one for which done returns true.
+// evict deletes one entry to make room. It looks at up to eight in random order, and deletes the first for which done returns
+// true, or else the last of them.
 func evict[K comparable, V any](all map[K]V, done func(V) bool) {
 	const few = 8
 	n := 0
@@ -111,7 +112,8 @@ func (b *tokenBucket) refill(now time.Time) {
 	}
 }
 
-// take takes a token, and reports whether there was one.
+// take adds the tokens for the time until now, takes one, and returns true. It takes none and returns false if there is less than
+// one.
 func (b *tokenBucket) take(now time.Time) bool {
 	if b.refill(now); b.tokens < 1 {
 		return false

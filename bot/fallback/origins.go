@@ -233,7 +233,7 @@ func (o *larder) cosignedAt() time.Time {
 	return o.cosigned
 }
 
-// forgetAge has checkAge return nothing until the log is read again.
+// forgetAge has checkAge return no error until the log is opened again, because no release of the origin is here.
 func (o *larder) forgetAge() {
 	o.aging.Lock()
 	defer o.aging.Unlock()

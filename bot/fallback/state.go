@@ -69,7 +69,7 @@ type outcomeCounts struct {
 	all map[Outcome]int64
 }
 
-// count adds one to an outcome.
+// count adds one to the number of requests or releases with an outcome.
 func (t *outcomeCounts) count(o Outcome) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -79,7 +79,7 @@ func (t *outcomeCounts) count(o Outcome) {
 	t.all[o]++
 }
 
-// snapshot returns a copy of the counts.
+// snapshot returns a copy of the counts by outcome; outcomes without a count are missing.
 func (t *outcomeCounts) snapshot() map[Outcome]int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -115,7 +115,8 @@ type Counts struct {
 	Subscribers int64 `json:"subscribers_count"`
 }
 
-// AtGitHub reports whether target, a repository's address in any of git's forms, is on the host of the GitHub API in the options.
+// AtGitHub reports whether target, a repository's address in any of git's forms, is on the GitHub whose API the client uses:
+// GitHub's own or a GitHub Enterprise Server. It is false if the client uses none. It sends no request.
 func (c *Client) AtGitHub(target string) bool {
 	at, err := parseAddress(target)
 	return err == nil && c.hub != nil && c.hub.hosts(at)

@@ -126,7 +126,7 @@ func Stars(c *GitHubClient) func(ctx context.Context, owner, repository string) 
 	}
 }
 
-// GitHubStatus returns the HTTP status of the response that err reports, 0 for an error without a response.
+// GitHubStatus returns the HTTP status of GitHub's response that caused err, 0 for nil and for an error without a response.
 func GitHubStatus(err error) int {
 	if e := (*github.ErrorResponse)(nil); errors.As(err, &e) && e.Response != nil {
 		return e.Response.StatusCode

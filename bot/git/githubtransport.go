@@ -198,7 +198,7 @@ func untilReset(h http.Header) time.Duration {
 	return time.Unix(reset, 0).Sub(now) + time.Second // both are rounded
 }
 
-// parseSeconds parses a number of seconds; ok is false for other text.
+// parseSeconds returns the time that s, a number of seconds in decimal digits, stands for; ok is false for other text.
 func parseSeconds(s string) (d time.Duration, ok bool) {
 	n, err := strconv.ParseUint(s, 10, 31)
 	return time.Duration(n) * time.Second, err == nil

@@ -39,7 +39,8 @@ func (h *hub) hosts(at *url.URL) bool {
 	return IsGitHubHost(h.client.BaseURL.String(), at.Host)
 }
 
-// ownerAndName returns OWNER/NAME of the repository at an address, or an error if the address has another form.
+// ownerAndName returns OWNER/NAME of the repository at an address on GitHub, without ".git". The error is a *[RefusedError] if
+// the address has another form.
 func (h *hub) ownerAndName(at *url.URL) (string, error) {
 	m := repositoryPath.FindStringSubmatch(strings.TrimSuffix(at.Path, ".git"))
 	if m == nil || strings.Trim(m[1], ".") == "" || strings.Trim(m[2], ".") == "" {
@@ -174,7 +175,8 @@ func (h *hub) describe(ctx context.Context, at *url.URL, etag string) (found *Re
 	return found, fresh, nil
 }
 
-// plausibleTime returns the time at seconds since 1970, zero for one that no commit can have: a committer may write any.
+// plausibleTime returns the time at a number of seconds since 1970, the time of a commit. It returns the zero time for years
+// before 1990 or after 2200, because a committer may write any.
 func plausibleTime(seconds int64) time.Time {
 	at := time.Unix(seconds, 0).UTC()
 	if at.Year() < 1990 || at.Year() > 2200 {

@@ -271,7 +271,7 @@ func readObject(get objectReader, hash plumbing.Hash, want plumbing.ObjectType) 
 	return b.Bytes(), nil
 }
 
-// folderOf returns the path of the folder that a file is in.
+// folderOf returns the path of the folder in which f was opened, for further files beside it.
 func folderOf(f *os.File) string { return filepath.Dir(f.Name()) }
 
 const (
@@ -403,7 +403,8 @@ func (e *export) addEntry(name string, entry object.TreeEntry) error {
 	return e.addFile(entry.Hash, name)
 }
 
-// addFile writes the file with a hash to the archive under name. It returns an error if the files exceed the limit together.
+// addFile writes the file with a hash to the archive under name. The error is a *[RefusedError] if all files of the commit
+// together exceed the limit of unpacked bytes, or the file cannot be read.
 func (e *export) addFile(hash plumbing.Hash, name string) error {
 	data, err := readObject(e.get, hash, plumbing.BlobObject)
 	if err != nil {

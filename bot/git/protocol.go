@@ -242,7 +242,7 @@ func (s *session) addCapability(text string) {
 	}
 }
 
-// checkFormat returns an error unless the repository uses SHA-1.
+// checkFormat returns a *[RefusedError] if the host says that the repository's objects have other hashes than SHA-1.
 func (s *session) checkFormat() error {
 	if format := s.capabilities["object-format"]; format != "" && format != "sha1" {
 		return refusef("the repository uses the object format %.20q, and Larder reads sha1 only", format)
@@ -448,7 +448,8 @@ func (s *session) packRequest(content packContent, wants []plumbing.Hash) *bytes
 	return b
 }
 
-// findPack reads a host's response r up to the beginning of its pack, and returns the reader of the pack.
+// findPack reads a host's response r up to the beginning of its pack, and returns a reader of the pack alone, which reads on from
+// r.
 func (s *session) findPack(r io.Reader) (io.Reader, error) {
 	for {
 		line, err := readPacket(r)

@@ -183,7 +183,8 @@ func (in *pendingImport) newSource(open func(ImportFile) (io.ReadCloser, error))
 	return archive.List(entries, func(i int) (io.ReadCloser, error) { return open(in.Files[i]) })
 }
 
-// openNothing always returns an error. It opens the files of an archive of which only the names are read.
+// openNothing always returns an error. It is the function for newSource if only the names in the list are read, before the
+// contents have arrived.
 func openNothing(ImportFile) (io.ReadCloser, error) {
 	return nil, errors.New("the contents have yet to arrive")
 }
@@ -302,5 +303,5 @@ func receiveContent(to io.Writer, f ImportFile, contents io.Reader) error {
 	return nil
 }
 
-// quotePath returns a path in quotes, shortened to 150 bytes, for a message.
+// quotePath returns a path in quotes, with unprintable characters escaped, for a message. It shortens a path of over 150 bytes.
 func quotePath(path string) string { return fmt.Sprintf("%q", text.Short(path, maxPath)) }

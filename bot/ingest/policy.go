@@ -150,8 +150,8 @@ func (pb *Publisher) refuseImport(ctx context.Context, p *packages.Package, vers
 	return refusal
 }
 
-// NeedsAttestation reports whether the package JSON requires an attestation of the build. Other origins have none, so only npm's own
-// release may be published then; see [Mirroring.PublishFromNpm].
+// NeedsAttestation reports whether the package JSON requires an attestation of the release's build. Other origins have none, so
+// only npm's own release may be published then; see [Mirroring.PublishFromNpm].
 func (m *Mirroring) NeedsAttestation() bool { return m.pkg.Provenance.Required() != "" }
 
 // PublishFromNpm downloads npm's own release of the version, in 30 seconds at most, and publishes it in place of the one from

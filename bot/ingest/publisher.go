@@ -125,8 +125,8 @@ func (pb *Publisher) CurrentCatalogue() *packages.Catalogue { return pb.current.
 // UseCatalogue replaces the catalogue in use. It records nothing in the log; see [Publisher.RegisterCatalogue].
 func (pb *Publisher) UseCatalogue(c *packages.Catalogue) { pb.current.Store(c) }
 
-// TakeRefill reports whether a package, of which the first releases are still to be published, needs another release in place of a refused
-// one. It clears this, so that the next call returns false.
+// TakeRefill reports whether a package that does not have all releases yet with which it starts needs another one, because one
+// was refused since the last call. It forgets this, so that the next call returns false unless another release is refused.
 func (pb *Publisher) TakeRefill(pkg string) bool {
 	_, ok := pb.refills.LoadAndDelete(pkg)
 	return ok

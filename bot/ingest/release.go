@@ -52,7 +52,8 @@ func (pb *Publisher) storeBundles(pins *kvstore.Pins, a sources.Attested) (*logs
 	return &found, nil
 }
 
-// emptyTempDir creates the folder for downloads, and deletes the downloads that an earlier process has left in it.
+// emptyTempDir creates the folder dir for downloads if it does not exist, and deletes the downloads that an earlier process has
+// left in it: files whose names begin with "download-". It fails if one cannot be deleted.
 func emptyTempDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

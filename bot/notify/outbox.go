@@ -80,7 +80,8 @@ type Row struct {
 	Value     []byte `json:"v"`
 }
 
-// NewRow copies a row of a store.
+// NewRow returns the row of a store with this namespace, key and value, in the form in which nodes share rows. It copies key and
+// value.
 func NewRow(ns kvstore.Namespace, key, value []byte) Row {
 	return Row{byte(ns), bytes.Clone(key), bytes.Clone(value)}
 }

@@ -107,7 +107,7 @@ type turnRow struct {
 	size    int64 // in bytes
 }
 
-// encode returns the bytes of the row's value in the store.
+// encode returns the value of a queue row in the store: the number of crashes of the content's encoders, and the content's size.
 func (r turnRow) encode() []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(nil, uint64(r.crashes)), uint64(r.size))
 }
@@ -320,12 +320,13 @@ func (r *Recompressor) requeueGivenUp() error {
 	return err
 }
 
-// lastKey returns the key of a content's queue row that sorts behind those of all releases.
+// lastKey returns the key of a content's queue row that sorts behind those of all releases, for a content whose encoder has
+// crashed.
 func lastKey(h kvstore.Hash) []byte { return releaseOrderKey(time.Unix(0, 0), h) }
 
-// acquireRequested takes the content that clients requested last from the prioritized ones, marks it as busy and returns it; the caller ends
-// that with release. It also removes contents that a goroutine works on from the prioritized ones, and does not return them. The result is
-// false if none is left.
+// acquireRequested takes the content that clients requested last from the prioritized ones, marks it as busy and returns it; the
+// caller ends that with release. It also drops contents that a goroutine works on already from the prioritized ones. The second
+// result is false if no other content is left there.
 func (r *Recompressor) acquireRequested() (kvstore.Hash, bool) {
 	q := &r.queue
 	q.mu.Lock()

@@ -67,7 +67,9 @@ type turn struct {
 	apart  bool          // it has the slot of huge contents
 }
 
-// NewBudget returns a budget with a number of slots for encoders, and a number of bytes of memory.
+// NewBudget returns a budget with a number of slots, which is how many contents of ordinary size are encoded at once, and of
+// bytes of memory for all turns and child processes. An eighth of the memory, up to maxReserved, is for files of fresh releases
+// alone. The caller may set the pools of child processes afterwards.
 func NewBudget(slots int, memory int64) *Budget {
 	return &Budget{slots: slots, of: slots, memory: memory, most: memory, reserved: min(memory/8, maxReserved)}
 }

@@ -278,7 +278,8 @@ func (p *Pool) endIdleChildren(most int, except []string) int {
 	return len(ended)
 }
 
-// Close ends the children, and waits for their end. The caller runs no job meanwhile or afterwards.
+// Close ends the idle children, and waits for their end. The caller runs no job meanwhile or afterwards, so these are all
+// children.
 func (p *Pool) Close() {
 	for _, c := range p.idle {
 		c.kill()
