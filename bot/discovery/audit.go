@@ -44,8 +44,8 @@ type auditPlan struct {
 // auditsKey is that of no package, as those have names.
 var auditsKey = []byte("\x00audits")
 
-// readAuditPlan returns the stored plan of the remaining audits, a zero plan if none exists. If it cannot be read, it logs that and
-// returns a zero plan, so that others are chosen.
+// readAuditPlan returns the stored plan of the remaining audits, a zero plan if none exists. If it cannot be read, it logs that
+// and returns a zero plan, so that others are chosen.
 func (sc *Scheduler) readAuditPlan() auditPlan {
 	var a auditPlan
 	data, err := sc.store.Get(kvstore.Upstreams, auditsKey)

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-cdn/larder/internal/retry"
 )
 
-// The budgets: sixty requests an hour for npm's downloads; for GitHub's stars sixty with a token, and six of the sixty that GitHub allows without.
-// Each package is requested once a month.
+// The budgets: sixty requests an hour for npm's downloads; for GitHub's stars sixty with a token, and six of the sixty that
+// GitHub allows without. Each package is requested once a month.
 const (
 	countEvery          = time.Minute
 	countEveryAnonymous = 10 * time.Minute

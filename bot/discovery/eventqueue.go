@@ -15,8 +15,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// An eventQueue has the packages that events have named. They are polled ahead of the schedule, in the order of the events, each once however often it
-// was named meanwhile.
+// An eventQueue has the packages that events have named. They are polled ahead of the schedule, in the order of the events, each
+// once however often it was named meanwhile.
 type eventQueue struct {
 	mu      sync.Mutex
 	all     map[string]*namedPackage
@@ -131,7 +131,8 @@ func (n *eventQueue) finishPoll(name string) {
 }
 
 // Announce makes packages of the catalogue, given by name, due now, ahead of every other poll and download, because an event says
-// that they have a release. It does not wait for the polls. An error means that a restart would lose some of them.
+// that they have a release. It waits until that is stored, not for the polls. After an error they are polled all the same, but a
+// restart would lose some of them.
 func (sc *Scheduler) Announce(ctx context.Context, names ...string) error {
 	fresh := sc.announced.add(names)
 	defer sc.announced.release(fresh)

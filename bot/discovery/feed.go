@@ -15,8 +15,8 @@ import (
 	"github.com/larder-cdn/larder/kvstore/durable"
 )
 
-// A feed follows a registry's change feed. Packages that it names are scheduled before the sequence after them is stored, so a restart continues where
-// the process was. A new feed starts with the changes from now on.
+// A feed follows a registry's change feed. Packages that it names are scheduled before the sequence after them is stored, so a
+// restart continues where the process was. A new feed starts with the changes from now on.
 type feed struct {
 	url       string
 	sequences *durable.Namespace[string, string] // by address
@@ -54,8 +54,8 @@ func (s *FeedState) Describe() string {
 		s.URL, text.Count(int(s.Named), "change", "changes"), s.Answered.Local().Format(time.DateTime))
 }
 
-// The intervals between two requests. A feed without long polling is requested every feedPause; one that fails, or whose sequence goes back, less
-// and less often.
+// The intervals between two requests. A feed without long polling is requested every feedPause; one that fails, or whose sequence
+// goes back, less and less often.
 const (
 	feedBusy         = 100 * time.Millisecond
 	feedPause        = 5 * time.Second
@@ -85,7 +85,8 @@ func openFeed(r *durable.Runtime, address string) (*feed, error) {
 	return f, err
 }
 
-// A feedCursor is the durable object with the sequence of a feed. It stores a sequence that is not "", and returns the present one.
+// A feedCursor is the durable object with the sequence of a feed. It stores a sequence that is not "", and returns the present
+// one.
 type feedCursor struct{ durable.NoAlarm }
 
 // Handle implements [durable.Handler]. It stores sequence, unless that is "", and returns the stored sequence.

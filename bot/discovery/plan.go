@@ -53,9 +53,9 @@ type planning struct {
 	pending     bool // releases are chosen, and neither published nor refused
 }
 
-// planPackage compares what a source lists with the states of versions and the versions that upstream had before. A new package starts with its newest
-// releases that can be published and with the one that upstream calls latest; a known one takes every release that is new and newer than the newest known
-// one, by time or by version. It is a pure function.
+// planPackage compares what a source lists with the states of versions and the versions that upstream had before. A new package
+// starts with its newest releases that can be published and with the one that upstream calls latest; a known one takes every
+// release that is new and newer than the newest known one, by time or by version. It is a pure function.
 func planPackage(s planInput) planned {
 	p := &planning{planInput: s, out: planned{tried: make(map[string]string)}, first: packages.NewStart(s.newest), before: setOf(s.known.Seen)}
 	states := make(map[string]views.State, len(s.states))
@@ -132,8 +132,8 @@ func (p *planning) canRetry(r release, state views.State) bool {
 	return again || state.Reason == sources.Gone || state.Imported || p.hashChanged(r)
 }
 
-// planUnknownVersion plans to publish a version that has no state yet, if it should be published. It refuses an invalid version number, for
-// mostUnusable versions at most. It records nothing about a version that should not be published.
+// planUnknownVersion plans to publish a version that has no state yet, if it should be published. It refuses an invalid version
+// number, for mostUnusable versions at most. It records nothing about a version that should not be published.
 func (p *planning) planUnknownVersion(r release) {
 	switch {
 	case !p.shouldPublish(r):
@@ -180,8 +180,9 @@ func (p *planning) planDetected(r release, was views.State) {
 	p.planFetch(r, was.Attempts)
 }
 
-// planFetch adds the task to fetch the release r now. The task is fresh, ahead of others, if the release has appeared since the
-// package's first poll or an event says so. attempts is how many attempts have failed.
+// planFetch adds the task to fetch the release r now to the plan, and records the hash that is tried. The task is fresh, ahead of
+// others, if the release has appeared since the package's first poll, or if an event names the package and this is its newest
+// task. attempts is how many attempts have failed.
 func (p *planning) planFetch(r release, attempts int) {
 	appeared := p.known.Filled || len(p.before) > 0 && !p.before[r.name] || slices.Contains(p.known.Fresh, r.name) // since the first poll
 	t := ingest.Task{Pkg: p.pkg, Version: r.version, Released: r.released, Rank: len(p.out.tasks), Tried: attempts}

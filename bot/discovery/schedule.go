@@ -14,8 +14,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// A pollSchedule has the time of each package's next poll. Each package is a durable object whose alarm is that time, so a waiting package takes no
-// memory, and a restart loses none.
+// A pollSchedule has the time of each package's next poll. Each package is a durable object whose alarm is that time, so a
+// waiting package takes no memory, and a restart loses none.
 type pollSchedule struct {
 	packages *durable.Namespace[scheduleChange, struct{}]
 	due      chan duePackage
@@ -172,8 +172,8 @@ func (sc *Scheduler) scheduleAll(ctx context.Context, q *queue) error {
 	return nil
 }
 
-// followClock calls scheduleAll whenever the clock was set back, until ctx ends: after a clock that was a year ahead, a package
-// that was due in an hour would be due in a year.
+// followClock calls scheduleAll whenever the clock was set back: after a clock that was a year ahead, a package that was due in
+// an hour would be due in a year. It returns when ctx ends, or with the error of scheduleAll.
 func (sc *Scheduler) followClock(ctx context.Context, q *queue) error {
 	return retry.FollowClock(ctx, sc.options.ClockCheck, sc.options.Now, func(by time.Duration) error {
 		sc.logger.Warn("the clock was set back; packages are scheduled again", "by", by)

@@ -248,7 +248,7 @@ func (got *offer) fetchFile(ctx context.Context, f logs.File) ([]byte, error) {
 	return data, err
 }
 
-// listFiles adds the files of all that were stored to the manifest, and the others as left out, with the reasons, 1000 at most.
+// listFiles adds those files of all that were stored to the manifest, and up to 1000 of the others as left out, with the reasons.
 // It sorts both lists by path.
 func listFiles(m *logs.Manifest, all []*pendingFile) {
 	for _, s := range all {

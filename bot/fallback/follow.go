@@ -33,8 +33,8 @@ type follower struct {
 	stale    map[string]bool   // origins whose log is reported to be too old
 }
 
-// Run keeps mirrored releases up to date, at once and then every minute, until ctx ends: it withdraws and restores them as their origins do, and
-// compares those that nothing proves with npm's, which confirms, replaces or withdraws them.
+// Run keeps mirrored releases up to date, at once and then every minute, until ctx ends: it withdraws and restores them as their
+// origins do, and compares those that nothing proves with npm's, which confirms, replaces or withdraws them.
 func (f *Fallback) Run(ctx context.Context) {
 	for {
 		f.CheckMirrored(ctx)

@@ -53,7 +53,8 @@ type host struct {
 	at   *url.URL
 }
 
-// isOrigin reports whether a URL has the scheme, host and port that the operator named. Requests to it may go to private addresses.
+// isOrigin reports whether a URL has the scheme, host and port that the operator named. Requests to it may go to private
+// addresses.
 func (h host) isOrigin(u *url.URL) bool { return fetch.SameOrigin(u, h.at) }
 
 // get requests an address, with the hops in ctx, and returns the body of the response. The error is one of package fetch:
@@ -240,8 +241,8 @@ func (o *larder) forgetAge() {
 	o.opened = false
 }
 
-// checkAge returns an error if the newest cosignature of the origin's checkpoint is too old: an origin that replays an old checkpoint hides
-// withdrawals. Before the log was read there is no error.
+// checkAge returns an error if the checkpoint of the origin's log, as it was read last, has no cosignature or only old ones: an
+// origin that replays an old checkpoint hides withdrawals. Before the log was read there is no error.
 func (o *larder) checkAge(now time.Time) error {
 	o.aging.Lock()
 	defer o.aging.Unlock()
@@ -311,8 +312,8 @@ func (o *larder) findInLog(ctx context.Context, pkg, version string) (*offer, er
 }
 
 // openLog requests the log of another Larder, verifies that it continues the state in the file Options.Known, and stores its
-// state there. If no key is known, it trusts the key that the server states, and logs a warning. One goroutine at a time does so;
-// others wait.
+// state there. It returns an error if the log cannot be verified. If no key is known, it trusts the key that the server states,
+// and logs a warning. One goroutine at a time does so; others wait.
 func (o *larder) openLog(ctx context.Context) (*verify.Log, error) {
 	o.opening.Lock()
 	defer o.opening.Unlock()

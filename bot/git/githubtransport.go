@@ -115,8 +115,8 @@ func causeOf(ctx context.Context, err error) error {
 	return err
 }
 
-// waitForTurn waits until the rate limits allow a request, or returns the error of ctx. write says that the request changes something: between two of
-// these is a pause.
+// waitForTurn waits until the rate limits allow a request, or returns the error of ctx. write says that the request changes
+// something: between two of these is a pause.
 func (t *githubTransport) waitForTurn(ctx context.Context, write bool) error {
 	for {
 		t.mu.Lock()

@@ -39,8 +39,8 @@ const (
 // An objectReader returns the object with a hash.
 type objectReader func(plumbing.Hash) (plumbing.EncodedObject, error)
 
-// packSlots limits how many packs are parsed and read at a time, because that takes memory. Downloads take no slot: a slow host would
-// keep all others from publishing.
+// packSlots limits how many packs are parsed and read at a time, because that takes memory. Downloads take no slot: a slow host
+// would keep all others from publishing.
 type packSlots chan struct{}
 
 // acquire waits for a slot. The caller calls release once it does not need the slot any more; further calls of release do
@@ -131,8 +131,8 @@ func classifyPackError(ctx context.Context, err error) error {
 	return refusef("the pack is malformed: %.200v", err)
 }
 
-// checkPack reads a pack from beginning to end without resolving deltas, and refuses one that could exceed the limits: a few bytes can state
-// that they unpack to a gigabyte, or that they are a delta of thousands of others.
+// checkPack reads a pack from beginning to end without resolving deltas, and refuses one that could exceed the limits: a few
+// bytes can state that they unpack to a gigabyte, or that they are a delta of thousands of others.
 func checkPack(ctx context.Context, file *os.File) error {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return fetch.NewLocalError(err)
@@ -188,8 +188,8 @@ func checkPack(ctx context.Context, file *os.File) error {
 	return nil
 }
 
-// deltaSize returns the size in bytes of the object that a delta results in: the second number in the delta, after the size of its base
-// (gitformat-pack, "Deltified representation").
+// deltaSize returns the size in bytes of the object that a delta results in: the second number in the delta, after the size of
+// its base (gitformat-pack, "Deltified representation").
 func deltaSize(delta []byte) (int64, error) {
 	_, n := binary.Uvarint(delta)
 	if n <= 0 {
@@ -368,8 +368,9 @@ type export struct {
 // typeAbsent is the type of a tar's entry that has only a name; package archive leaves it out.
 const typeAbsent = 'Z'
 
-// exportTree writes the files of a tree to dst as a tar archive, and returns notes about what it left out. It writes names unchanged, because package
-// archive checks them when it reads the archive. Of files that wanted does not accept it writes only the names; nil accepts all.
+// exportTree writes the files of a tree to dst as a tar archive, and returns notes about what it left out. It writes names
+// unchanged, because package archive checks them when it reads the archive. Of files that wanted does not accept it writes only
+// the names; nil accepts all.
 func exportTree(ctx context.Context, get objectReader, tree plumbing.Hash, wanted func(string) bool, dst *os.File) (notes []string, err error) {
 	out := bufio.NewWriterSize(fetch.LocalWriter(dst), 64<<10)
 	e := &export{get: get, wanted: wanted, tar: tar.NewWriter(out), left: archive.DefaultLimits.Unpacked}
@@ -470,8 +471,8 @@ func indexByte(data []byte, c byte, most int) int {
 // (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md).
 const maxPointer = 1024
 
-// parsePointer parses a Git LFS pointer, which a repository has in place of a file that is stored elsewhere. It returns the size of that file in
-// bytes; ok is false for any other file.
+// parsePointer parses a Git LFS pointer, which a repository has in place of a file that is stored elsewhere. It returns the size
+// of that file in bytes; ok is false for any other file.
 func parsePointer(data []byte) (size int64, ok bool) {
 	first, rest, _ := bytes.Cut(data, []byte("\n"))
 	switch string(bytes.TrimRight(first, "\r")) {

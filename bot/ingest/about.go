@@ -19,16 +19,16 @@ const (
 	maxRange        = 1 << 10 // bytes of a range of versions
 )
 
-// describesRelease reports whether an entry of an archive is the README or the package.json in its top folder, a regular file of 1 byte to
-// 512 KiB. What such a file says is stored in the manifest, also if the file is not published.
+// describesRelease reports whether an entry of an archive is the README or the package.json in its top folder, a regular file of
+// 1 byte to 512 KiB. What such a file says is stored in the manifest, also if the file is not published.
 func describesRelease(e archive.Entry) bool {
 	return e.Skipped == "" && e.Size > 0 && e.Size <= maxDescription && sources.DescribesRelease(e.Name)
 }
 
-// describe stores in the manifest what a README or a package.json says about the release: the README's text, cut to 64 KiB, or the
-// dependencies. name is the file's path in the archive, and data its content. A malformed package.json changes nothing. Of several READMEs
-// the best ranked counts, so the result does not depend on the order of the files. Only the goroutine that walks the archive calls
-// describe.
+// describe stores in the manifest what a README or a package.json says about the release: the README's text, cut to 64 KiB, or
+// the dependencies. name is the file's path in the archive, and data its content. A malformed package.json changes nothing. Of
+// several READMEs the best ranked counts, so the result does not depend on the order of the files. Only the goroutine that walks
+// the archive calls describe.
 func (a *assembly) describe(name string, data []byte) {
 	about := a.manifest.About
 	if about == nil {
@@ -57,8 +57,8 @@ func (a *assembly) describe(name string, data []byte) {
 	}
 }
 
-// parseDependencies returns the version ranges of a package.json's dependencies by name, or nil if they have another form or are too many.
-// It leaves out those whose name or range is too long.
+// parseDependencies returns the version ranges of a package.json's dependencies by name, or nil if they have another form or are
+// too many. It leaves out those whose name or range is too long.
 func parseDependencies(data json.RawMessage) map[string]string {
 	var all map[string]string
 	if len(data) == 0 || json.Unmarshal(data, &all) != nil || len(all) > maxDependencies {

@@ -11,8 +11,8 @@ type Claims struct {
 	held map[string]chan struct{}
 }
 
-// TryAcquire locks an id, such as that of a version, and returns nil. If another goroutine has locked the id, TryAcquire locks nothing and
-// returns a channel that is closed when that goroutine releases the id.
+// TryAcquire locks an id, such as that of a version, and returns nil. If another goroutine has locked the id, TryAcquire locks
+// nothing and returns a channel that is closed when that goroutine releases the id.
 func (c *Claims) TryAcquire(id string) (wait <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -26,8 +26,8 @@ func (c *Claims) TryAcquire(id string) (wait <-chan struct{}) {
 	return nil
 }
 
-// Acquire locks an id, such as that of a version. It waits while another goroutine has locked it. The only error is that of ctx, after
-// which nothing is locked.
+// Acquire locks an id, such as that of a version. It waits while another goroutine has locked it. The only error is that of ctx,
+// after which nothing is locked.
 func (c *Claims) Acquire(ctx context.Context, id string) error {
 	for {
 		wait := c.TryAcquire(id)

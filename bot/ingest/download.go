@@ -15,9 +15,10 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// The limits of retries when an upstream sends other bytes than it promised: an error page, a truncated download or a flipped bit, in an archive
-// or in the packument. The bot downloads them again at once, over another connection, and after wrongRest. Then the release waits as after a
-// failure. It is refused if the same bytes came mostWrong times over at least wrongFor, from an upstream that serves other packages.
+// The limits of retries when an upstream sends other bytes than it promised: an error page, a truncated download or a flipped
+// bit, in an archive or in the packument. The bot downloads them again at once, over another connection, and after wrongRest.
+// Then the release waits as after a failure. It is refused if the same bytes came mostWrong times over at least wrongFor, from an
+// upstream that serves other packages.
 const (
 	wrongTries = 3
 	wrongRest  = 10 * time.Second
@@ -66,8 +67,8 @@ func (pb *Publisher) fetchVerified(ctx context.Context, t Task, file *os.File, c
 	}
 }
 
-// isErrorPage reports whether a downloaded file is a page in HTML or JSON instead of an archive: its first character besides white space is
-// < or {.
+// isErrorPage reports whether a downloaded file is a page in HTML or JSON instead of an archive: its first character besides
+// white space is < or {.
 func isErrorPage(file *os.File) bool {
 	head := make([]byte, 64)
 	n, _ := file.ReadAt(head, 0)
@@ -75,7 +76,8 @@ func isErrorPage(file *os.File) bool {
 	return len(text) > 0 && (text[0] == '<' || text[0] == '{')
 }
 
-// describeWrong returns the end of a sentence about a failed download: how often upstream sent the same wrong bytes, and since when.
+// describeWrong returns the end of a sentence about a failed download: how often upstream sent the same wrong bytes, and since
+// when.
 func describeWrong(w views.WrongBytes) string {
 	return fmt.Sprintf("; seen %s since %s", english.Plural(w.Times, "time", ""), w.First.UTC().Format(time.DateTime))
 }

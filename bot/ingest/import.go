@@ -48,9 +48,9 @@ type pendingImport struct {
 	skipped map[string]bool // the reasons why entries of the list are not regular files
 }
 
-// MissingContents returns the hashes of the contents that an import of the release needs and the store does not have; the sender sends
-// these with [Publisher.Import]. It returns an error if the release cannot be imported, such as a version that is published. A refusal by
-// the package's policy is recorded in the log.
+// MissingContents returns the hashes of the contents that an import of the release needs and the store does not have; the sender
+// sends these with [Publisher.Import]. It returns an error if the release cannot be imported, such as a version that is
+// published. A refusal by the package's policy is recorded in the log.
 func (pb *Publisher) MissingContents(ctx context.Context, r ImportRequest) ([]kvstore.Hash, error) {
 	in, err := pb.planImport(ctx, r)
 	if err != nil {
@@ -106,8 +106,8 @@ func (pb *Publisher) Import(ctx context.Context, r ImportRequest, contents io.Re
 	return nil
 }
 
-// publishImport publishes a checked import and returns the manifest. It takes the files' contents from received, by hash, or else from the
-// store, and returns an error if neither has one. It records the package in the log if its JSON is new.
+// publishImport publishes a checked import and returns the manifest. It takes the files' contents from received, by hash, or else
+// from the store, and returns an error if neither has one. It records the package in the log if its JSON is new.
 func (pb *Publisher) publishImport(ctx context.Context, in *pendingImport, received map[kvstore.Hash]*io.SectionReader) (*logs.Manifest, error) {
 	pins := pb.store.Pin() // what is stored now stays until publication has pinned it
 	defer pins.Release()
@@ -140,9 +140,9 @@ func (pb *Publisher) publishImport(ctx context.Context, in *pendingImport, recei
 	})
 }
 
-// planImport checks a request against the catalogue, the log, the limits of archives, and the policy of the package. It returns the import
-// that is pending, with the files whose contents are needed. If the policy does not allow the import, it registers the package and records
-// the refusal, in the log and as the version's state; otherwise it changes nothing.
+// planImport checks a request against the catalogue, the log, the limits of archives, and the policy of the package. It returns
+// the import that is pending, with the files whose contents are needed. If the policy does not allow the import, it registers the
+// package and records the refusal, in the log and as the version's state; otherwise it changes nothing.
 func (pb *Publisher) planImport(ctx context.Context, r ImportRequest) (*pendingImport, error) {
 	p, err := pb.LookupPackage(r.Package)
 	if err != nil {
@@ -173,8 +173,8 @@ func (in *pendingImport) wrapError(err error) error {
 	return fmt.Errorf("%s %s was not imported: %w", in.Package, in.Version, err)
 }
 
-// newSource returns the request's list of files in the form of an archive. open returns the content of a file when a reader of the archive
-// reads it.
+// newSource returns the request's list of files in the form of an archive. open returns the content of a file when a reader of
+// the archive reads it.
 func (in *pendingImport) newSource(open func(ImportFile) (io.ReadCloser, error)) archive.Source {
 	entries := make([]archive.Entry, len(in.Files))
 	for i, f := range in.Files {
@@ -228,9 +228,9 @@ func (in *pendingImport) hasTopFolder() bool {
 	return top != ""
 }
 
-// findNeeded stores in in.needed the files whose contents publication reads, one for each content: selected files, and those that describe
-// the release (README, package.json). It stores in in.skipped the reasons why entries are no regular files. It returns an error if the list
-// exceeds the limits of archives, or gives one content two sizes.
+// findNeeded stores in in.needed the files whose contents publication reads, one for each content: selected files, and those that
+// describe the release (README, package.json). It stores in in.skipped the reasons why entries are no regular files. It returns
+// an error if the list exceeds the limits of archives, or gives one content two sizes.
 func (in *pendingImport) findNeeded(ctx context.Context, plan *packages.Plan) error {
 	sizes := make(map[kvstore.Hash]int64)
 	i := 0
@@ -256,9 +256,9 @@ func (in *pendingImport) findNeeded(ctx context.Context, plan *packages.Plan) er
 	})
 }
 
-// receiveContents copies the contents that the request announces from contents into a file, one behind the other, and returns readers of
-// them by hash. It refuses a content that the release does not need or that came before, so the limits of the list bound what it writes,
-// and it refuses further bytes at the end.
+// receiveContents copies the contents that the request announces from contents into a file, one behind the other, and returns
+// readers of them by hash. It refuses a content that the release does not need or that came before, so the limits of the list
+// bound what it writes, and it refuses further bytes at the end.
 func (in *pendingImport) receiveContents(file *os.File, contents io.Reader) (map[kvstore.Hash]*io.SectionReader, error) {
 	needed := make(map[kvstore.Hash]ImportFile)
 	for _, f := range in.needed {
@@ -287,7 +287,8 @@ func (in *pendingImport) receiveContents(file *os.File, contents io.Reader) (map
 	return received, nil
 }
 
-// receiveContent copies the next f.Size bytes of contents, which are the content of the file f, to a writer, and verifies their hash.
+// receiveContent copies the next f.Size bytes of contents, which are the content of the file f, to a writer, and verifies their
+// hash.
 func receiveContent(to io.Writer, f ImportFile, contents io.Reader) error {
 	sum := sha256.New()
 	n, err := io.CopyN(io.MultiWriter(to, sum), contents, f.Size)

@@ -22,9 +22,10 @@ type Importer interface {
 	Import(ctx context.Context, r ImportRequest, contents io.Reader) error
 }
 
-// SendRelease imports the files of a source, such as a folder or an archive, as a version of a package, through the importer to. override
-// is an operator's reason to publish the release without the attestation that the package requires; "" for none. SendRelease reads the
-// source twice: the first time for the list of its files, the second time for the contents that the importer does not have.
+// SendRelease imports the files of a source, such as a folder or an archive, as a version of a package, through the importer to.
+// override is an operator's reason to publish the release without the attestation that the package requires; "" for none.
+// SendRelease reads the source twice: the first time for the list of its files, the second time for the contents that the
+// importer does not have.
 func SendRelease(ctx context.Context, to Importer, name, version, override string, source archive.Source) error {
 	r := ImportRequest{Package: name, Version: version, Override: override}
 	var err error
@@ -81,8 +82,8 @@ func listFiles(ctx context.Context, source archive.Source) ([]ImportFile, error)
 	return slices.DeleteFunc(files, func(f ImportFile) bool { return f.Skipped != "" && regular[f.Path] }), err
 }
 
-// sortByFiles returns each of the hashes once, in the order in which files has contents with these hashes. It leaves out a hash that no
-// file has.
+// sortByFiles returns each of the hashes once, in the order in which files has contents with these hashes. It leaves out a hash
+// that no file has.
 func sortByFiles(files []ImportFile, hashes []kvstore.Hash) []kvstore.Hash {
 	wanted := make(map[kvstore.Hash]bool)
 	for _, hash := range hashes {
@@ -98,8 +99,8 @@ func sortByFiles(files []ImportFile, hashes []kvstore.Hash) []kvstore.Hash {
 	return sorted
 }
 
-// sendContents writes to the writer the contents that r.Contents names, in that order, one behind the other. It reads them from the source
-// whose files r lists. It returns an error if the source has changed.
+// sendContents writes to the writer the contents that r.Contents names, in that order, one behind the other. It reads them from
+// the source whose files r lists. It returns an error if the source has changed.
 func sendContents(ctx context.Context, to io.Writer, source archive.Source, r ImportRequest) error {
 	hashes := make(map[string]kvstore.Hash, len(r.Files))
 	for _, f := range r.Files {

@@ -12,8 +12,9 @@ import (
 // work, and stays where it ended without tidying up.
 var uncleanKey = kvstore.Key("bot unclean")
 
-// markUnclean stores a mark that says: if the process ends without [Publisher.Close], contents may be stored that no release names. If an
-// earlier process has left this mark, markUnclean sets pb.leftovers, so that [Publisher.RemoveLeftovers] looks for such contents.
+// markUnclean stores a mark that says: if the process ends without [Publisher.Close], contents may be stored that no release
+// names. If an earlier process has left this mark, markUnclean sets pb.leftovers, so that [Publisher.RemoveLeftovers] looks for
+// such contents.
 func (pb *Publisher) markUnclean() error {
 	switch _, err := pb.store.Get(kvstore.Meta, uncleanKey); {
 	case err == nil:

@@ -29,8 +29,9 @@ var (
 	ErrInHand = errors.New("it is being published right now")
 )
 
-// CheckWanted returns nil if a version that is missing here may be requested from another origin, such as cdnjs or another Larder: the
-// catalogue has its package, and the version was neither published nor refused here. Else it returns [ErrStays], or an error of the store.
+// CheckWanted returns nil if a version that is missing here may be requested from another origin, such as cdnjs or another
+// Larder: the catalogue has its package, and the version was neither published nor refused here. Else it returns [ErrStays], or
+// an error of the store.
 func (pb *Publisher) CheckWanted(name, version string) error {
 	c := pb.current.Load()
 	if c == nil || !packages.ValidVersion(version) {
@@ -65,9 +66,10 @@ type Mirroring struct {
 	pins    *kvstore.Pins
 }
 
-// StartMirroring begins to publish a release with the files of another origin, such as cdnjs or another Larder: it locks the version, so
-// that no other goroutine publishes it, and returns an object that receives the files and the manifest. The error is [ErrStays] if the
-// version must not be requested there, and [ErrInHand] if another goroutine is publishing it. The caller closes the result.
+// StartMirroring begins to publish a release with the files of another origin, such as cdnjs or another Larder: it locks the
+// version, so that no other goroutine publishes it, and returns an object that receives the files and the manifest. The error is
+// [ErrStays] if the version must not be requested there, and [ErrInHand] if another goroutine is publishing it. The caller closes
+// the result.
 func (pb *Publisher) StartMirroring(name, version string) (*Mirroring, error) {
 	if err := pb.CheckWanted(name, version); err != nil {
 		return nil, err
@@ -83,15 +85,15 @@ func (pb *Publisher) StartMirroring(name, version string) (*Mirroring, error) {
 	return &Mirroring{pb, p, version, pb.store.Pin()}, nil
 }
 
-// Close ends the work on a mirrored release, published or not. It unlocks the version, so that others may publish it, and allows the
-// deletion of stored contents that no release names.
+// Close ends the work on a mirrored release, published or not. It unlocks the version, so that others may publish it, and allows
+// the deletion of stored contents that no release names.
 func (m *Mirroring) Close() {
 	m.pins.Release()
 	m.bot.claims.Release(ReleaseID(m.pkg.Name, m.version))
 }
 
-// StoreFile stores data, the content of a file of the mirrored release that the caller has verified, and returns its hash. It waits until
-// the budget has memory for the compression. The content is protected from deletion until [Mirroring.Close].
+// StoreFile stores data, the content of a file of the mirrored release that the caller has verified, and returns its hash. It
+// waits until the budget has memory for the compression. The content is protected from deletion until [Mirroring.Close].
 func (m *Mirroring) StoreFile(ctx context.Context, data []byte) (kvstore.Hash, error) {
 	leave, err := m.bot.options.Budget.AcquireFile(ctx, ReleaseID(m.pkg.Name, m.version), true, coding.Memory(coding.Brotli, coding.Quick, int64(len(data))), 0)
 	if err != nil {
@@ -102,9 +104,10 @@ func (m *Mirroring) StoreFile(ctx context.Context, data []byte) (kvstore.Hash, e
 	return m.bot.storeContent(m.pins, data)
 }
 
-// IsModule reports whether a .js file of the mirrored release is an ES module, by its content data, which a child process parses if
-// necessary. It is false for all other files, .mjs included, and for scripts that are too large or do not parse. It is for origins with
-// cdnjs's API, which do not say that. It waits until the memory budget has space. An error means that it could not be found out now.
+// IsModule reports whether a .js file of the mirrored release is an ES module, by its content data, which a child process parses
+// if necessary. It is false for all other files, .mjs included, and for scripts that are too large or do not parse. It is for
+// origins with cdnjs's API, which do not say that. It waits until the memory budget has space. An error means that it could not
+// be found out now.
 func (m *Mirroring) IsModule(ctx context.Context, path string, data []byte) (bool, error) {
 	if !needsFormat(path, data) {
 		return false, nil
@@ -165,8 +168,8 @@ func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror
 // cdnjsType is the type of source of a release that was listed by an origin with cdnjs's API.
 const cdnjsType = "cdnjs"
 
-// completeManifest sets the default file in a manifest that an origin with cdnjs's API has listed. It also lists the paths in it that
-// differ only in case or Unicode form, with a note about them.
+// completeManifest sets the default file in a manifest that an origin with cdnjs's API has listed. It also lists the paths in it
+// that differ only in case or Unicode form, with a note about them.
 func (m *Mirroring) completeManifest(manifest *logs.Manifest) {
 	paths := make([]string, len(manifest.Files))
 	for i, f := range manifest.Files {
@@ -221,9 +224,9 @@ func (pb *Publisher) assembleFromNpm(ctx context.Context, p *packages.Package, v
 	return manifest, entry, err
 }
 
-// compareFiles compares the manifest of a release that was copied from another origin with the manifest own, made from npm's tarball. It
-// compares the files that both have and that are in the tarball, so none that was minified or built here. same is the number of those with
-// the same bytes, and other the sorted paths of those with other bytes.
+// compareFiles compares the manifest of a release that was copied from another origin with the manifest own, made from npm's
+// tarball. It compares the files that both have and that are in the tarball, so none that was minified or built here. same is the
+// number of those with the same bytes, and other the sorted paths of those with other bytes.
 func compareFiles(mirrored, own *logs.Manifest) (same int, other []string) {
 	files := make(map[string]kvstore.Hash, len(mirrored.Files))
 	for _, f := range mirrored.Files {
@@ -242,9 +245,10 @@ func compareFiles(mirrored, own *logs.Manifest) (same int, other []string) {
 	return same, other
 }
 
-// ReconcileWithNpm compares a published release that was copied from another origin, which alone vouches for its bytes, with npm's release,
-// which it downloads. If the bytes are equal, the log says so. If not, the release is withdrawn, and npm's is published in its place if the
-// package's policy allows that. resolved is true if no later call is needed, also if the release does not exist or was withdrawn.
+// ReconcileWithNpm compares a published release that was copied from another origin, which alone vouches for its bytes, with
+// npm's release, which it downloads. If the bytes are equal, the log says so. If not, the release is withdrawn, and npm's is
+// published in its place if the package's policy allows that. resolved is true if no later call is needed, also if the release
+// does not exist or was withdrawn.
 func (pb *Publisher) ReconcileWithNpm(ctx context.Context, name, version string) (resolved bool, err error) {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -296,7 +300,8 @@ func (pb *Publisher) ReconcileWithNpm(ctx context.Context, name, version string)
 	return err == nil, err
 }
 
-// checkUnchanged returns an error if the log has a newer entry about the version than was, its row that the caller has read before.
+// checkUnchanged returns an error if the log has a newer entry about the version than was, its row that the caller has read
+// before.
 func (pb *Publisher) checkUnchanged(was views.Version) error {
 	v, err := views.LookupVersion(pb.store, was.Package, was.Version)
 	if err == nil && v.Entry != was.Entry { // each change is an entry
@@ -305,8 +310,9 @@ func (pb *Publisher) checkUnchanged(was views.Version) error {
 	return err
 }
 
-// replaceMirrored withdraws a release of another origin, v with the manifest mirrored, and publishes npm's release own in the same write.
-// evidence has npm's signature and provenance, and other the paths at which the bytes differ. It returns an error if v has changed.
+// replaceMirrored withdraws a release of another origin, v with the manifest mirrored, and publishes npm's release own in the
+// same write. evidence has npm's signature and provenance, and other the paths at which the bytes differ. It returns an error if
+// v has changed.
 func (pb *Publisher) replaceMirrored(v views.Version, mirrored, own *logs.Manifest, evidence logs.Entry, other []string, pins *kvstore.Pins) error {
 	reason := fmt.Sprintf("npm has other bytes than %s at %s, %q first", v.Mirror.Source, text.Count(len(other), "path", "paths"), text.Short(other[0], maxPath))
 	err := pb.recordRelease(pins, own, func(tx *logs.Tx, hash kvstore.Hash) error {
@@ -391,9 +397,9 @@ func (pb *Publisher) RestoreMirrored(name, version string, manifest kvstore.Hash
 	return err
 }
 
-// followOrigin withdraws or restores the mirrored release v here, because its origin did so or because npm has other bytes. kind is
-// logs.Withdrawn or logs.Restored, and reason is for the log. followOrigin returns an error if the log has a newer entry about the version
-// than v. allowed may be nil; its error prevents the change, and it runs in the same transaction.
+// followOrigin withdraws or restores the mirrored release v here, because its origin did so or because npm has other bytes. kind
+// is logs.Withdrawn or logs.Restored, and reason is for the log. followOrigin returns an error if the log has a newer entry about
+// the version than v. allowed may be nil; its error prevents the change, and it runs in the same transaction.
 func (pb *Publisher) followOrigin(v views.Version, kind logs.Kind, reason string, allowed func(*logs.Manifest) error) error {
 	m, err := logs.ReadManifest(pb.store, v.Manifest)
 	if err != nil {

@@ -18,10 +18,11 @@ import (
 // overrideHint ends a refusal.
 const overrideHint = "`--without-provenance REASON` publishes it nevertheless, and the log says so"
 
-// satisfyPolicy checks whether the attestation of a release's build is from the repository that the policy of its package requires. found
-// is the attestation; nil for none. It returns the provenance for the log entry, with the required repository; found itself for a package
-// without a policy. override is an operator's reason to publish the release although it does not satisfy the policy; "" for none. Otherwise
-// the error is a *sources.Refusal or, if the attestation could not be fetched, one after which the release is tried again.
+// satisfyPolicy checks whether the attestation of a release's build is from the repository that the policy of its package
+// requires. found is the attestation; nil for none. It returns the provenance for the log entry, with the required repository;
+// found itself for a package without a policy. override is an operator's reason to publish the release although it does not
+// satisfy the policy; "" for none. Otherwise the error is a *sources.Refusal or, if the attestation could not be fetched, one
+// after which the release is tried again.
 func satisfyPolicy(p *packages.Package, found *logs.Provenance, override string) (*logs.Provenance, error) {
 	required := p.Provenance.Required()
 	if required == "" {
@@ -78,8 +79,8 @@ func CheckRestored(store *kvstore.Store, name, version, override string) (*logs.
 	return checked, nil
 }
 
-// requiredRepository returns the repository from which releases of a package must be built, according to the package JSON that was recorded
-// last. It returns "" if that requires none, is not valid any more, or does not exist.
+// requiredRepository returns the repository from which releases of a package must be built, according to the package JSON that
+// was recorded last. It returns "" if that requires none, is not valid any more, or does not exist.
 func requiredRepository(store *kvstore.Store, name string) (string, error) {
 	known, err := views.LookupPackage(store, name)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -95,9 +96,9 @@ func requiredRepository(store *kvstore.Store, name string) (string, error) {
 	return p.Provenance.Required(), nil
 }
 
-// checkPolicyUnchanged returns an error if the catalogue requires the package's releases to be built from another repository than the one
-// for which e.Provenance was checked, or requires one and the entry has no provenance. It returns nil if the catalogue requires none, or no
-// longer has the package. e is the log entry that is about to publish the release.
+// checkPolicyUnchanged returns an error if the catalogue requires the package's releases to be built from another repository than
+// the one for which e.Provenance was checked, or requires one and the entry has no provenance. It returns nil if the catalogue
+// requires none, or no longer has the package. e is the log entry that is about to publish the release.
 func (pb *Publisher) checkPolicyUnchanged(e logs.Entry) error {
 	p, ok := pb.Catalogue().Get(e.Package)
 	if !ok {
@@ -113,8 +114,8 @@ func (pb *Publisher) checkPolicyUnchanged(e logs.Entry) error {
 	return nil
 }
 
-// comparePolicies returns how the package JSON p changes the repository that known, the recorded JSON, requires for builds. The result is
-// zero if it does not change.
+// comparePolicies returns how the package JSON p changes the repository that known, the recorded JSON, requires for builds. The
+// result is zero if it does not change.
 func comparePolicies(known views.Package, p *packages.Package) logs.PolicyChange {
 	change := logs.PolicyChange{New: p.Provenance.Required()}
 	if before, err := packages.Parse(packages.Path(p.Name), known.JSON); err == nil {

@@ -115,8 +115,8 @@ func (pb *Publisher) Close() {
 	}
 }
 
-// Minifiers returns the pool of child processes that minifies files of releases, for audits that minify published files again. It is not
-// the pool for fresh releases.
+// Minifiers returns the pool of child processes that minifies files of releases, for audits that minify published files again. It
+// is not the pool for fresh releases.
 func (pb *Publisher) Minifiers() *worker.Pool { return pb.backlog.minifiers }
 
 // CurrentCatalogue returns the catalogue in use, nil while none was set; [Publisher.Catalogue] returns an empty one then.

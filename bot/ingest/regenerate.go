@@ -71,9 +71,9 @@ func (pb *Publisher) Regenerate(ctx context.Context, w replication.Wanted) (size
 	return size, pb.storeManifestVariants(pins, manifest)
 }
 
-// storeManifestVariants stores a manifest as a content, in the four variants that versions of Larder would have written, because it is not
-// known which one the log names. The variants have the description of the release (README, dependencies, modules) or not, and the hash of
-// the commit's tree or not.
+// storeManifestVariants stores a manifest as a content, in the four variants that versions of Larder would have written, because
+// it is not known which one the log names. The variants have the description of the release (README, dependencies, modules) or
+// not, and the hash of the commit's tree or not.
 func (pb *Publisher) storeManifestVariants(pins *kvstore.Pins, manifest *logs.Manifest) error {
 	for _, about := range []*logs.About{manifest.About, nil} {
 		for _, tree := range []string{manifest.Source.Tree, ""} {

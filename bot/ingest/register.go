@@ -20,7 +20,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Catalogue returns the catalogue in use. It returns an empty one while none was set; [Publisher.CurrentCatalogue] returns nil then.
+// Catalogue returns the catalogue in use. It returns an empty one while none was set; [Publisher.CurrentCatalogue] returns nil
+// then.
 func (pb *Publisher) Catalogue() *packages.Catalogue {
 	if c := pb.current.Load(); c != nil {
 		return c
@@ -28,8 +29,8 @@ func (pb *Publisher) Catalogue() *packages.Catalogue {
 	return &packages.Catalogue{}
 }
 
-// LastValidPackage returns a package from the catalogue in use or, if its file there is not valid, from the JSON that the log has of it. ok
-// is false if neither has a valid one, or if the package was removed from the catalogue.
+// LastValidPackage returns a package from the catalogue in use or, if its file there is not valid, from the JSON that the log has
+// of it. ok is false if neither has a valid one, or if the package was removed from the catalogue.
 func (pb *Publisher) LastValidPackage(name string) (_ *packages.Package, ok bool) {
 	if p, ok := pb.Catalogue().Get(name); ok {
 		return p, true
@@ -195,8 +196,8 @@ func (pb *Publisher) registerOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Pa
 	return nil
 }
 
-// storeDiff stores the difference between the recorded JSON of a package, known, and the new one, p, as a content, and returns its hash. It
-// returns a zero hash if the recorded JSON cannot be read.
+// storeDiff stores the difference between the recorded JSON of a package, known, and the new one, p, as a content, and returns
+// its hash. It returns a zero hash if the recorded JSON cannot be read.
 func (pb *Publisher) storeDiff(pins *kvstore.Pins, known views.Package, p *packages.Package) (kvstore.Hash, error) {
 	before, err := pb.readPackageJSON(known)
 	if err != nil {
@@ -220,8 +221,8 @@ func (pb *Publisher) readPackageJSON(p views.Package) ([]byte, error) {
 	return data, nil
 }
 
-// storeDetail stores the complete text of a reason that is too long for a log entry as a content, and returns its hash. It stores nothing
-// and returns a zero hash for a shorter one.
+// storeDetail stores the complete text of a reason that is too long for a log entry as a content, and returns its hash. It stores
+// nothing and returns a zero hash for a shorter one.
 func (pb *Publisher) storeDetail(pins *kvstore.Pins, reason string) (kvstore.Hash, error) {
 	whole := strings.ToValidUTF8(reason, "\uFFFD")
 	if len(whole) <= logs.MaxReason {

@@ -25,16 +25,16 @@ import (
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
-// IsErased reports whether the log says that the files of a withdrawn release were erased, and not that the release was restored or
-// published again since.
+// IsErased reports whether the log says that the files of a withdrawn release were erased, and not that the release was restored
+// or published again since.
 func IsErased(r kvstore.Reader, name, version string) (bool, error) {
 	kinds := append([]logs.Kind{logs.Erased, logs.Restored}, logs.Publications...)
 	last, err := logs.Read(r, logs.Query{Package: name, Version: version, Kinds: kinds, Limit: 1})
 	return err == nil && len(last.Entries) > 0 && last.Entries[0].Kind == logs.Erased, err
 }
 
-// storeBundles stores the attestations of a release (of its build and its publication) as contents, which pins protects from deletion. It
-// returns the provenance for the log entry, with their hashes. It leaves out an attestation that is too large.
+// storeBundles stores the attestations of a release (of its build and its publication) as contents, which pins protects from
+// deletion. It returns the provenance for the log entry, with their hashes. It leaves out an attestation that is too large.
 func (pb *Publisher) storeBundles(pins *kvstore.Pins, a sources.Attested) (*logs.Provenance, error) {
 	found := a.Found
 	for _, bundle := range []struct {
@@ -94,8 +94,8 @@ func (pb *Publisher) LookupPackage(name string) (*packages.Package, error) {
 	return p, nil
 }
 
-// CheckUnpublished returns nil if a version was never published here. It returns an error for users if the version is malformed, published,
-// or withdrawn.
+// CheckUnpublished returns nil if a version was never published here. It returns an error for users if the version is malformed,
+// published, or withdrawn.
 func (pb *Publisher) CheckUnpublished(name, version string) error {
 	if !packages.ValidVersion(version) {
 		return fmt.Errorf("%q is not a version: letters, digits and . _ + - are allowed, a letter or digit first", version)
@@ -112,8 +112,8 @@ func (pb *Publisher) CheckUnpublished(name, version string) error {
 	}
 }
 
-// SuggestWord returns the end of an error message, "; did you mean …?", with the one of words that is most similar to the misspelt word
-// got. It returns "" if none is similar.
+// SuggestWord returns the end of an error message, "; did you mean …?", with the one of words that is most similar to the
+// misspelt word got. It returns "" if none is similar.
 func SuggestWord(got string, words []string) string {
 	if best, ok := text.Nearest(got, words); ok {
 		return fmt.Sprintf("; did you mean %q?", best)
@@ -143,8 +143,8 @@ func (pb *Publisher) PublishTask(ctx context.Context, t Task) (wait <-chan struc
 	return nil, pb.releaseClaimed(ctx, t)
 }
 
-// releaseClaimed fetches and publishes the version of the task t, which the calling goroutine has locked, or records why that failed. It
-// does nothing if the version has been published or refused meanwhile. The error is for problems that stop the bot.
+// releaseClaimed fetches and publishes the version of the task t, which the calling goroutine has locked, or records why that
+// failed. It does nothing if the version has been published or refused meanwhile. The error is for problems that stop the bot.
 func (pb *Publisher) releaseClaimed(ctx context.Context, t Task) error {
 	state, err := views.LookupState(pb.store, t.Pkg.Name, t.Version.Name)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
@@ -176,9 +176,9 @@ func (pb *Publisher) releaseClaimed(ctx context.Context, t Task) error {
 // before that one waits like one that failed.
 const tooOften = 10
 
-// Recover schedules the releases again that an earlier process was publishing when it ended. Only the first call does so; others wait for
-// it. A goroutine that is about to work on releases calls it first: with many releases in the store it takes seconds, for which no client
-// should wait. It logs errors.
+// Recover schedules the releases again that an earlier process was publishing when it ended. Only the first call does so; others
+// wait for it. A goroutine that is about to work on releases calls it first: with many releases in the store it takes seconds,
+// for which no client should wait. It logs errors.
 func (pb *Publisher) Recover() {
 	pb.resume.Do(func() {
 		if err := pb.recoverStates(); err != nil {
@@ -187,8 +187,8 @@ func (pb *Publisher) Recover() {
 	})
 }
 
-// recoverStates sets the state of each release that an earlier process was publishing when it ended to detected, so that it is tried again.
-// This counts as an attempt. After ten attempts the state becomes failed, with a time for the next one.
+// recoverStates sets the state of each release that an earlier process was publishing when it ended to detected, so that it is
+// tried again. This counts as an attempt. After ten attempts the state becomes failed, with a time for the next one.
 func (pb *Publisher) recoverStates() error {
 	states, err := views.StatesOf(pb.store, views.Processing)
 	if err != nil {
@@ -295,8 +295,9 @@ func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, c
 	return nil
 }
 
-// recordRefusal records, in the log and in the version's state, that a version will not be published, for the reason in s. The log entry
-// has the actor, the signature and the provenance of evidence. recordRefusal returns an error if the version has been published.
+// recordRefusal records, in the log and in the version's state, that a version will not be published, for the reason in s. The
+// log entry has the actor, the signature and the provenance of evidence. recordRefusal returns an error if the version has been
+// published.
 func (pb *Publisher) recordRefusal(s views.State, evidence logs.Entry) error {
 	pins := pb.store.Pin()
 	defer pins.Release()
@@ -320,9 +321,9 @@ func (pb *Publisher) recordRefusal(s views.State, evidence logs.Entry) error {
 	return err
 }
 
-// refuseWithoutFiles records that a version will not be published because the fileMap of the package JSON selects no file of it. Only the
-// first such version for each package JSON gets a log entry, with the actor and the evidence of evidence; the upstream's record names that
-// version. Further ones only get a state, as long as the first one stays refused. It locks Records.Mu.
+// refuseWithoutFiles records that a version will not be published because the fileMap of the package JSON selects no file of it.
+// Only the first such version for each package JSON gets a log entry, with the actor and the evidence of evidence; the upstream's
+// record names that version. Further ones only get a state, as long as the first one stays refused. It locks Records.Mu.
 func (pb *Publisher) refuseWithoutFiles(s views.State, evidence logs.Entry) error {
 	pb.options.Records.Mu.Lock()
 	defer pb.options.Records.Mu.Unlock()
@@ -345,8 +346,8 @@ func (pb *Publisher) refuseWithoutFiles(s views.State, evidence logs.Entry) erro
 	return pb.options.Records.Set(upstream)
 }
 
-// checkManifest returns a *sources.Refusal if the log says that the version was published before with another manifest than the one of that
-// hash, for example because the store has lost the release since.
+// checkManifest returns a *sources.Refusal if the log says that the version was published before with another manifest than the
+// one of that hash, for example because the store has lost the release since.
 func (pb *Publisher) checkManifest(name, version string, manifest kvstore.Hash) error {
 	before, err := logs.LastPublication(pb.store, name, version)
 	switch {
@@ -360,8 +361,8 @@ func (pb *Publisher) checkManifest(name, version string, manifest kvstore.Hash) 
 	return nil
 }
 
-// setState stores the state of a version (detected, processing, failed and so on) without a log entry, and calls Options.Changed with the
-// package.
+// setState stores the state of a version (detected, processing, failed and so on) without a log entry, and calls Options.Changed
+// with the package.
 func (pb *Publisher) setState(s views.State) error {
 	batch := pb.store.NewBatch()
 	defer batch.Close()
@@ -375,8 +376,8 @@ func (pb *Publisher) setState(s views.State) error {
 	return nil
 }
 
-// fetchAndPublish downloads the release of the task t from upstream, publishes it, and returns the manifest. It updates came, which counts
-// how often upstream sent the same wrong bytes.
+// fetchAndPublish downloads the release of the task t from upstream, publishes it, and returns the manifest. It updates came,
+// which counts how often upstream sent the same wrong bytes.
 func (pb *Publisher) fetchAndPublish(ctx context.Context, t Task, came *views.WrongBytes) (*logs.Manifest, error) {
 	file, err := os.CreateTemp(pb.options.TempDir, tempPattern)
 	if err != nil {
@@ -419,9 +420,10 @@ type pendingRelease struct {
 	check     func(*logs.Manifest) error // has the last word on what is about to be published; may be nil
 }
 
-// publish takes the files that the package JSON names out of the archive of the release in, and publishes them. It stores the contents
-// first; one write at the end makes them a release. It returns the published manifest. After an error, contents without a release may be
-// left over, for [Publisher.RemoveLeftovers]. The error is a *sources.Refusal if the release must not be published.
+// publish takes the files that the package JSON names out of the archive of the release in, and publishes them. It stores the
+// contents first; one write at the end makes them a release. It returns the published manifest. After an error, contents without
+// a release may be left over, for [Publisher.RemoveLeftovers]. The error is a *sources.Refusal if the release must not be
+// published.
 func (pb *Publisher) publish(ctx context.Context, in pendingRelease) (_ *logs.Manifest, err error) {
 	defer func() {
 		if err != nil {
@@ -453,8 +455,9 @@ func (pb *Publisher) publish(ctx context.Context, in pendingRelease) (_ *logs.Ma
 	return manifest, nil
 }
 
-// collectEvidence returns a log entry in which only the evidence about the release in is set: the registry's signature, the provenance, and
-// the program that minified files of m. It downloads the attestations and stores them as contents, which pins protects from deletion.
+// collectEvidence returns a log entry in which only the evidence about the release in is set: the registry's signature, the
+// provenance, and the program that minified files of m. It downloads the attestations and stores them as contents, which pins
+// protects from deletion.
 func (pb *Publisher) collectEvidence(ctx context.Context, in pendingRelease, m *logs.Manifest, pins *kvstore.Pins) (logs.Entry, error) {
 	entry := logs.Entry{Signature: in.signature}
 	if slices.ContainsFunc(m.Files, func(f logs.File) bool { return f.Origin == logs.Minified }) {
@@ -508,8 +511,8 @@ func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor s
 	})
 }
 
-// recordRelease stores the manifest of a release. In one transaction it has record add the log entries, and queues the release's files for
-// recompression. record receives the transaction and the manifest's hash; its error undoes the transaction.
+// recordRelease stores the manifest of a release. In one transaction it has record add the log entries, and queues the release's
+// files for recompression. record receives the transaction and the manifest's hash; its error undoes the transaction.
 func (pb *Publisher) recordRelease(pins *kvstore.Pins, manifest *logs.Manifest, record func(tx *logs.Tx, hash kvstore.Hash) error) error {
 	data, err := manifest.Encode()
 	if err != nil {

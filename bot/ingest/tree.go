@@ -113,8 +113,8 @@ func (e *treeError) Error() string { return e.cause.Error() }
 
 func (e *treeError) Unwrap() error { return e.cause }
 
-// treeProblem returns an error that says why a release is not imported: one of the constant problems, by which summaries group releases,
-// and a formatted cause.
+// treeProblem returns an error that says why a release is not imported: one of the constant problems, by which summaries group
+// releases, and a formatted cause.
 func treeProblem(problem, format string, args ...any) error {
 	return &treeError{problem, fmt.Errorf(format, args...)}
 }
@@ -143,10 +143,10 @@ type treePackage struct {
 	upstream upstreamDates
 }
 
-// ImportTree publishes the releases that lie in a folder as they are: no fileMap applies, and no minified copies are made. Several are
-// published at once. A release that is published with the same files is only counted, so an import that was interrupted continues when it
-// is called again. ImportTree calls report, under a lock, after each release, also one that cannot be imported, which does not stop the
-// others. The error is for what stops the import.
+// ImportTree publishes the releases that lie in a folder as they are: no fileMap applies, and no minified copies are made.
+// Several are published at once. A release that is published with the same files is only counted, so an import that was
+// interrupted continues when it is called again. ImportTree calls report, under a lock, after each release, also one that cannot
+// be imported, which does not stop the others. The error is for what stops the import.
 func (pb *Publisher) ImportTree(ctx context.Context, tree Tree, report func(TreeEvent)) (TreeSummary, error) {
 	root, err := os.OpenRoot(tree.Dir)
 	if err != nil {
@@ -213,8 +213,8 @@ func (t *treeImport) scan() error {
 	return nil
 }
 
-// listFolders returns the names of the folders in the folder dir of the tree, sorted. It adds all other entries of dir, links included, to
-// the summary's Beside.
+// listFolders returns the names of the folders in the folder dir of the tree, sorted. It adds all other entries of dir, links
+// included, to the summary's Beside.
 func (t *treeImport) listFolders(dir string) ([]string, error) {
 	f, err := t.root.Open(dir)
 	if err != nil {
@@ -237,8 +237,8 @@ func (t *treeImport) listFolders(dir string) ([]string, error) {
 	return names, nil
 }
 
-// importAll imports the releases of all packages in t.packages, several at once. A release that cannot be imported is reported and counted;
-// the error is for what stops the import.
+// importAll imports the releases of all packages in t.packages, several at once. A release that cannot be imported is reported
+// and counted; the error is for what stops the import.
 func (t *treeImport) importAll(ctx context.Context) error {
 	g, groupCtx := errgroup.WithContext(ctx)
 	g.SetLimit(t.options.Downloads)
@@ -288,8 +288,8 @@ func (t *treeImport) reportRelease(name, version string, err error) {
 	t.report(event)
 }
 
-// countRefusal counts a release ("package version") in the summary as not imported because of one of the constant problems. The caller
-// holds t.mu.
+// countRefusal counts a release ("package version") in the summary as not imported because of one of the constant problems. The
+// caller holds t.mu.
 func (t *treeImport) countRefusal(problem, release string) {
 	i := slices.IndexFunc(t.sum.Refused, func(r TreeRefusals) bool { return r.Problem == problem })
 	if i < 0 {
@@ -299,9 +299,9 @@ func (t *treeImport) countRefusal(problem, release string) {
 	t.sum.Refused[i].add(release)
 }
 
-// importOne publishes one release of the tree or, if it is published already, checks that its files are the same, and counts it in the
-// summary. It waits while another goroutine is publishing the version. The error is why the release is neither published now nor the same
-// as before.
+// importOne publishes one release of the tree or, if it is published already, checks that its files are the same, and counts it
+// in the summary. It waits while another goroutine is publishing the version. The error is why the release is neither published
+// now nor the same as before.
 func (t *treeImport) importOne(ctx context.Context, p *treePackage, version string) error {
 	// A digit as well: "dist" would be a version, and what is published under it by mistake stays.
 	if !packages.ValidVersion(version) || !strings.ContainsAny(version, "0123456789") {
@@ -359,10 +359,11 @@ func (t *treeImport) importOne(ctx context.Context, p *treePackage, version stri
 	return nil
 }
 
-// publishOne publishes one release of the tree and returns the manifest. source has its files, and listed the integrities that they must
-// have, by path; files that are not listed are not checked. If the release date is not known, it returns an error and writes nothing.
-// Otherwise it registers the package first. If an integrity does not match, it returns an error, and the log gets no entry. If the package
-// requires an attestation, it also returns an error, and records the refusal in the log unless the version has a state.
+// publishOne publishes one release of the tree and returns the manifest. source has its files, and listed the integrities that
+// they must have, by path; files that are not listed are not checked. If the release date is not known, it returns an error and
+// writes nothing. Otherwise it registers the package first. If an integrity does not match, it returns an error, and the log gets
+// no entry. If the package requires an attestation, it also returns an error, and records the refusal in the log unless the
+// version has a state.
 func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version string, source archive.Source, listed map[string]string) (*logs.Manifest, error) {
 	released, err := t.releaseDate(ctx, p, version, source)
 	if err != nil {
@@ -382,8 +383,8 @@ func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version str
 	})
 }
 
-// checkSame returns nil if published, a release that was published before, has the files that the tree has of it in source, and the
-// integrities in listed match. It returns an error if the release is withdrawn.
+// checkSame returns nil if published, a release that was published before, has the files that the tree has of it in source, and
+// the integrities in listed match. It returns an error if the release is withdrawn.
 func (t *treeImport) checkSame(ctx context.Context, p *treePackage, published views.Version, source archive.Source, listed map[string]string) error {
 	if w := published.Withdrawn; w != nil {
 		return treeProblem(wasWithdrawn, "%s; `larder withdraw --undo %s %s` serves it again as it was", w.Reason, p.Name, published.Version)
@@ -443,8 +444,8 @@ func (s Sample) String() string {
 	return text
 }
 
-// retryUntilDone returns a function that several goroutines may call. It calls do, one call at a time, until do has succeeded once; after
-// that it returns nil at once.
+// retryUntilDone returns a function that several goroutines may call. It calls do, one call at a time, until do has succeeded
+// once; after that it returns nil at once.
 func retryUntilDone(do func(context.Context) error) func(context.Context) error {
 	var mu sync.Mutex
 	done := false

@@ -33,9 +33,9 @@ const (
 // dates are those of a file, by releaseID.
 type dates map[string]time.Time
 
-// readDates reads a JSON file of release dates: {"jquery": {"3.7.1": "2023-08-28T13:37:31Z"}}, or with "jquery/3.7.1" as key. It returns
-// them by release id. It returns nil if file is [ByPackument] or [ByTimes], which are no files. A date over a day after now, or before
-// 1995, is an error.
+// readDates reads a JSON file of release dates: {"jquery": {"3.7.1": "2023-08-28T13:37:31Z"}}, or with "jquery/3.7.1" as key. It
+// returns them by release id. It returns nil if file is [ByPackument] or [ByTimes], which are no files. A date over a day after
+// now, or before 1995, is an error.
 func readDates(file string, now time.Time) (dates, error) {
 	if file == ByPackument || file == ByTimes {
 		return nil, nil
@@ -65,8 +65,8 @@ func readDates(file string, now time.Time) (dates, error) {
 // earliest is before anything that a public service of libraries has.
 var earliest = time.Date(1995, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// checkDate returns an error if a release cannot have been made at that time, because that is before 1995 or over a day after now. Files in
-// npm's archives have dates of 1985, and others of 1970.
+// checkDate returns an error if a release cannot have been made at that time, because that is before 1995 or over a day after
+// now. Files in npm's archives have dates of 1985, and others of 1970.
 func checkDate(at, now time.Time) error {
 	if at.Before(earliest) || at.After(now.Add(24*time.Hour)) {
 		return fmt.Errorf("%s cannot be when it was released", at.UTC().Format(time.DateTime))
@@ -81,8 +81,8 @@ type upstreamDates struct {
 	err   error
 }
 
-// releaseDate returns when a release was made, as t.Released says: according to npm, to the newest file in source, or to a file of dates.
-// It returns an error if that does not have the date, because a published release keeps its date.
+// releaseDate returns when a release was made, as t.Released says: according to npm, to the newest file in source, or to a file
+// of dates. It returns an error if that does not have the date, because a published release keeps its date.
 func (t *treeImport) releaseDate(ctx context.Context, p *treePackage, version string, source archive.Source) (at time.Time, err error) {
 	switch t.Released {
 	case ByPackument:
@@ -164,9 +164,10 @@ type integrities struct {
 	absent map[string]struct{} // releases of all that the tree was not found to have
 }
 
-// openIntegrities reads a JSON file of integrities that the imported files must have: {"jquery": {"3.7.1": {"jquery.js": "sha512-…"}}}, or
-// with "jquery/3.7.1/jquery.js" as key. name may also be a folder with a file for each version, which is read when the version is imported,
-// so that memory does not grow with their number. For name "", which stands for none, the result is nil.
+// openIntegrities reads a JSON file of integrities that the imported files must have: {"jquery": {"3.7.1": {"jquery.js":
+// "sha512-…"}}}, or with "jquery/3.7.1/jquery.js" as key. name may also be a folder with a file for each version, which is read
+// when the version is imported, so that memory does not grow with their number. For name "", which stands for none, the result is
+// nil.
 func openIntegrities(name string) (*integrities, error) {
 	if name == "" {
 		return nil, nil
@@ -222,8 +223,8 @@ func (l *integrities) missingReleases() (some Sample) {
 	return some
 }
 
-// get returns the integrities ("sha512-…") that the files of a release must have, by path; nil if none are listed. It reads them from the
-// folder of integrities, if there is one. l may be nil.
+// get returns the integrities ("sha512-…") that the files of a release must have, by path; nil if none are listed. It reads them
+// from the folder of integrities, if there is one. l may be nil.
 func (l *integrities) get(name, version string) (map[string]string, error) {
 	switch {
 	case l == nil:
@@ -248,8 +249,8 @@ func (l *integrities) get(name, version string) (map[string]string, error) {
 	return found, nil
 }
 
-// setIntegrity adds the integrity value ("sha512-…" or "sha256-…") of a file to all. It returns an error if the value is malformed, or if
-// all has one for the file.
+// setIntegrity adds the integrity value ("sha512-…" or "sha256-…") of a file to all. It returns an error if the value is
+// malformed, or if all has one for the file.
 func setIntegrity(all map[string]string, file, value string) error {
 	algorithm, encoded, _ := strings.Cut(value, "-")
 	sum, err := base64.StdEncoding.DecodeString(encoded)
@@ -264,8 +265,8 @@ func setIntegrity(all map[string]string, file, value string) error {
 	return nil
 }
 
-// checkIntegrities returns an error unless the manifest m has every file of listed, a map from paths to integrities, and with the integrity
-// there. Files that are not in listed are not checked.
+// checkIntegrities returns an error unless the manifest m has every file of listed, a map from paths to integrities, and with the
+// integrity there. Files that are not in listed are not checked.
 func checkIntegrities(listed map[string]string, m *logs.Manifest) error {
 	if len(listed) == 0 {
 		return nil
@@ -295,8 +296,8 @@ func checkIntegrities(listed map[string]string, m *logs.Manifest) error {
 	return nil
 }
 
-// readStrings opens a file of JSON and calls fn for each string in its objects, with the path of keys to it, such as "jquery/3.7.1" (see
-// decodeStrings). The error of fn ends it, and names the file.
+// readStrings opens a file of JSON and calls fn for each string in its objects, with the path of keys to it, such as
+// "jquery/3.7.1" (see decodeStrings). The error of fn ends it, and names the file.
 func readStrings(name string, fn func(key, value string) error) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -312,9 +313,9 @@ func readStrings(name string, fn func(key, value string) error) error {
 // deepest is how many objects lie in each other at most in what decodeStrings reads.
 const deepest = 8
 
-// decodeStrings reads one JSON object, and calls fn for each string in it and in the objects in it. key is the path to the string: the keys
-// of the objects around it and its own, with slashes between them. Other values, and deeper nesting than 8 objects, are errors. The error
-// of fn ends it.
+// decodeStrings reads one JSON object, and calls fn for each string in it and in the objects in it. key is the path to the
+// string: the keys of the objects around it and its own, with slashes between them. Other values, and deeper nesting than 8
+// objects, are errors. The error of fn ends it.
 func decodeStrings(r io.Reader, fn func(key, value string) error) error {
 	d := json.NewDecoder(r)
 	token, err := d.Token()
@@ -340,9 +341,9 @@ func decodeStrings(r io.Reader, fn func(key, value string) error) error {
 	return err
 }
 
-// decodeObject reads the rest of an object from d, whose opening brace is read already, and calls fn for each string in it. parent is the
-// path to the object, "" or ending with a slash; the object's keys are appended to it. depth is the number of objects around, with this
-// one.
+// decodeObject reads the rest of an object from d, whose opening brace is read already, and calls fn for each string in it.
+// parent is the path to the object, "" or ending with a slash; the object's keys are appended to it. depth is the number of
+// objects around, with this one.
 func decodeObject(d *json.Decoder, parent string, depth int, fn func(key, value string) error) error {
 	for d.More() {
 		token, err := d.Token()

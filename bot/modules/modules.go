@@ -53,10 +53,11 @@ type Release struct {
 	Published func(path string) bool
 }
 
-// Build builds the modules of a release in a child process of the pool. It returns the record for the log (subpaths, imports, skipped ones)
-// and the files of the modules. If the release causes the failure, record.Problem says why, there are no files, and the error is nil: so it
-// is if the child crashes or exceeds its limits of memory or processor time. There is an error, and nothing to record, if another attempt
-// may succeed: the archive cannot be read, r.Acquire or ctx ends the wait, or [worker.IsTransient] reports true for the child's error.
+// Build builds the modules of a release in a child process of the pool. It returns the record for the log (subpaths, imports,
+// skipped ones) and the files of the modules. If the release causes the failure, record.Problem says why, there are no files, and
+// the error is nil: so it is if the child crashes or exceeds its limits of memory or processor time. There is an error, and
+// nothing to record, if another attempt may succeed: the archive cannot be read, r.Acquire or ctx ends the wait, or
+// [worker.IsTransient] reports true for the child's error.
 func Build(ctx context.Context, pool *worker.Pool, r Release) (*logs.Modules, []worker.ModuleFile, error) {
 	record := new(logs.Modules)
 	record.Program, record.Version, record.Options = worker.ModuleBuilder()
@@ -127,24 +128,26 @@ func Build(ctx context.Context, pool *worker.Pool, r Release) (*logs.Modules, []
 	return record, result.Files, nil
 }
 
-// RequestedSubpaths returns the value for [Release].Subpaths with which a build makes the modules of a record again: all subpaths in the
-// record, built or skipped, sorted, whether the package JSON named them or not; without the mark [worker.OtherSubpaths] of the skipped ones.
+// RequestedSubpaths returns the value for [Release].Subpaths with which a build makes the modules of a record again: all subpaths
+// in the record, built or skipped, sorted, whether the package JSON named them or not; without the mark [worker.OtherSubpaths] of
+// the skipped ones.
 func RequestedSubpaths(record *logs.Modules) []string {
 	all := slices.AppendSeq(slices.Collect(maps.Keys(record.Subpaths)), maps.Keys(record.Skipped))
 	slices.Sort(all)
 	return slices.DeleteFunc(all, func(subpath string) bool { return subpath == worker.OtherSubpaths })
 }
 
-// parentMemory returns how many bytes of memory a build takes in this process, the parent of the child, if its input files have size bytes
-// together: these files, the request and the largest response, both with their files in base64, and the files of the response.
+// parentMemory returns how many bytes of memory a build takes in this process, the parent of the child, if its input files have
+// size bytes together: these files, the request and the largest response, both with their files in base64, and the files of the
+// response.
 func parentMemory(size int64) int64 {
 	request := size / 3 * 4
 	response := int64(worker.MaxResponseSize(worker.BuildModules, int(request)))
 	return size + request + response + response/4*3
 }
 
-// measureBuildInput walks an archive and returns how many bytes its files have together that a build of modules may need, by their
-// extensions.
+// measureBuildInput walks an archive and returns how many bytes its files have together that a build of modules may need, by
+// their extensions.
 func measureBuildInput(ctx context.Context, src archive.Source) (size int64, err error) {
 	err = archive.Walk(ctx, src, archive.DefaultLimits, func(e archive.Entry, _ io.Reader) error {
 		if e.Skipped == "" && worker.IsModuleInput(e.Name) {
@@ -155,8 +158,8 @@ func measureBuildInput(ctx context.Context, src archive.Source) (size int64, err
 	return size, err
 }
 
-// readBuildInput returns the contents of the files of an archive that a build of modules may need, by their extensions; the keys are their
-// paths.
+// readBuildInput returns the contents of the files of an archive that a build of modules may need, by their extensions; the keys
+// are their paths.
 func readBuildInput(ctx context.Context, src archive.Source) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	err := archive.Walk(ctx, src, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
@@ -170,11 +173,12 @@ func readBuildInput(ctx context.Context, src archive.Source) (map[string][]byte,
 	return files, err
 }
 
-// runBuild sends a build request to a child process of the pool, and waits for the result. The pool reuses an idle child only for the same
-// owner, which is the release. If ctx ends, the error may be that of ctx, for which [worker.IsTransient] is false, so the caller looks at
-// ctx.Err() first. If IsTransient is true, another attempt may succeed: no child could be started, something outside ended it, or it took
-// too long by the clock. Any other error, also that of a child that crashed or exceeded its memory or processor time, says why the release
-// has no modules at all. Subpaths that cannot be built are no error; result.Skipped lists them.
+// runBuild sends a build request to a child process of the pool, and waits for the result. The pool reuses an idle child only for
+// the same owner, which is the release. If ctx ends, the error may be that of ctx, for which [worker.IsTransient] is false, so
+// the caller looks at ctx.Err() first. If IsTransient is true, another attempt may succeed: no child could be started, something
+// outside ended it, or it took too long by the clock. Any other error, also that of a child that crashed or exceeded its memory
+// or processor time, says why the release has no modules at all. Subpaths that cannot be built are no error; result.Skipped lists
+// them.
 func runBuild(ctx context.Context, pool *worker.Pool, owner string, q worker.ModulesRequest) (result worker.ModulesResult, err error) {
 	data, err := json.Marshal(q)
 	if err != nil {
@@ -187,8 +191,8 @@ func runBuild(ctx context.Context, pool *worker.Pool, owner string, q worker.Mod
 	return result, json.Unmarshal(out, &result)
 }
 
-// checkResult returns an error unless a child's result is consistent and within the limits of a build: a hostile package may have taken
-// over the child. inputs has the files that the child received, by path.
+// checkResult returns an error unless a child's result is consistent and within the limits of a build: a hostile package may have
+// taken over the child. inputs has the files that the child received, by path.
 func checkResult(r worker.ModulesResult, inputs map[string][]byte) error {
 	if len(r.Files) > maxFiles || len(r.Modules) > worker.MaxSubpaths || len(r.Skipped) > maxSkippedAll {
 		return fmt.Errorf("the build has %d files and %d modules, over the limits of %d and %d", len(r.Files), len(r.Modules), maxFiles, worker.MaxSubpaths)

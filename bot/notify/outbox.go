@@ -13,8 +13,8 @@ import (
 	"github.com/larder-cdn/larder/kvstore/durable"
 )
 
-// An Outbox is what a store has to send: scheduled requests, the messages of webhooks, and purges. A node that follows opens none, because
-// the leader sends what is in its store.
+// An Outbox is what a store has to send: scheduled requests, the messages of webhooks, and purges. A node that follows opens
+// none, because the leader sends what is in its store.
 type Outbox struct {
 	Runtime  *durable.Runtime
 	Schedule *Scheduler

@@ -61,8 +61,8 @@ type Purge struct {
 	Next     time.Time `json:"next,omitzero"`      // of the next one
 }
 
-// purgeBody is the body of the scheduled request of a purge. A request with another body replaces it, so a corrected hook is requested at
-// once, and a release that is withdrawn again is purged once.
+// purgeBody is the body of the scheduled request of a purge. A request with another body replaces it, so a corrected hook is
+// requested at once, and a release that is withdrawn again is purged once.
 type purgeBody struct {
 	Withdrawal
 	Hook string `json:"hook"` // id of the hook
@@ -174,7 +174,8 @@ func (w *Webhooks) removePurgeHook(ctx context.Context) error {
 	return err
 }
 
-// The rows in which Larder 0.1.0 has purges, in [kvstore.Queue]: the first entry of the log that it has not read, and the withdrawals.
+// The rows in which Larder 0.1.0 has purges, in [kvstore.Queue]: the first entry of the log that it has not read, and the
+// withdrawals.
 var purgeCursor010, purges010 = []byte("P"), []byte("p")
 
 // takeOverPurges schedules the purges that Larder 0.1.0 has left in the store, and those of withdrawals in the log that it had
@@ -230,8 +231,8 @@ func (w *Webhooks) schedulePurge(ctx context.Context, withdrawn Withdrawal) erro
 	return err
 }
 
-// maxPurgeRequests is how many requests for single URLs are sent at once, and purgeStep after how many successful ones of a release progress
-// is recorded.
+// maxPurgeRequests is how many requests for single URLs are sent at once, and purgeStep after how many successful ones of a
+// release progress is recorded.
 const (
 	maxPurgeRequests = 4
 	purgeStep        = 64

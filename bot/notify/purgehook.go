@@ -23,8 +23,9 @@ type PurgeHook struct {
 	template string
 }
 
-// ParsePurgeHook reads a hook: a URL, preceded by an HTTP method unless the default is meant. A hook that contains {url} or {path} is
-// requested with PURGE for each URL of a release, any other once for each withdrawal, with POST and JSON. Its errors do not repeat the hook.
+// ParsePurgeHook reads a hook: a URL, preceded by an HTTP method unless the default is meant. A hook that contains {url} or
+// {path} is requested with PURGE for each URL of a release, any other once for each withdrawal, with POST and JSON. Its errors do
+// not repeat the hook.
 func ParsePurgeHook(s string) (PurgeHook, error) {
 	var h PurgeHook
 	fields := strings.Fields(s)

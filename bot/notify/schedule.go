@@ -265,8 +265,8 @@ func readRequest(ctx context.Context, s *durable.State) (State, bool, error) {
 	return state, true, err
 }
 
-// boundTimes replaces times that only a clock which was ahead can have stored, so that such a clock delays a request by one interval of it or by
-// longestBackoff at most. It keeps the time of the first delivery where the client set that in triggerAt.
+// boundTimes replaces times that only a clock which was ahead can have stored, so that such a clock delays a request by one
+// interval of it or by longestBackoff at most. It keeps the time of the first delivery where the client set that in triggerAt.
 func (s *State) boundTimes(now time.Time) {
 	now = now.UTC()
 	for _, past := range []*time.Time{&s.Last, &s.Since} {

@@ -18,20 +18,21 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// A file of a release is encoded against the same path in the releases before it, so that a client that has one of those downloads a delta. A release
-// is queued when it is published. When all contents are recompressed, because deltas are compared with the best Brotli, its row is replaced by one
-// for each pair of contents: by then the releases that were published at the same time are known, too. A file that does not change has a delta
-// against itself, because its address changes. A delta that cannot be made is left out: nothing needs it.
+// A file of a release is encoded against the same path in the releases before it, so that a client that has one of those
+// downloads a delta. A release is queued when it is published. When all contents are recompressed, because deltas are compared
+// with the best Brotli, its row is replaced by one for each pair of contents: by then the releases that were published at the
+// same time are known, too. A file that does not change has a delta against itself, because its address changes. A delta that
+// cannot be made is left out: nothing needs it.
 
-// released is the prefix of the keys of rows that queue the deltas of a release. The time of the release follows, newest first, then the package, a zero byte and
-// the version.
+// released is the prefix of the keys of rows that queue the deltas of a release. The time of the release follows, newest first,
+// then the package, a zero byte and the version.
 var released = []byte("n")
 
 // timeLength is the length of the time in such a key.
 const timeLength = 8
 
-// releaseKey returns the key of the queue row that says that the deltas of a release are still to be queued one by one. Rows of newer releases sort
-// first.
+// releaseKey returns the key of the queue row that says that the deltas of a release are still to be queued one by one. Rows of
+// newer releases sort first.
 func releaseKey(m *logs.Manifest) []byte {
 	key := binary.BigEndian.AppendUint64(slices.Clone(released), ^uint64(max(0, m.Released.Unix())))
 	return append(key, m.Package+"\x00"+m.Version...)
@@ -40,8 +41,9 @@ func releaseKey(m *logs.Manifest) []byte {
 // maxSuccessors bounds the releases after a new one that get deltas against it.
 const maxSuccessors = 8
 
-// makeDeltas makes the queued deltas one after another and removes their rows from the queue. It returns when none is left, ctx ends (with its
-// error), or a content waits for recompression, which goes first. It does nothing unless Options.Dictionaries is set.
+// makeDeltas makes the queued deltas one after another and removes their rows from the queue. It returns when none is left, ctx
+// ends (with its error), or a content waits for recompression, which goes first. It does nothing unless Options.Dictionaries is
+// set.
 func (r *Recompressor) makeDeltas(ctx context.Context) error {
 	for r.options.Dictionaries && ctx.Err() == nil && r.Backlog() == 0 {
 		key, err := r.firstKey(released)
@@ -78,8 +80,8 @@ func (r *Recompressor) firstKey(prefix []byte) ([]byte, error) {
 	return nil, nil
 }
 
-// queuePairs reads package and version from the key of a release's row (see releaseKey) and queues the release's deltas with queuePairsOf. If a
-// content that it needs is damaged or missing, it logs that and returns nil, and deltas are left out.
+// queuePairs reads package and version from the key of a release's row (see releaseKey) and queues the release's deltas with
+// queuePairsOf. If a content that it needs is damaged or missing, it logs that and returns nil, and deltas are left out.
 func (r *Recompressor) queuePairs(key []byte) error {
 	pkg, version, _ := strings.Cut(string(key[min(len(key), len(released)+timeLength):]), "\x00")
 	err := r.queuePairsOf(pkg, version)
@@ -90,8 +92,8 @@ func (r *Recompressor) queuePairs(key []byte) error {
 	return err
 }
 
-// queuePairsOf queues the deltas of a release against each of its predecessors, and those of up to maxSuccessors later releases against it, which
-// exist if it was published after them. It queues nothing if the release is withdrawn or unknown.
+// queuePairsOf queues the deltas of a release against each of its predecessors, and those of up to maxSuccessors later releases
+// against it, which exist if it was published after them. It queues nothing if the release is withdrawn or unknown.
 func (r *Recompressor) queuePairsOf(pkg, version string) error {
 	versions, err := views.Versions(r.store, pkg)
 	if err != nil {
@@ -129,8 +131,9 @@ func (r *Recompressor) queuePairsOf(pkg, version string) error {
 	return nil
 }
 
-// queuePairsWith queues one delta for each file of the release m that the package's other version has at the same path, if both sizes suit a
-// dictionary. key returns the queue row's key for two contents: that of the file in m, and that in the other version.
+// queuePairsWith queues one delta for each file of the release m that the package's other version has at the same path, if both
+// sizes suit a dictionary. key returns the queue row's key for two contents: that of the file in m, and that in the other
+// version.
 func (r *Recompressor) queuePairsWith(m *logs.Manifest, other string, key func(own, of kvstore.Hash) []byte) error {
 	batch := r.store.NewBatch()
 	for _, f := range m.Files {

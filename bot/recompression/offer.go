@@ -10,8 +10,8 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// Other nodes of a cluster recompress contents that are far from their turn here. A row that is offered to a node stays in the queue, so
-// nothing is lost with a node that never reports back.
+// Other nodes of a cluster recompress contents that are far from their turn here. A row that is offered to a node stays in the
+// queue, so nothing is lost with a node that never reports back.
 
 const (
 	// maxOffered bounds the rows that other nodes have. The one that was offered first is free again when there are more.
@@ -52,8 +52,9 @@ func (r *Recompressor) OfferContent() (h kvstore.Hash, ok bool, err error) {
 	return rows[0].hash, true, nil
 }
 
-// StoreOffered stores the encodings (coded) that another node has made of the offered content h of size bytes, and removes h from the queue. It
-// ignores contents that are not offered (any more) or were erased. The caller has verified that the encodings decode to the content.
+// StoreOffered stores the encodings (coded) that another node has made of the offered content h of size bytes, and removes h from
+// the queue. It ignores contents that are not offered (any more) or were erased. The caller has verified that the encodings
+// decode to the content.
 func (r *Recompressor) StoreOffered(ctx context.Context, h kvstore.Hash, size int64, coded []kvstore.Coded) error {
 	r.queue.mu.Lock()
 	offered := r.queue.offeredIndex(h) >= 0

@@ -33,8 +33,8 @@ type queue struct {
 // maxHot bounds the contents that go first.
 const maxHot = 1024
 
-// open initializes the queue: it counts the waiting rows in the store, and has the store report the contents that it queues later because damage cost
-// them encodings.
+// open initializes the queue: it counts the waiting rows in the store, and has the store report the contents that it queues later
+// because damage cost them encodings.
 func (q *queue) open(s *kvstore.Store) error {
 	q.busy = make(map[kvstore.Hash]struct{})
 	q.wake = make(chan struct{})
@@ -78,11 +78,12 @@ func (r *Recompressor) Enqueue(batch *kvstore.Batch, m *logs.Manifest) (int, err
 	return added, nil
 }
 
-// Enqueued adds n to the count of waiting contents, and wakes the goroutines that wait for the queue. The publisher calls it after it has committed
-// the rows of [Recompressor.Enqueue].
+// Enqueued adds n to the count of waiting contents, and wakes the goroutines that wait for the queue. The publisher calls it
+// after it has committed the rows of [Recompressor.Enqueue].
 func (r *Recompressor) Enqueued(n int) { r.queue.countAdded(n) }
 
-// countAdded adds n to the count of waiting contents; n may be negative. If it is positive, the goroutines that wait for the queue are woken.
+// countAdded adds n to the count of waiting contents; n may be negative. If it is positive, the goroutines that wait for the
+// queue are woken.
 func (q *queue) countAdded(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -112,8 +113,8 @@ func (r turnRow) encode() []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(nil, uint64(r.crashes)), uint64(r.size))
 }
 
-// decodeTurn reads the value of a queue row: the crashes of the content's encoders and its size. It returns the zero value if the bytes are
-// malformed.
+// decodeTurn reads the value of a queue row: the crashes of the content's encoders and its size. It returns the zero value if the
+// bytes are malformed.
 func decodeTurn(value []byte) turnRow {
 	crashes, n := binary.Uvarint(value)
 	size, m := binary.Uvarint(value[max(0, n):])
@@ -142,7 +143,8 @@ func releaseOrderKey(released time.Time, h kvstore.Hash) []byte {
 // queuedKey returns the key of the row that marks a content as queued, whatever its place in the queue.
 func queuedKey(h kvstore.Hash) []byte { return append(queued[:1:1], h[:]...) }
 
-// givenUpKey returns the key of the row of a content that is no longer recompressed, because its encoder crashed squeezeTries times.
+// givenUpKey returns the key of the row of a content that is no longer recompressed, because its encoder crashed squeezeTries
+// times.
 func givenUpKey(h kvstore.Hash) []byte { return append(givenUp[:1:1], h[:]...) }
 
 // Prioritize has a content recompressed before others that no goroutine has started, because a client just requested it. The
@@ -201,8 +203,8 @@ type queueRow struct {
 	givenUp bool
 }
 
-// owner returns the name under which the row's child process and memory are accounted, so that releases share them fairly: bytes of the row's key
-// that are the same for all contents of a release, or the content's hash if the release is not known.
+// owner returns the name under which the row's child process and memory are accounted, so that releases share them fairly: bytes
+// of the row's key that are the same for all contents of a release, or the content's hash if the release is not known.
 func (row queueRow) owner() string {
 	before, ok := bytes.CutSuffix(row.key, row.hash[:])
 	if !ok || len(before) <= len(turns) || bytes.Equal(row.key, lastKey(row.hash)) {
@@ -211,8 +213,8 @@ func (row queueRow) owner() string {
 	return string(before)
 }
 
-// acquireRows returns up to 64 first rows of the queue that no goroutine or other node works on, and marks their contents as busy. If there are none,
-// it takes back the rows that were offered to other nodes, which may never report.
+// acquireRows returns up to 64 first rows of the queue that no goroutine or other node works on, and marks their contents as
+// busy. If there are none, it takes back the rows that were offered to other nodes, which may never report.
 func (r *Recompressor) acquireRows() ([]queueRow, error) {
 	q := &r.queue
 	q.mu.Lock()
@@ -231,8 +233,8 @@ func (r *Recompressor) acquireRows() ([]queueRow, error) {
 	return rows, nil
 }
 
-// unclaimedRows returns the first rows of the queue for which suits returns true and that no goroutine or other node works on, at most most of them.
-// It marks nothing. The caller holds queue.mu.
+// unclaimedRows returns the first rows of the queue for which suits returns true and that no goroutine or other node works on, at
+// most most of them. It marks nothing. The caller holds queue.mu.
 func (r *Recompressor) unclaimedRows(most int, suits func(queueRow) bool) (rows []queueRow, err error) {
 	for _, keys := range inTurn {
 		for item, err := range r.store.Scan(kvstore.Queue, kvstore.Range{Prefix: keys.prefix}) {
@@ -255,9 +257,9 @@ func (r *Recompressor) unclaimedRows(most int, suits func(queueRow) bool) (rows 
 	return rows, nil
 }
 
-// finishRows deletes those of the rows that are done from the store; it queues those with again set once more, behind all others, and records those
-// that are given up. It stores the measured speed. Then it marks the contents of all rows, done or not, as no longer busy, and wakes waiting
-// goroutines.
+// finishRows deletes those of the rows that are done from the store; it queues those with again set once more, behind all others,
+// and records those that are given up. It stores the measured speed. Then it marks the contents of all rows, done or not, as no
+// longer busy, and wakes waiting goroutines.
 func (r *Recompressor) finishRows(rows []*queueRow) error {
 	batch := r.store.NewBatch()
 	defer batch.Close()
@@ -291,8 +293,8 @@ func (r *Recompressor) finishRows(rows []*queueRow) error {
 	return err
 }
 
-// requeueGivenUp puts all contents that were given up, because their encoders crashed too often, back at the end of the queue, with no crashes
-// counted.
+// requeueGivenUp puts all contents that were given up, because their encoders crashed too often, back at the end of the queue,
+// with no crashes counted.
 func (r *Recompressor) requeueGivenUp() error {
 	batch := r.store.NewBatch()
 	defer batch.Close()

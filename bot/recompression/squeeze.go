@@ -95,8 +95,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Run recompresses the contents in the queue until ctx ends or an error occurs. Whenever no content waits, it makes the queued deltas, then waits for
-// new contents. It always returns an error, that of ctx at the end.
+// Run recompresses the contents in the queue until ctx ends or an error occurs. Whenever no content waits, it makes the queued
+// deltas, then waits for new contents. It always returns an error, that of ctx at the end.
 func (r *Recompressor) Run(ctx context.Context) error {
 	for {
 		wake := r.queue.changes()
@@ -125,8 +125,9 @@ type queueRun struct {
 	working atomic.Int64 // batches whose rows are still in the queue
 }
 
-// runQueue recompresses the contents of the queue, those that clients just requested first, then those of the newest releases. It returns when no
-// content is left but those that other goroutines work on. It calls done, from several goroutines, for each content that it recompressed.
+// runQueue recompresses the contents of the queue, those that clients just requested first, then those of the newest releases. It
+// returns when no content is left but those that other goroutines work on. It calls done, from several goroutines, for each
+// content that it recompressed.
 func (r *Recompressor) runQueue(ctx context.Context, done func(savedBytes)) error {
 	group, ctx := errgroup.WithContext(ctx)
 	s := &queueRun{Recompressor: r, done: done, group: group}
@@ -162,10 +163,10 @@ type batchOfRows struct {
 	left atomic.Int64 // that are still being worked on
 }
 
-// startRows starts a goroutine for each row that recompresses its content. It blocks until there is a slot for each content, except for huge ones,
-// whose goroutines wait themselves. In between it also starts contents that clients have just requested, and waits for their slots. When all rows
-// have been worked on, those that are done leave the queue together, and those that failed stay, are queued again or given up: see finishRows. A huge
-// one does so alone.
+// startRows starts a goroutine for each row that recompresses its content. It blocks until there is a slot for each content,
+// except for huge ones, whose goroutines wait themselves. In between it also starts contents that clients have just requested,
+// and waits for their slots. When all rows have been worked on, those that are done leave the queue together, and those that
+// failed stay, are queued again or given up: see finishRows. A huge one does so alone.
 func (s *queueRun) startRows(ctx context.Context, rows []queueRow) {
 	ordinary := new(batchOfRows)
 	batches := make([]*batchOfRows, len(rows))
@@ -214,8 +215,8 @@ func (s *queueRun) startRows(ctx context.Context, rows []queueRow) {
 	}
 }
 
-// start calls work and then after in a goroutine, once there is a slot and memory for an encoder of size bytes of content. It blocks until then,
-// unless the content is huge. If ctx ends before, only after is called. Errors of both go to the group.
+// start calls work and then after in a goroutine, once there is a slot and memory for an encoder of size bytes of content. It
+// blocks until then, unless the content is huge. If ctx ends before, only after is called. Errors of both go to the group.
 func (s *queueRun) start(ctx context.Context, owner string, size int64, work, after func() error) {
 	run := func(leave func(), err error) error {
 		if err == nil {
@@ -266,8 +267,8 @@ func (s *queueRun) startRequested(ctx context.Context) {
 // is given up.
 const squeezeTries = 3
 
-// recordCrash counts a crash of the encoder in a row, logs it and decides what finishRows does with the row: the content (of size bytes) is queued
-// again behind all others, or after squeezeTries crashes given up, which is also emitted as an event.
+// recordCrash counts a crash of the encoder in a row, logs it and decides what finishRows does with the row: the content (of size
+// bytes) is queued again behind all others, or after squeezeTries crashes given up, which is also emitted as an event.
 func (r *Recompressor) recordCrash(ctx context.Context, row *queueRow, size int64, crash *worker.CrashError) {
 	row.turn.size = size
 	row.turn.crashes++
@@ -329,7 +330,8 @@ func (r *Recompressor) recompress(ctx context.Context, owner string, h kvstore.H
 	return nil, nil
 }
 
-// reportRecompressed calls Options.Squeezed with the content, if set, and emits an event with the bytes saved and the length of the queue.
+// reportRecompressed calls Options.Squeezed with the content, if set, and emits an event with the bytes saved and the length of
+// the queue.
 func (r *Recompressor) reportRecompressed(ctx context.Context, h kvstore.Hash, s savedBytes) {
 	if r.options.Squeezed != nil {
 		r.options.Squeezed(h)
@@ -337,9 +339,9 @@ func (r *Recompressor) reportRecompressed(ctx context.Context, h kvstore.Hash, s
 	r.options.Events.Emit(ctx, events.Event{Kind: events.Recompressed, Bytes: s.before - s.after, Waiting: r.Backlog()})
 }
 
-// Encode compresses data as Brotli and gzip in child processes at the best quality, and returns those encodings that save enough bytes to be stored.
-// It leaves out an encoding that fails and logs why. If a child process ended, crash says so. err is not nil only if ctx ended or the encoders cannot
-// continue. owner is the name under which the child processes are accounted.
+// Encode compresses data as Brotli and gzip in child processes at the best quality, and returns those encodings that save enough
+// bytes to be stored. It leaves out an encoding that fails and logs why. If a child process ended, crash says so. err is not nil
+// only if ctx ended or the encoders cannot continue. owner is the name under which the child processes are accounted.
 func Encode(ctx context.Context, encoders *worker.Pool, owner string, data []byte, logger *slog.Logger) (coded []kvstore.Coded, crash *worker.CrashError, err error) {
 	for _, c := range Compressed {
 		small, err := encoders.Do(ctx, owner, squeezeTasks[c], data)

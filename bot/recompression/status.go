@@ -45,7 +45,8 @@ type QueueState struct {
 	Seconds float64 `json:"seconds,omitempty"`
 }
 
-// String returns a sentence with the contents and bytes that wait for recompression and, if the speed is known, the time that they will take.
+// String returns a sentence with the contents and bytes that wait for recompression and, if the speed is known, the time that
+// they will take.
 func (s QueueState) String() string {
 	text := fmt.Sprintf("%s file contents of %s are to be squeezed", humanize.Comma(int64(s.Contents)), humanize.Bytes(uint64(s.Bytes)))
 	if s.Contents == 1 {
@@ -57,13 +58,14 @@ func (s QueueState) String() string {
 	return text + "."
 }
 
-// describeSpeed returns words for the expected time that the queue takes and the recent speed, as in "about 5m0s at the 1 MB/s of late".
+// describeSpeed returns words for the expected time that the queue takes and the recent speed, as in "about 5m0s at the 1 MB/s of
+// late".
 func (s QueueState) describeSpeed() string {
 	return fmt.Sprintf("about %v at the %s/s of late", max(time.Second, time.Duration(s.Seconds*float64(time.Second)).Round(time.Second)), humanize.Bytes(uint64(s.Speed)))
 }
 
-// Describe returns the bytes that wait for recompression and, if the speed is known, how long they take, as in "1.2 GB, about 20m0s at the 1 MB/s of
-// late". It returns "" if none wait or the bytes are not known.
+// Describe returns the bytes that wait for recompression and, if the speed is known, how long they take, as in "1.2 GB, about
+// 20m0s at the 1 MB/s of late". It returns "" if none wait or the bytes are not known.
 func (s QueueState) Describe() string {
 	switch {
 	case s.Bytes == 0:
@@ -74,8 +76,8 @@ func (s QueueState) Describe() string {
 	return humanize.Bytes(uint64(s.Bytes)) + ", " + s.describeSpeed()
 }
 
-// ReadQueue counts the contents and bytes in the recompression queue of a store by scanning it, and reads the last measured speed. In a process that
-// recompresses, [Recompressor.Backlog] has the number of contents without a scan.
+// ReadQueue counts the contents and bytes in the recompression queue of a store by scanning it, and reads the last measured
+// speed. In a process that recompresses, [Recompressor.Backlog] has the number of contents without a scan.
 func ReadQueue(r kvstore.Reader) (QueueState, error) {
 	var s QueueState
 	for _, keys := range inTurn {
@@ -118,8 +120,8 @@ type speed struct {
 // speedMemory is how fast what was measured fades away.
 const speedMemory = 5 * time.Minute
 
-// startEncoding records that an encoder starts now. The caller calls the result when the encoder ends, with the time and the size of the content in
-// bytes.
+// startEncoding records that an encoder starts now. The caller calls the result when the encoder ends, with the time and the size
+// of the content in bytes.
 func (s *speed) startEncoding(now time.Time) (end func(now time.Time, bytes int64)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,8 +141,8 @@ func (s *speed) startEncoding(now time.Time) (end func(now time.Time, bytes int6
 	}
 }
 
-// bytesPerSecond returns how many bytes of contents are recompressed in a second: an average in which the last five minutes weigh most. It is 0 if
-// nothing was measured.
+// bytesPerSecond returns how many bytes of contents are recompressed in a second: an average in which the last five minutes weigh
+// most. It is 0 if nothing was measured.
 func (s *speed) bytesPerSecond() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

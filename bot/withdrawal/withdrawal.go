@@ -155,7 +155,8 @@ func (d *Service) lookup(name, version string) (views.Version, *logs.Manifest, e
 	return v, m, err
 }
 
-// explainAbsent returns an error that says why a version was never published: by its state, or because the package or version is unknown.
+// explainAbsent returns an error that says why a version was never published: by its state, or because the package or version is
+// unknown.
 func (d *Service) explainAbsent(name, version string) error {
 	state, err := views.LookupState(d.store, name, version)
 	switch {
@@ -191,7 +192,8 @@ func (d *Service) explainMissing(ctx context.Context, name, version string, f lo
 	return fmt.Errorf("%s %s cannot be restored: its files were erased for good (log entry %d: %s)", name, version, erased.Index, erased.Reason)
 }
 
-// checkReason returns a reason without white space at its ends, or an error unless it is one printable line of at most MaxReason bytes.
+// checkReason returns a reason without white space at its ends, or an error unless it is one printable line of at most MaxReason
+// bytes.
 func checkReason(reason string) (string, error) {
 	reason = strings.TrimSpace(reason)
 	switch {

@@ -74,8 +74,9 @@ func NewBudget(slots int, memory int64) *Budget {
 	return &Budget{slots: slots, of: slots, memory: memory, most: memory, reserved: min(memory/8, maxReserved)}
 }
 
-// EncoderMemory returns the bytes of memory that compressing a content of size bytes with the best settings takes: those of a child, and of
-// the content here on its way there and back. The limit of the child's own memory is higher, because it counts all that is mapped.
+// EncoderMemory returns the bytes of memory that compressing a content of size bytes with the best settings takes: those of a
+// child, and of the content here on its way there and back. The limit of the child's own memory is higher, because it counts all
+// that is mapped.
 func EncoderMemory(size int64) int64 {
 	return coding.Memory(coding.Brotli, coding.Best, size) + 3*size
 }
@@ -91,8 +92,9 @@ func (l *Budget) AcquireEncoder(ctx context.Context, owner string, size int64) (
 	return l.wait(ctx, t)
 }
 
-// AcquireDelta waits until the owner's child may encode a content of size bytes as a delta against a dictionary of so many bytes, and
-// reserves the memory and a slot for it. The caller calls leave afterwards, which returns them. The only error is that of ctx.
+// AcquireDelta waits until the owner's child may encode a content of size bytes as a delta against a dictionary of so many bytes,
+// and reserves the memory and a slot for it. The caller calls leave afterwards, which returns them. The only error is that of
+// ctx.
 func (l *Budget) AcquireDelta(ctx context.Context, owner string, dictionary, size int64) (leave func(), err error) {
 	return l.wait(ctx, &turn{memory: coding.DeltaMemory(dictionary+size) + 2*(dictionary+size), owner: owner, pool: l.Squeezers, queue: &l.ordinary})
 }
@@ -112,8 +114,9 @@ func (l *Budget) AcquireFile(ctx context.Context, release string, fresh bool, he
 	return l.wait(ctx, t)
 }
 
-// wait adds a turn (the request of a file or an encoder for memory and a slot) to its queue, and waits until it may start. The caller calls
-// leave at the end of the turn, which returns its memory and slot. If ctx ends first, wait removes the turn and returns the error of ctx.
+// wait adds a turn (the request of a file or an encoder for memory and a slot) to its queue, and waits until it may start. The
+// caller calls leave at the end of the turn, which returns its memory and slot. If ctx ends first, wait removes the turn and
+// returns the error of ctx.
 func (l *Budget) wait(ctx context.Context, t *turn) (leave func(), err error) {
 	t.begin = make(chan struct{})
 	t.memory = min(t.memory, l.most-l.reservedFrom(t)) // one that needs more runs alone
@@ -133,8 +136,8 @@ func (l *Budget) wait(ctx context.Context, t *turn) (leave func(), err error) {
 	return nil, ctx.Err()
 }
 
-// reservedFrom returns how many bytes of memory must stay free, for files of fresh releases, when the turn t (of a file or an encoder)
-// starts. It returns 0 if the turn is of such a file itself.
+// reservedFrom returns how many bytes of memory must stay free, for files of fresh releases, when the turn t (of a file or an
+// encoder) starts. It returns 0 if the turn is of such a file itself.
 func (l *Budget) reservedFrom(t *turn) int64 {
 	if t.queue == &l.freshFiles {
 		return 0
@@ -142,8 +145,8 @@ func (l *Budget) reservedFrom(t *turn) int64 {
 	return l.reserved
 }
 
-// update calls do, which changes the queues or the free memory, under the lock. Then it starts the waiting turns (files and encoders) that
-// fit now, and ends idle child processes if these turns need their memory.
+// update calls do, which changes the queues or the free memory, under the lock. Then it starts the waiting turns (files and
+// encoders) that fit now, and ends idle child processes if these turns need their memory.
 func (l *Budget) update(do func()) {
 	l.mu.Lock()
 	do()
@@ -156,9 +159,9 @@ func (l *Budget) update(do func()) {
 	}
 }
 
-// endIdleChildren ends idle child processes of all pools until the rest of them, at idleMemory each, fit into free, the bytes that no turn
-// has, without those reserved for fresh releases. The budget calls it after the turns in started have got their memory. It keeps children
-// of the owners of these turns, which are about to be reused.
+// endIdleChildren ends idle child processes of all pools until the rest of them, at idleMemory each, fit into free, the bytes
+// that no turn has, without those reserved for fresh releases. The budget calls it after the turns in started have got their
+// memory. It keeps children of the owners of these turns, which are about to be reused.
 func (l *Budget) endIdleChildren(started []*turn, free int64) {
 	var owners []string
 	leave := int64(0)
@@ -180,8 +183,8 @@ func (l *Budget) endIdleChildren(started []*turn, free int64) {
 	}
 }
 
-// releaseTurn returns the memory and the slot of a turn (of a file or an encoder) that has ended to the budget. It starts no other turn.
-// The caller holds the lock.
+// releaseTurn returns the memory and the slot of a turn (of a file or an encoder) that has ended to the budget. It starts no
+// other turn. The caller holds the lock.
 func (l *Budget) releaseTurn(t *turn) {
 	l.memory += t.memory
 	if t.queue == &l.huge {
@@ -229,9 +232,9 @@ func (l *Budget) startNext(started func(*turn)) {
 	}
 }
 
-// leavesEnough reports whether enough memory stays for contents of ordinary size if the turn t, which encodes a huge content (over
-// HugeSize), starts. The result is always true if no content of ordinary size waits or is encoded, and no other huge one is encoded. The
-// caller holds the lock.
+// leavesEnough reports whether enough memory stays for contents of ordinary size if the turn t, which encodes a huge content
+// (over HugeSize), starts. The result is always true if no content of ordinary size waits or is encoded, and no other huge one is
+// encoded. The caller holds the lock.
 func (l *Budget) leavesEnough(t *turn) bool {
 	if l.slots == l.of && len(l.ordinary) == 0 && l.hugeMemory == 0 {
 		return true // there are none
@@ -247,8 +250,9 @@ func (l *Budget) leavesEnough(t *turn) bool {
 	return l.hugeMemory+t.memory+keep <= l.most
 }
 
-// tryStart starts the turn t (of a file or an encoder), which is the first of its queue, if there is memory for it, and reports whether it
-// did. It removes the turn from the queue, takes its memory from the budget, and calls started. The caller holds the lock.
+// tryStart starts the turn t (of a file or an encoder), which is the first of its queue, if there is memory for it, and reports
+// whether it did. It removes the turn from the queue, takes its memory from the budget, and calls started. The caller holds the
+// lock.
 func (l *Budget) tryStart(t *turn, started func(*turn)) bool {
 	if t.memory+l.reservedFrom(t) > l.memory {
 		return false

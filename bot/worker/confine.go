@@ -9,12 +9,12 @@ type protections struct {
 	memory   func() error // a limit that the parent sets for each job
 }
 
-// Unprotected returns, for each protection that worker processes lack on this system, its name and why. It returns nothing if they have
-// all.
+// Unprotected returns, for each protection that worker processes lack on this system, its name and why. It returns nothing if
+// they have all.
 func Unprotected() []string { return system.missing() }
 
-// missing returns a text for each of the protections of child processes (Landlock, a system-call filter, a limit of memory) that the system
-// lacks: what it would do, and why the system lacks it.
+// missing returns a text for each of the protections of child processes (Landlock, a system-call filter, a limit of memory) that
+// the system lacks: what it would do, and why the system lacks it.
 func (k protections) missing() []string {
 	var lacks []string
 	for _, protection := range []struct {

@@ -16,8 +16,8 @@ import (
 
 var system = protections{landlock: probeLandlock, filter: probeFilter, memory: probeMemory}
 
-// probeLandlock returns nil if the kernel offers Landlock in any version, else why it does not. All versions restrict a process's access to
-// files; TCP is restricted only from version 4 on, which probeLandlock does not look for.
+// probeLandlock returns nil if the kernel offers Landlock in any version, else why it does not. All versions restrict a process's
+// access to files; TCP is restricted only from version 4 on, which probeLandlock does not look for.
 func probeLandlock() error {
 	if _, err := landlocksys.LandlockGetABIVersion(); err != nil {
 		return fmt.Errorf("the kernel lacks it, or did not enable it when it started (lsm=landlock,…): %w", err)
@@ -25,7 +25,8 @@ func probeLandlock() error {
 	return nil
 }
 
-// probeFilter returns nil if system-call filters (seccomp) work with this kernel and Larder has one for this processor, else why not.
+// probeFilter returns nil if system-call filters (seccomp) work with this kernel and Larder has one for this processor, else why
+// not.
 func probeFilter() error {
 	if architecture == 0 {
 		return fmt.Errorf("not available for processors of type %s", runtime.GOARCH)
@@ -46,8 +47,8 @@ func probeMemory() error {
 	return nil
 }
 
-// confine restricts all threads of this process for good: no files, sockets, processes or raised limits. It applies only the protections
-// that the system has. It returns an error if the kernel has one and refuses to apply it.
+// confine restricts all threads of this process for good: no files, sockets, processes or raised limits. It applies only the
+// protections that the system has. It returns an error if the kernel has one and refuses to apply it.
 func (k protections) confine() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -82,7 +83,8 @@ var needed = []uint32{
 	unix.SYS_GETPID, unix.SYS_GETTID, unix.SYS_EXIT, unix.SYS_EXIT_GROUP,
 }
 
-// A condition allows a system call if the bits of one argument have that value. All conditions of a call must hold. They follow each other.
+// A condition allows a system call if the bits of one argument have that value. All conditions of a call must hold. They follow
+// each other.
 type condition struct {
 	call, argument, bits, value uint32
 }
@@ -101,8 +103,8 @@ func callConditions() []condition {
 	}
 }
 
-// installFilter installs a filter (seccomp) in all threads of this process for good. It allows the system calls in needed, and those in
-// callConditions under their conditions. All others fail with EPERM.
+// installFilter installs a filter (seccomp) in all threads of this process for good. It allows the system calls in needed, and
+// those in callConditions under their conditions. All others fail with EPERM.
 func installFilter() error {
 	const number, arch, arguments = 0, 4, 16 // offsets in struct seccomp_data, whose words begin with their low half
 	allow := bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}
@@ -162,8 +164,8 @@ func installFilter() error {
 	return nil
 }
 
-// unusedAddressSpace returns how much address space this process has mapped beyond the memory that it uses itself, so that the limit for a
-// job does not count that. If the system does not report it, the result is a usual value.
+// unusedAddressSpace returns how much address space this process has mapped beyond the memory that it uses itself, so that the
+// limit for a job does not count that. If the system does not report it, the result is a usual value.
 func unusedAddressSpace() addressUse {
 	const usual = 80 << 20
 	m, private, err := readStatm("self")
@@ -176,9 +178,9 @@ func unusedAddressSpace() addressUse {
 // arenas limits the address space that Go's runtime reserves beyond the heap that it uses. It reserves arenas of 64 MiB.
 const arenas = 192 << 20
 
-// limitMemory limits the memory of another process, pid, to bytes, in addition to unused, the address space that it has mapped but does not
-// use. If the process needs more, allocation fails and Go's runtime ends it. RLIMIT_DATA counts private writable mappings, and RLIMIT_AS
-// all address space: shared mappings, stacks that grow, and pages that are only read, which take tables.
+// limitMemory limits the memory of another process, pid, to bytes, in addition to unused, the address space that it has mapped
+// but does not use. If the process needs more, allocation fails and Go's runtime ends it. RLIMIT_DATA counts private writable
+// mappings, and RLIMIT_AS all address space: shared mappings, stacks that grow, and pages that are only read, which take tables.
 func limitMemory(pid int, unused addressUse, bytes int64) error {
 	limits := map[int]unix.Rlimit{
 		unix.RLIMIT_DATA: {Cur: uint64(unused.Data + bytes), Max: unix.RLIM_INFINITY},
@@ -206,8 +208,8 @@ func mappedData(pid int) int64 {
 	return m.Data
 }
 
-// readStatm reads /proc/PROCESS/statm, where process is an id or "self". It returns how much address space the process has mapped, and in
-// private how many bytes of memory it uses that are not shared with a file.
+// readStatm reads /proc/PROCESS/statm, where process is an id or "self". It returns how much address space the process has
+// mapped, and in private how many bytes of memory it uses that are not shared with a file.
 func readStatm(process string) (m addressUse, private int64, err error) {
 	text, err := os.ReadFile("/proc/" + process + "/statm")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 // mainStack is the size in bytes that the main thread's stack may have. Go allocates its own stacks on the heap.
 const mainStack = 1 << 20
 
-// limitResources sets limits of this process, for good: it may write no core files, open no more descriptors, and grow its main stack to 1
-// MiB at most. Every Unix has these limits.
+// limitResources sets limits of this process, for good: it may write no core files, open no more descriptors, and grow its main
+// stack to 1 MiB at most. Every Unix has these limits.
 func limitResources() error {
 	time.Sleep(time.Nanosecond) // the runtime's poller opens its descriptors with the first timer, and ends the process if it cannot
 	for _, resource := range []int{unix.RLIMIT_CORE, unix.RLIMIT_NOFILE} {
@@ -36,8 +36,8 @@ func limitResources() error {
 	return nil
 }
 
-// closeInheritedDescriptors closes the descriptors that a parent process left open in this one, besides the three standard ones. It knows
-// them by the missing flag to close on execution, which descriptors of Go's runtime have.
+// closeInheritedDescriptors closes the descriptors that a parent process left open in this one, besides the three standard ones.
+// It knows them by the missing flag to close on execution, which descriptors of Go's runtime have.
 func closeInheritedDescriptors() {
 	names, _ := os.ReadDir("/dev/fd") // if it is not, Go's own parents leave nothing open
 	for _, name := range names {

@@ -7,15 +7,16 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// JoinDelta returns the input of the task [EncodeDelta]: the length of a dictionary in four bytes, the dictionary, and the content.
+// JoinDelta returns the input of the task [EncodeDelta]: the length of a dictionary in four bytes, the dictionary, and the
+// content.
 func JoinDelta(dictionary, content []byte) []byte {
 	joined := make([]byte, 0, 4+len(dictionary)+len(content))
 	joined = binary.BigEndian.AppendUint32(joined, uint32(len(dictionary)))
 	return append(append(joined, dictionary...), content...)
 }
 
-// encodeDelta is the function of the task [EncodeDelta]. data is a dictionary and a content, joined by JoinDelta. It returns the content
-// encoded as a delta against the dictionary.
+// encodeDelta is the function of the task [EncodeDelta]. data is a dictionary and a content, joined by JoinDelta. It returns the
+// content encoded as a delta against the dictionary.
 func encodeDelta(data []byte) ([]byte, error) {
 	if len(data) < 4 || int64(binary.BigEndian.Uint32(data)) > int64(len(data)-4) {
 		return nil, errors.New("the dictionary is cut off")

@@ -9,14 +9,14 @@ import (
 	"github.com/larder-cdn/larder/internal/document"
 )
 
-// This file encodes what a parent and its child send each other: fields, each a length (4 bytes, big endian) and that many bytes. A
-// hostile file may have taken over the child, so the parent parses nothing more complex.
+// This file encodes what a parent and its child send each other: fields, each a length (4 bytes, big endian) and that many bytes.
+// A hostile file may have taken over the child, so the parent parses nothing more complex.
 
 // maxField bounds a field, in bytes.
 const maxField = 256 << 20
 
-// MaxResponseSize returns how many bytes the response of a child may have for a task whose input has size bytes. Results of minifiers and
-// encoders may exceed their input, but not by much.
+// MaxResponseSize returns how many bytes the response of a child may have for a task whose input has size bytes. Results of
+// minifiers and encoders may exceed their input, but not by much.
 func MaxResponseSize(t Task, size int) int {
 	switch t {
 	case Render:
@@ -43,8 +43,8 @@ func (e *fieldSizeError) Error() string {
 	return fmt.Sprintf("a field of %d bytes, over the limit of %d", e.size, e.limit)
 }
 
-// writeField writes a field of the protocol: the length of data in four bytes, and data. It returns an error if data has over maxField
-// bytes.
+// writeField writes a field of the protocol: the length of data in four bytes, and data. It returns an error if data has over
+// maxField bytes.
 func writeField(w io.Writer, data []byte) error {
 	if len(data) > maxField {
 		return fmt.Errorf("%d bytes, over the limit of %d", len(data), maxField)
@@ -56,8 +56,8 @@ func writeField(w io.Writer, data []byte) error {
 	return err
 }
 
-// readField reads a field that writeField wrote, and returns its bytes. If it has over limit bytes, the error is a *fieldSizeError. For
-// fields over 1 MiB it allocates memory as the bytes arrive, because the announced length may be a lie.
+// readField reads a field that writeField wrote, and returns its bytes. If it has over limit bytes, the error is a
+// *fieldSizeError. For fields over 1 MiB it allocates memory as the bytes arrive, because the announced length may be a lie.
 func readField(r io.Reader, limit int) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -80,8 +80,8 @@ func readField(r io.Reader, limit int) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// write sends the greeting of a child to its parent: the address space that the child has mapped without using it, and why it runs no jobs
-// ("" if it does).
+// write sends the greeting of a child to its parent: the address space that the child has mapped without using it, and why it
+// runs no jobs ("" if it does).
 func (h hello) write(w io.Writer) error {
 	var numbers [16]byte
 	binary.BigEndian.PutUint64(numbers[:8], uint64(h.Mapped.All))
@@ -143,7 +143,8 @@ func (a response) write(w io.Writer) error {
 	return writeField(w, a.Data)
 }
 
-// readResponse reads, in the parent, the response that a child sent with response.write. Data of over limit bytes is a *fieldSizeError.
+// readResponse reads, in the parent, the response that a child sent with response.write. Data of over limit bytes is a
+// *fieldSizeError.
 func readResponse(r io.Reader, limit int) (a response, err error) {
 	text, err := readField(r, headSize)
 	if err != nil {

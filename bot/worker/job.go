@@ -79,8 +79,8 @@ type response struct {
 	Error string
 }
 
-// runRequest runs the task of a request in this process, which is a child. An error of the task becomes the error of the response, cut to
-// headSize bytes.
+// runRequest runs the task of a request in this process, which is a child. An error of the task becomes the error of the
+// response, cut to headSize bytes.
 func runRequest(r request) response {
 	data, err := runTask(r.Task, r.Data)
 	if err != nil {
@@ -129,15 +129,15 @@ var processorTimes = map[Task]time.Duration{
 	Render: RenderTime, MinifyJS: ScriptTime, MinifyCSS: ScriptTime, FindFormat: ScriptTime, FindImports: ScriptTime, BuildModules: ModulesTime,
 }
 
-// Timeout is the limit by the clock for jobs whose results are published. It ends only jobs that hang, or wait for a processor for most of the
-// time.
+// Timeout is the limit by the clock for jobs whose results are published. It ends only jobs that hang, or wait for a processor
+// for most of the time.
 const Timeout = 10 * time.Minute
 
 // minifierMemory is the measured memory of the minifier for each byte of a file.
 const minifierMemory = 170
 
-// Memory returns the limit of memory, in bytes, for a child that runs a task on an input of size bytes. A child that needs more is ended.
-// The program's own pages, which all children share, do not count.
+// Memory returns the limit of memory, in bytes, for a child that runs a task on an input of size bytes. A child that needs more
+// is ended. The program's own pages, which all children share, do not count.
 func Memory(t Task, size int64) int64 {
 	switch t {
 	case Render:
@@ -156,15 +156,15 @@ func Memory(t Task, size int64) int64 {
 	}
 }
 
-// minifier is the options of esbuild's command line with which files are minified, so that anyone can make them again. Top-level names
-// stay, because other scripts use them. Characters stay, because escapes would double what is not ASCII.
+// minifier is the options of esbuild's command line with which files are minified, so that anyone can make them again. Top-level
+// names stay, because other scripts use them. Characters stay, because escapes would double what is not ASCII.
 const minifier = "--minify --target=esnext --charset=utf8 --legal-comments=inline --tree-shaking=false"
 
 // minifierVersion is the version of the module in go.mod, which a test checks. esbuild does not export it.
 const minifierVersion = "0.28.2"
 
-// Minifier returns the program that minifies files here ("esbuild"), its version, and its command-line options, so that a verifier who runs
-// the same program gets the same bytes.
+// Minifier returns the program that minifies files here ("esbuild"), its version, and its command-line options, so that a
+// verifier who runs the same program gets the same bytes.
 func Minifier() (program, version, options string) {
 	return "esbuild", minifierVersion, minifier
 }
@@ -174,8 +174,8 @@ var minifierOptions = sync.OnceValues(func() (api.TransformOptions, error) {
 	return cli.ParseTransformOptions(strings.Fields(minifier))
 })
 
-// minify returns a smaller script or style sheet that means the same, with its legal comments. loader says which of the two data is. It
-// refuses input that is not UTF-8 or that would take the minifier long, and checks that the output parses.
+// minify returns a smaller script or style sheet that means the same, with its legal comments. loader says which of the two data
+// is. It refuses input that is not UTF-8 or that would take the minifier long, and checks that the output parses.
 func minify(data []byte, loader api.Loader) ([]byte, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("not valid UTF-8, so minifying would change it")
@@ -204,16 +204,16 @@ func minify(data []byte, loader api.Loader) ([]byte, error) {
 	return out.Code, nil
 }
 
-// findFormat is the function of the task [FindFormat]. data is a script. It returns the module format that the script's syntax shows, as
-// esbuild names it: "esm" for import or export, "cjs" for exports or module, else "". It fails if the script does not parse or would take
-// esbuild long.
+// findFormat is the function of the task [FindFormat]. data is a script. It returns the module format that the script's syntax
+// shows, as esbuild names it: "esm" for import or export, "cjs" for exports or module, else "". It fails if the script does not
+// parse or would take esbuild long.
 func findFormat(data []byte) ([]byte, error) {
 	in, err := readMetadata(data)
 	return []byte(in.Format), err
 }
 
-// findImports is the function of the task [FindImports]. data is a script. It returns a JSON array of the specifiers, such as "./a.js",
-// that the script imports, statically or dynamically. It fails if the script does not parse or would take esbuild long.
+// findImports is the function of the task [FindImports]. data is a script. It returns a JSON array of the specifiers, such as
+// "./a.js", that the script imports, statically or dynamically. It fails if the script does not parse or would take esbuild long.
 func findImports(data []byte) ([]byte, error) {
 	in, err := readMetadata(data)
 	if err != nil {
@@ -237,7 +237,8 @@ type scriptMetadata struct {
 	} `json:"imports"`
 }
 
-// readMetadata has esbuild parse a script, and returns its module format and imports. It refuses input that would take esbuild long.
+// readMetadata has esbuild parse a script, and returns its module format and imports. It refuses input that would take esbuild
+// long.
 func readMetadata(data []byte) (scriptMetadata, error) {
 	const name = "script.js"
 	if err := checkScriptCost(data); err != nil {
@@ -269,8 +270,8 @@ func readMetadata(data []byte) (scriptMetadata, error) {
 	return meta.Inputs[name], nil
 }
 
-// newParseError returns esbuild's message, cut to 200 bytes, as an error, with line and column if it has them. The message may quote a
-// token of megabytes.
+// newParseError returns esbuild's message, cut to 200 bytes, as an error, with line and column if it has them. The message may
+// quote a token of megabytes.
 func newParseError(m api.Message) error {
 	if m.Location == nil {
 		return fmt.Errorf("%.200s", m.Text)
@@ -347,8 +348,9 @@ func runChild(k protections) {
 	}
 }
 
-// littleGarbage is how much garbage an encoder or a build of modules leaves until it is collected, in percent of the memory in use. An
-// encoder has few large tables without pointers, so collecting often is cheap. A build would need twice the memory otherwise.
+// littleGarbage is how much garbage an encoder or a build of modules leaves until it is collected, in percent of the memory in
+// use. An encoder has few large tables without pointers, so collecting often is cheap. A build would need twice the memory
+// otherwise.
 const littleGarbage = 25
 
 // keptMemory is the size of a job's data, in bytes, above which the child returns all free memory to the system after the job.

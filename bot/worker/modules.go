@@ -15,8 +15,8 @@ type (
 	ModuleFile     = esm.File
 )
 
-// ModulesMemory is what a child that builds modules may have, in bytes, besides several copies of its input. It is a third more than
-// three and lucide-react need, so that a build does not fail at one time and succeed at another.
+// ModulesMemory is what a child that builds modules may have, in bytes, besides several copies of its input. It is a third more
+// than three and lucide-react need, so that a build does not fail at one time and succeed at another.
 const ModulesMemory = 384 << 20
 
 // The limits of building modules, and where it puts their files.
@@ -31,8 +31,8 @@ const (
 	OtherSubpaths = esm.Others
 )
 
-// ModuleBuilder returns the program that builds modules here ("esbuild"), its version, and its options, as a record of how modules were
-// built.
+// ModuleBuilder returns the program that builds modules here ("esbuild"), its version, and its options, as a record of how
+// modules were built.
 func ModuleBuilder() (program, version, options string) {
 	return "esbuild", minifierVersion, esm.Options
 }
@@ -40,10 +40,10 @@ func ModuleBuilder() (program, version, options string) {
 // IsModuleInput reports whether building modules may need the file of a release with that path, by its extension.
 func IsModuleInput(file string) bool { return esm.IsInput(file) }
 
-// buildModules is the function of the task [BuildModules]. data is a [ModulesRequest] in JSON, with the contents of the release's files. The
-// result is a [ModulesResult] in JSON, with the files of the modules and the skipped subpaths. buildModules reads nothing else. It does not
-// build scripts and style sheets that would take esbuild long. The error says that the request is malformed, or why the release has no
-// modules at all, such as a package.json that is missing.
+// buildModules is the function of the task [BuildModules]. data is a [ModulesRequest] in JSON, with the contents of the release's
+// files. The result is a [ModulesResult] in JSON, with the files of the modules and the skipped subpaths. buildModules reads
+// nothing else. It does not build scripts and style sheets that would take esbuild long. The error says that the request is
+// malformed, or why the release has no modules at all, such as a package.json that is missing.
 func buildModules(data []byte) ([]byte, error) {
 	var q esm.Request
 	if err := json.Unmarshal(data, &q); err != nil {

@@ -39,8 +39,8 @@ type Options struct {
 	Memory int64
 }
 
-// A Pool runs jobs in children that it starts when needed. A child works for one owner only, usually a release, so a job that takes over its
-// process can change nothing that another release gets. A job without an owner ("") has a child of its own.
+// A Pool runs jobs in children that it starts when needed. A child works for one owner only, usually a release, so a job that
+// takes over its process can change nothing that another release gets. A job without an owner ("") has a child of its own.
 type Pool struct {
 	options Options
 	slots   chan struct{} // holds a value for each child that has a job
@@ -67,9 +67,9 @@ func (e *CrashError) Error() string {
 	return fmt.Sprintf("%s: the process ended: %s", e.Task, e.Reason)
 }
 
-// IsTransient reports whether a job that failed with err may succeed if it runs again: no process could be started for it, or a signal from
-// outside ended the process, or the job exceeded its time limit by the clock. The caller tries such a job again later, so that a busy
-// machine decides nothing for good.
+// IsTransient reports whether a job that failed with err may succeed if it runs again: no process could be started for it, or a
+// signal from outside ended the process, or the job exceeded its time limit by the clock. The caller tries such a job again
+// later, so that a busy machine decides nothing for good.
 func IsTransient(err error) bool {
 	crash, crashed := errors.AsType[*CrashError](err)
 	return errors.As(err, new(*StartError)) || crashed && (crash.Killed || crash.TimedOut)
@@ -88,8 +88,8 @@ func (e *StartError) Error() string {
 
 func (e *StartError) Unwrap() error { return e.Err }
 
-// NewPool returns a pool without children. It starts children when jobs need them. o.Program and o.Size must be set: with a Size of 0 all
-// jobs wait until their ctx ends.
+// NewPool returns a pool without children. It starts children when jobs need them. o.Program and o.Size must be set: with a Size
+// of 0 all jobs wait until their ctx ends.
 func NewPool(o Options) *Pool {
 	o.Children = max(o.Children, o.Size)
 	return &Pool{options: o, slots: make(chan struct{}, o.Size)}
@@ -103,8 +103,8 @@ func (p *Pool) Do(ctx context.Context, owner string, t Task, data []byte) ([]byt
 	return result, err
 }
 
-// DoTimed is like Do, and also returns the processor time that the job used. If the system does not count it for each process, it returns
-// how long the job ran by the clock.
+// DoTimed is like Do, and also returns the processor time that the job used. If the system does not count it for each process, it
+// returns how long the job ran by the clock.
 func (p *Pool) DoTimed(ctx context.Context, owner string, t Task, data []byte) (result []byte, used time.Duration, err error) {
 	select {
 	case p.slots <- struct{}{}:
@@ -133,8 +133,8 @@ func (p *Pool) DoTimed(ctx context.Context, owner string, t Task, data []byte) (
 	return answer.Data, used, nil
 }
 
-// acquireChild returns an idle child process of the owner and removes it from the idle ones, or starts one. If there would be too many
-// children, it ends the one that is idle longest. The caller holds a slot of the pool, of which there is one for each job.
+// acquireChild returns an idle child process of the owner and removes it from the idle ones, or starts one. If there would be too
+// many children, it ends the one that is idle longest. The caller holds a slot of the pool, of which there is one for each job.
 func (p *Pool) acquireChild(owner string) (*child, error) {
 	p.mu.Lock()
 	var c, other *child
@@ -156,8 +156,8 @@ func (p *Pool) acquireChild(owner string) (*child, error) {
 	return p.startChild(owner)
 }
 
-// releaseChild adds a child that has finished a job to the idle ones, for the next job of its owner. It ends the child instead if it has no
-// owner or has much memory mapped.
+// releaseChild adds a child that has finished a job to the idle ones, for the next job of its owner. It ends the child instead if
+// it has no owner or has much memory mapped.
 func (p *Pool) releaseChild(c *child) {
 	// The next job could use mapped memory without a limit, and needs some that is not mapped: the heap reuses only a part of its free blocks.
 	if c.owner == "" || mappedData(c.cmd.Process.Pid) > c.unused.Data+Small*3/4*mappedPerByte {
@@ -170,8 +170,8 @@ func (p *Pool) releaseChild(c *child) {
 	p.idle = append(p.idle, c)
 }
 
-// runJob runs the task t on data in a child, within the limits of memory and time of the task and the pool. It returns the child's
-// response, which may have an error of the task. If runJob returns an error itself, the child has ended.
+// runJob runs the task t on data in a child, within the limits of memory and time of the task and the pool. It returns the
+// child's response, which may have an error of the task. If runJob returns an error itself, the child has ended.
 func (p *Pool) runJob(ctx context.Context, c *child, t Task, data []byte) (response, error) {
 	memory := Memory(t, int64(len(data)))
 	if p.options.Memory > 0 {
@@ -227,9 +227,9 @@ func (e *processorTimeError) Error() string {
 	return fmt.Sprintf("it used more than %v of processor time", e.bound)
 }
 
-// watchProcessorTime calls cancel with a *processorTimeError once the process pid has used bound more processor time than it had at the
-// start of the call. It returns then, or when ctx ends, or if the time cannot be read. RLIMIT_CPU cannot bound a job: only a privileged
-// parent may raise the upper limit again for the next job, and a child that was taken over ignores the lower one.
+// watchProcessorTime calls cancel with a *processorTimeError once the process pid has used bound more processor time than it had
+// at the start of the call. It returns then, or when ctx ends, or if the time cannot be read. RLIMIT_CPU cannot bound a job: only
+// a privileged parent may raise the upper limit again for the next job, and a child that was taken over ignores the lower one.
 func watchProcessorTime(ctx context.Context, pid int, bound time.Duration, cancel context.CancelCauseFunc) {
 	start, err := processorTime(pid)
 	for left := bound; err == nil; {
@@ -258,8 +258,8 @@ func (p *Pool) idleOwners() []string {
 	return owners
 }
 
-// endIdleChildren implements childPool: it ends up to most children that have no job, the longest idle first, but none of the owners in
-// except. It returns how many it ended.
+// endIdleChildren implements childPool: it ends up to most children that have no job, the longest idle first, but none of the
+// owners in except. It returns how many it ended.
 func (p *Pool) endIdleChildren(most int, except []string) int {
 	p.mu.Lock()
 	var ended []*child
@@ -331,8 +331,8 @@ var inherited = []string{
 	"LD_LIBRARY_PATH", // for a program that is linked with libraries
 }
 
-// filterEnvironment returns those variables ("NAME=value") of an environment that a child inherits. The result is never nil: with nil,
-// exec.Cmd would pass on everything.
+// filterEnvironment returns those variables ("NAME=value") of an environment that a child inherits. The result is never nil: with
+// nil, exec.Cmd would pass on everything.
 func filterEnvironment(all []string) []string {
 	kept := []string{}
 	for _, variable := range all {
@@ -343,8 +343,8 @@ func filterEnvironment(all []string) []string {
 	return kept
 }
 
-// outOfMemory matches the words with which Go's runtime, or the race detector, ends at a limit on memory. The garbage collector of
-// Go 1.26 does not check one of its allocations (spanQueue.tryDrain in runtime/mgcmark_greenteagc.go) and faults at address 0.
+// outOfMemory matches the words with which Go's runtime, or the race detector, ends at a limit on memory. The garbage collector
+// of Go 1.26 does not check one of its allocations (spanQueue.tryDrain in runtime/mgcmark_greenteagc.go) and faults at address 0.
 // A fault in Go code would be a panic, so this line is always the runtime's.
 var outOfMemory = text.NewRegexp(`out of memory|cannot allocate memory|failed to allocate|pthread_create failed|^SIGSEGV: segmentation violation: PC=.* addr=0x0$`)
 
@@ -357,8 +357,9 @@ type confineError struct{ reason string }
 // Error returns why the child process may run no job.
 func (e *confineError) Error() string { return e.reason }
 
-// exchange sends a request to the child and waits for its response. Before the first request it reads the child's greeting; before each it
-// sets the limit of memory. The error is a *confineError if the child may run no job, or else one of writing or reading.
+// exchange sends a request to the child and waits for its response. Before the first request it reads the child's greeting;
+// before each it sets the limit of memory. The error is a *confineError if the child may run no job, or else one of writing or
+// reading.
 func (c *child) exchange(r request) (answer response, err error) {
 	if !c.confined {
 		first, err := readHello(c.out)
@@ -390,8 +391,8 @@ func (c *child) processorTime() (time.Duration, error) {
 // kill sends the kill signal to the child process, and does not wait for its end, for which the caller calls wait.
 func (c *child) kill() { _ = c.cmd.Process.Kill() }
 
-// wait closes the child's input and waits for the end of the process. reason is what the process wrote to its standard error about its end,
-// or else what the system reports. killed says that a signal ended the process, and that it wrote nothing.
+// wait closes the child's input and waits for the end of the process. reason is what the process wrote to its standard error
+// about its end, or else what the system reports. killed says that a signal ended the process, and that it wrote nothing.
 func (c *child) wait() (reason string, killed bool) {
 	c.stdin.Close()
 	err := c.cmd.Wait()
@@ -404,8 +405,8 @@ func (c *child) wait() (reason string, killed bool) {
 	return "it ended early", false
 }
 
-// A stderrHead keeps the first bytes that a child writes to its standard error. A crash in Go starts with its reason, and a dump of all
-// goroutines follows.
+// A stderrHead keeps the first bytes that a child writes to its standard error. A crash in Go starts with its reason, and a dump
+// of all goroutines follows.
 type stderrHead struct{ bytes.Buffer }
 
 const headSize = 4 << 10
@@ -416,8 +417,8 @@ func (h *stderrHead) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// firstLine returns the line that says why the process ended: the text of Go's fatal error if there is one, else the first line. It returns
-// "" if the process wrote nothing.
+// firstLine returns the line that says why the process ended: the text of Go's fatal error if there is one, else the first line.
+// It returns "" if the process wrote nothing.
 func (h *stderrHead) firstLine() string {
 	for line := range bytes.Lines(h.Bytes()) {
 		if reason, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("fatal error: ")); ok {

@@ -19,8 +19,8 @@ const (
 	maxJoining = 1000
 )
 
-// checkScriptCost returns an error if esbuild would take long to parse or minify a script. No tool or person writes such a script. It
-// estimates the cost from the tokens, and also refuses a script that it cannot split into tokens completely.
+// checkScriptCost returns an error if esbuild would take long to parse or minify a script. No tool or person writes such a
+// script. It estimates the cost from the tokens, and also refuses a script that it cannot split into tokens completely.
 func checkScriptCost(data []byte) error {
 	s := scriptCost{open: []bracketCost{{}}}
 	for t, text := range render.ScriptTokens(data) {
@@ -41,8 +41,8 @@ func checkScriptCost(data []byte) error {
 	return nil
 }
 
-// A scriptCost estimates what a script costs the minifier while it reads the script's tokens. If it cannot know what a token means, it assumes the
-// more expensive meaning.
+// A scriptCost estimates what a script costs the minifier while it reads the script's tokens. If it cannot know what a token
+// means, it assumes the more expensive meaning.
 type scriptCost struct {
 	open   []bracketCost // the script itself and its open brackets
 	blocks int           // open braces
@@ -79,8 +79,8 @@ const (
 	bytesAdded    = 4 // of an expression that a plus continues, for a unit: the minifier copies the text that it joined so far
 )
 
-// addToken updates the estimate of what the script costs the minifier for its next token, of type t and with size bytes. The caller passes
-// all tokens in order.
+// addToken updates the estimate of what the script costs the minifier for its next token, of type t and with size bytes. The
+// caller passes all tokens in order.
 func (s *scriptCost) addToken(t js.TokenType, size int) {
 	s.read += size
 	switch t {
@@ -127,8 +127,9 @@ func (s *scriptCost) addToken(t js.TokenType, size int) {
 	s.last, s.newLine = t, false
 }
 
-// addToken updates the counts of an open bracket for a token directly in it that may separate what the minifier joins (a semicolon, comma,
-// plus, question mark, colon or if), and adds the cost of joining to the script's total s.work. Other tokens change nothing.
+// addToken updates the counts of an open bracket for a token directly in it that may separate what the minifier joins (a
+// semicolon, comma, plus, question mark, colon or if), and adds the cost of joining to the script's total s.work. Other tokens
+// change nothing.
 func (o *bracketCost) addToken(s *scriptCost, t js.TokenType) {
 	switch t {
 	case js.SemicolonToken:
@@ -166,8 +167,9 @@ func (s *scriptCost) canStartStatement() bool {
 	return false
 }
 
-// newLineStarts says whether a new line before the token t starts a statement. joins is true if it may, so that the cost of joining the
-// statement before counts. ends is true if the new line certainly ends the statement before. Without a new line before t, both are false.
+// newLineStarts says whether a new line before the token t starts a statement. joins is true if it may, so that the cost of
+// joining the statement before counts. ends is true if the new line certainly ends the statement before. Without a new line
+// before t, both are false.
 func (s *scriptCost) newLineStarts(t js.TokenType) (joins, ends bool) {
 	switch {
 	case !s.newLine || s.afterCondition || js.IsOperator(t) || js.IsPunctuator(t),
@@ -187,8 +189,8 @@ func (s *scriptCost) newLineStarts(t js.TokenType) (joins, ends bool) {
 	return isValue, isValue
 }
 
-// openBracket starts the counts for the opening bracket t. A brace that could open either a block or an object counts as a block, whose
-// commas join expressions.
+// openBracket starts the counts for the opening bracket t. A brace that could open either a block or an object counts as a block,
+// whose commas join expressions.
 func (s *scriptCost) openBracket(t js.TokenType) {
 	outer := s.open[len(s.open)-1]
 	inner := bracketCost{questions: outer.questions, outerQuestions: outer.questions, operand: s.read}
@@ -214,8 +216,9 @@ func (s *scriptCost) openBracket(t js.TokenType) {
 	s.open = append(s.open, inner)
 }
 
-// closeBracket ends the counts of the innermost bracket, which the token t closes, and adds them to those of the bracket around it. The
-// content counts as part of the expression or the sequence of statements around it, unless it is the block of a statement.
+// closeBracket ends the counts of the innermost bracket, which the token t closes, and adds them to those of the bracket around
+// it. The content counts as part of the expression or the sequence of statements around it, unless it is the block of a
+// statement.
 func (s *scriptCost) closeBracket(t js.TokenType) {
 	if t == js.CloseBraceToken {
 		s.blocks = max(0, s.blocks-1)
@@ -244,27 +247,27 @@ func (s *scriptCost) closeBracket(t js.TokenType) {
 	outer.ifs = 0 // it ends a statement, as a semicolon does
 }
 
-// joinPart counts one more part (a statement, or an operand of a comma) that the minifier joins with the parts before it, and adds the cost
-// to the script's total s.work: the minifier visits each part before it again.
+// joinPart counts one more part (a statement, or an operand of a comma) that the minifier joins with the parts before it, and
+// adds the cost to the script's total s.work: the minifier visits each part before it again.
 func (o *bracketCost) joinPart(s *scriptCost) {
 	o.parts++
 	s.work += partWork * o.parts
 }
 
-// endStatement resets the counts of the current statement. It keeps those of the sequence of statements that the minifier joins. start is
-// the position in bytes where the next statement starts.
+// endStatement resets the counts of the current statement. It keeps those of the sequence of statements that the minifier joins.
+// start is the position in bytes where the next statement starts.
 func (o *bracketCost) endStatement(start int) {
 	o.tokens, o.ifs, o.pending, o.questions, o.declares, o.operand = 0, 0, 0, o.outerQuestions, false, start
 }
 
-// startSequence resets the counts for a statement that the minifier does not join with those before it. start is the position in bytes
-// where it starts.
+// startSequence resets the counts for a statement that the minifier does not join with those before it. start is the position in
+// bytes where it starts.
 func (o *bracketCost) startSequence(start int) {
 	o.parts, o.conditions, o.tokens, o.operand = 0, 0, 0, start
 }
 
-// startDeclaration resets the counts for a statement that declares variables. The minifier does not join it with the statements before it,
-// and commas in it separate declarations. start is the position in bytes where it starts.
+// startDeclaration resets the counts for a statement that declares variables. The minifier does not join it with the statements
+// before it, and commas in it separate declarations. start is the position in bytes where it starts.
 func (o *bracketCost) startDeclaration(start int) {
 	o.startSequence(start)
 	o.declares = true

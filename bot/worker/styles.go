@@ -33,8 +33,8 @@ type bracket struct {
 	count   []*int // fields of the nesting that count it
 }
 
-// openBracket records an opening bracket of a style sheet, and returns an error if too many of its kind are nested. closing is the token
-// that will close it. isPseudo says that it opens the arguments of a pseudo-class such as :not(.
+// openBracket records an opening bracket of a style sheet, and returns an error if too many of its kind are nested. closing is
+// the token that will close it. isPseudo says that it opens the arguments of a pseudo-class such as :not(.
 func (n *nesting) openBracket(closing css.TokenType, isPseudo bool) error {
 	b := bracket{closing, []*int{&n.brackets}}
 	switch {
@@ -58,8 +58,8 @@ func (n *nesting) openBracket(closing css.TokenType, isPseudo bool) error {
 	return nil
 }
 
-// closeBracket removes the innermost open bracket if the token closing closes it. As in browsers, a closing bracket of another kind closes
-// nothing.
+// closeBracket removes the innermost open bracket if the token closing closes it. As in browsers, a closing bracket of another
+// kind closes nothing.
 func (n *nesting) closeBracket(closing css.TokenType) {
 	if last := len(n.open) - 1; last >= 0 && n.open[last].closing == closing {
 		for _, count := range n.open[last].count {
@@ -69,8 +69,8 @@ func (n *nesting) closeBracket(closing css.TokenType) {
 	}
 }
 
-// checkStyles returns an error if a style sheet has deeply nested brackets or very long names. No tool or person writes such a style sheet,
-// and the minifier's time for it grows with the square of their number.
+// checkStyles returns an error if a style sheet has deeply nested brackets or very long names. No tool or person writes such a
+// style sheet, and the minifier's time for it grows with the square of their number.
 func checkStyles(data []byte) error {
 	var open nesting
 	l := css.NewLexer(parse.NewInputBytes(data[:len(data):len(data)]))

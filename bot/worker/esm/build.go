@@ -23,8 +23,8 @@ import (
 	"github.com/evanw/esbuild/pkg/cli"
 )
 
-// Options are the options of esbuild's command line with which modules are built. The last word is the version of what Larder adds: how
-// imports are resolved, and the text of entry points.
+// Options are the options of esbuild's command line with which modules are built. The last word is the version of what Larder
+// adds: how imports are resolved, and the text of entry points.
 const Options = options + " larder-modules-3"
 
 const options = `--bundle --format=esm --splitting --minify --target=esnext --platform=browser --charset=utf8 --legal-comments=eof --tree-shaking=true ` +
@@ -98,11 +98,12 @@ var loaders = map[string]api.Loader{
 	".svg": api.LoaderDataURL, ".png": api.LoaderDataURL, ".gif": api.LoaderDataURL, ".jpg": api.LoaderDataURL, ".woff": api.LoaderDataURL, ".woff2": api.LoaderDataURL,
 }
 
-// IsInput reports whether the extension of a path is one of the files that modules may import: scripts, JSON, style sheets, images and
-// fonts. [Build] needs no other files of a release.
+// IsInput reports whether the extension of a path is one of the files that modules may import: scripts, JSON, style sheets,
+// images and fonts. [Build] needs no other files of a release.
 func IsInput(file string) bool { return loaders[path.Ext(file)] != 0 }
 
-// PathOf returns the path in the release of the module that is built for a subpath: esm/client.mjs for "./client", esm/index.mjs for ".".
+// PathOf returns the path in the release of the module that is built for a subpath: esm/client.mjs for "./client", esm/index.mjs
+// for ".".
 func PathOf(subpath string) string {
 	if subpath == "." {
 		subpath = "index"
@@ -194,10 +195,10 @@ func (b *builder) skipSubpath(subpath, reason string) {
 	b.skipped = append(b.skipped, Skipped{subpath, reason[:min(len(reason), maxReason)]})
 }
 
-// buildEntries runs esbuild on the entry points b.entries with the constant options. Of more, it uses only the three options to minify and
-// Sourcemap. After errors it has skipFailed remove or change the entry points that fail, and runs esbuild again, up to maxSkipped times in
-// all. If no entry point is left, it returns an empty result and no error. Before each run it clears b.loaded, b.imports and b.unresolved,
-// which the run fills.
+// buildEntries runs esbuild on the entry points b.entries with the constant options. Of more, it uses only the three options to
+// minify and Sourcemap. After errors it has skipFailed remove or change the entry points that fail, and runs esbuild again, up to
+// maxSkipped times in all. If no entry point is left, it returns an empty result and no error. Before each run it clears
+// b.loaded, b.imports and b.unresolved, which the run fills.
 func (b *builder) buildEntries(more api.BuildOptions) (api.BuildResult, error) {
 	for range maxSkipped {
 		if len(b.entries) == 0 {
@@ -229,11 +230,11 @@ func (b *builder) buildEntries(more api.BuildOptions) (api.BuildResult, error) {
 	return api.BuildResult{}, errors.New("too many of its files cannot be built")
 }
 
-// skipFailed changes the entry points after a run of esbuild with errors, so that the next run has fewer. It drops the default export from
-// an entry point whose file has none. It adds calls of require for another package to b.required, so that the next run imports that
-// package: esbuild reports such a call only outside of try statements. If it did neither, it removes from b.entries the entry points that
-// lead to files with errors, and records their subpaths as skipped. It returns an error if no entry point leads to such a file, or an error
-// has no file.
+// skipFailed changes the entry points after a run of esbuild with errors, so that the next run has fewer. It drops the default
+// export from an entry point whose file has none. It adds calls of require for another package to b.required, so that the next
+// run imports that package: esbuild reports such a call only outside of try statements. If it did neither, it removes from
+// b.entries the entry points that lead to files with errors, and records their subpaths as skipped. It returns an error if no
+// entry point leads to such a file, or an error has no file.
 func (b *builder) skipFailed(all []api.Message) error {
 	failed := map[string]string{} // reasons by file
 	changed := false
@@ -276,8 +277,9 @@ func (b *builder) skipFailed(all []api.Message) error {
 	return nil
 }
 
-// skipLargeEntries removes from b.entries each entry point that loads more than maxOnDemand files by import(), and records its subpath as
-// skipped. m is esbuild's report of a build. If that build has at most MaxFiles files, source maps included, skipLargeEntries does nothing.
+// skipLargeEntries removes from b.entries each entry point that loads more than maxOnDemand files by import(), and records its
+// subpath as skipped. m is esbuild's report of a build. If that build has at most MaxFiles files, source maps included,
+// skipLargeEntries does nothing.
 func (b *builder) skipLargeEntries(m metafile) {
 	if 2*len(m.Outputs) <= MaxFiles {
 		return
@@ -291,8 +293,8 @@ func (b *builder) skipLargeEntries(m metafile) {
 	})
 }
 
-// countOnDemand returns how many output files of the build that m reports are loaded only when code calls import(). It counts those that
-// the output file with the given path imports in this way, or a file that it imports, directly or not.
+// countOnDemand returns how many output files of the build that m reports are loaded only when code calls import(). It counts
+// those that the output file with the given path imports in this way, or a file that it imports, directly or not.
 func countOnDemand(m metafile, output string) (n int) {
 	seen := map[string]bool{output: true}
 	for queue := []string{output}; len(queue) > 0; queue = queue[1:] {
@@ -310,8 +312,8 @@ func countOnDemand(m metafile, output string) (n int) {
 	return n
 }
 
-// unresolvedSpecifier returns the import specifier, such as "lodash", from esbuild's error that it could not be resolved. For other errors
-// it returns "".
+// unresolvedSpecifier returns the import specifier, such as "lodash", from esbuild's error that it could not be resolved. For
+// other errors it returns "".
 func unresolvedSpecifier(m api.Message) string {
 	quoted, _ := strings.CutPrefix(m.Text, "Could not resolve ")
 	specifier, err := strconv.Unquote(quoted)
@@ -321,9 +323,9 @@ func unresolvedSpecifier(m api.Message) string {
 	return specifier
 }
 
-// describeFailure returns the sentence for people why esbuild could not build the file at.file. If isCause is true, the reason is that its
-// import of at.specifier leads to nothing. If to names a module of Node.js, the reason is that browsers lack it. Otherwise the sentence has
-// the text and line of esbuild's error m.
+// describeFailure returns the sentence for people why esbuild could not build the file at.file. If isCause is true, the reason is
+// that its import of at.specifier leads to nothing. If to names a module of Node.js, the reason is that browsers lack it.
+// Otherwise the sentence has the text and line of esbuild's error m.
 func describeFailure(at importSite, to resolved, isCause bool, m api.Message) string {
 	switch {
 	case to.builtin != "":
@@ -337,8 +339,8 @@ func describeFailure(at importSite, to resolved, isCause bool, m api.Message) st
 	return fmt.Sprintf("%s: line %d: %.200s", at.file, m.Location.Line, m.Text)
 }
 
-// findReachable returns the set of files of the release that a file imported, directly or not, in the last run of esbuild, and the file
-// itself.
+// findReachable returns the set of files of the release that a file imported, directly or not, in the last run of esbuild, and
+// the file itself.
 func (b *builder) findReachable(file string) map[string]bool {
 	found := map[string]bool{file: true}
 	for queue := []string{file}; len(queue) > 0; queue = queue[1:] {
@@ -352,8 +354,8 @@ func (b *builder) findReachable(file string) map[string]bool {
 	return found
 }
 
-// setUp adds callbacks to esbuild, for which the builder is a plugin. They resolve every import, and load every file from the release in
-// memory or from generated text, so esbuild never reads from disk.
+// setUp adds callbacks to esbuild, for which the builder is a plugin. They resolve every import, and load every file from the
+// release in memory or from generated text, so esbuild never reads from disk.
 func (b *builder) setUp(p api.PluginBuild) {
 	p.OnResolve(api.OnResolveOptions{Filter: ".*"}, func(a api.OnResolveArgs) (api.OnResolveResult, error) { return b.resolve(a), nil })
 	p.OnLoad(api.OnLoadOptions{Filter: ".*", Namespace: fromRelease}, b.loadFile)
@@ -368,11 +370,11 @@ func (b *builder) setUp(p api.PluginBuild) {
 	}
 }
 
-// resolve is esbuild's callback that says what an import leads to: a file of the release, a bare specifier that stays an import (external),
-// an empty module, or the text of an entry point or shim. It records an import of a file in b.imports. It records an import that leads
-// nowhere, and a call of require for another package that is not in b.required, in b.unresolved and returns an empty result. Then esbuild
-// reports an error, unless the call of require is in a try statement, where it throws in browsers. Esbuild calls resolve from several
-// goroutines.
+// resolve is esbuild's callback that says what an import leads to: a file of the release, a bare specifier that stays an import
+// (external), an empty module, or the text of an entry point or shim. It records an import of a file in b.imports. It records an
+// import that leads nowhere, and a call of require for another package that is not in b.required, in b.unresolved and returns an
+// empty result. Then esbuild reports an error, unless the call of require is in a try statement, where it throws in browsers.
+// Esbuild calls resolve from several goroutines.
 func (b *builder) resolve(a api.OnResolveArgs) api.OnResolveResult {
 	isRequire := a.Kind == api.ResolveJSRequireCall || a.Kind == api.ResolveJSRequireResolve
 	switch {
@@ -415,8 +417,8 @@ func (b *builder) resolve(a api.OnResolveArgs) api.OnResolveResult {
 	return api.OnResolveResult{}
 }
 
-// resolveToFile returns esbuild's result for an import of a file of the release: its path, and whether its package.json says that importing
-// it has no side effects, so that esbuild may leave the import out.
+// resolveToFile returns esbuild's result for an import of a file of the release: its path, and whether its package.json says that
+// importing it has no side effects, so that esbuild may leave the import out.
 func (b *builder) resolveToFile(file string) api.OnResolveResult {
 	result := api.OnResolveResult{Path: file, Namespace: fromRelease}
 	p, dir := b.release.packageOf(file)
@@ -429,9 +431,9 @@ func (b *builder) resolveToFile(file string) api.OnResolveResult {
 // errTooManyFiles is the error if esbuild would parse more than maxLoaded files.
 var errTooManyFiles = fmt.Errorf("the modules import over %d files", maxLoaded)
 
-// loadFile is esbuild's callback that returns the text of a file of the release and how to parse it. If b.check rejects the file, or files
-// of its type cannot be imported, the result has an error for this file. If a run loads more than maxLoaded files, loadFile returns
-// errTooManyFiles.
+// loadFile is esbuild's callback that returns the text of a file of the release and how to parse it. If b.check rejects the file,
+// or files of its type cannot be imported, the result has an error for this file. If a run loads more than maxLoaded files,
+// loadFile returns errTooManyFiles.
 func (b *builder) loadFile(a api.OnLoadArgs) (api.OnLoadResult, error) {
 	b.mu.Lock()
 	b.loaded[a.Path] = true
@@ -473,8 +475,8 @@ type metafile struct {
 	} `json:"outputs"`
 }
 
-// relativeSpecifier returns the specifier with which a file imports another, such as "./chunks/a.mjs". Both file and to are paths in the
-// release. If external is true, to is the specifier of another package, and it is returned as is.
+// relativeSpecifier returns the specifier with which a file imports another, such as "./chunks/a.mjs". Both file and to are paths
+// in the release. If external is true, to is the specifier of another package, and it is returned as is.
 func relativeSpecifier(file, to string, external bool) string {
 	if external {
 		return to
@@ -498,9 +500,9 @@ func quote(s string) string {
 	return string(literal)
 }
 
-// makeResult returns the result of the last run of esbuild, whose output is out: the files with their imports, a module for each of
-// b.entries, the skipped subpaths, the files that were read, and the globals of Node.js. Without entry points it returns only the skipped
-// subpaths and the files that were read. It returns an error if the files have over MaxOutput bytes.
+// makeResult returns the result of the last run of esbuild, whose output is out: the files with their imports, a module for each
+// of b.entries, the skipped subpaths, the files that were read, and the globals of Node.js. Without entry points it returns only
+// the skipped subpaths and the files that were read. It returns an error if the files have over MaxOutput bytes.
 func (b *builder) makeResult(out api.BuildResult) (Result, error) {
 	slices.SortFunc(b.skipped, func(x, y Skipped) int { return strings.Compare(x.Subpath, y.Subpath) })
 	result := Result{Skipped: b.skipped, Inputs: slices.Collect(maps.Keys(b.loaded))}
@@ -541,8 +543,8 @@ func (b *builder) makeResult(out api.BuildResult) (Result, error) {
 	return result, nil
 }
 
-// findGlobals returns the globals of Node.js, such as Buffer, that scripts of the release use although browsers lack them, by the path of
-// the script. It looks only at scripts that have code in an output file of the build that m reports.
+// findGlobals returns the globals of Node.js, such as Buffer, that scripts of the release use although browsers lack them, by the
+// path of the script. It looks only at scripts that have code in an output file of the build that m reports.
 func (b *builder) findGlobals(m metafile) map[string][]string {
 	found := map[string][]string{}
 	for _, output := range m.Outputs {

@@ -15,11 +15,12 @@ type entry struct {
 	text    string // of the module that esbuild gets as the entry point
 }
 
-// ownFilePrefix starts the specifiers of the release's files in the texts of entry points. The names of packages do not start with it.
+// ownFilePrefix starts the specifiers of the release's files in the texts of entry points. The names of packages do not start
+// with it.
 const ownFilePrefix = "./"
 
-// addEntry appends the entry point for a subpath, such as "./client", to b.entries. If the subpath leads to no script, or its module cannot
-// have a path of its own, addEntry records the subpath as skipped. It returns only errTooMuchExported.
+// addEntry appends the entry point for a subpath, such as "./client", to b.entries. If the subpath leads to no script, or its
+// module cannot have a path of its own, addEntry records the subpath as skipped. It returns only errTooMuchExported.
 func (b *builder) addEntry(subpath string) error {
 	file, err := b.release.resolveSubpath(subpath, importConditions)
 	at := b.release.applyBrowserField(file)
@@ -52,8 +53,8 @@ type fileExports struct {
 	others     []resolved // the modules whose exports it exports, too
 }
 
-// esExports returns whether the ES module in a file has a default export, and the modules that it re-exports with `export *`. It leaves
-// names empty, because esbuild finds them. It scans each file once.
+// esExports returns whether the ES module in a file has a default export, and the modules that it re-exports with `export *`. It
+// leaves names empty, because esbuild finds them. It scans each file once.
 func (b *builder) esExports(file string) *fileExports {
 	return b.loadExports(b.esCache, file, importConditions, func(source []byte) (*fileExports, []string) {
 		m := readESModule(source)
@@ -61,8 +62,8 @@ func (b *builder) esExports(file string) *fileExports {
 	})
 }
 
-// commonJSExports returns the names that the CommonJS module in a file exports, and the modules whose exports it re-exports. It scans each
-// file once.
+// commonJSExports returns the names that the CommonJS module in a file exports, and the modules whose exports it re-exports. It
+// scans each file once.
 func (b *builder) commonJSExports(file string) *fileExports {
 	return b.loadExports(b.commonJSCache, file, requireConditions, func(source []byte) (*fileExports, []string) {
 		m := readCommonJS(source)
@@ -70,9 +71,10 @@ func (b *builder) commonJSExports(file string) *fileExports {
 	})
 }
 
-// loadExports returns the exports of a file from cache. If they are missing there, it finds them with read and adds them to cache. read
-// receives the text of the file. It returns what the file exports itself, and the specifiers of the modules that the file re-exports.
-// loadExports resolves these specifiers by the conditions of a package.json's exports, and stores the results in others.
+// loadExports returns the exports of a file from cache. If they are missing there, it finds them with read and adds them to
+// cache. read receives the text of the file. It returns what the file exports itself, and the specifiers of the modules that the
+// file re-exports. loadExports resolves these specifiers by the conditions of a package.json's exports, and stores the results in
+// others.
 func (b *builder) loadExports(cache map[string]*fileExports, file string, conditions []string, read func(source []byte) (*fileExports, []string)) *fileExports {
 	if e := cache[file]; e != nil {
 		return e
@@ -88,10 +90,10 @@ func (b *builder) loadExports(cache map[string]*fileExports, file string, condit
 // errTooMuchExported is the error if entry points export more than maxExported.
 var errTooMuchExported = fmt.Errorf("the names that the modules export have over %d bytes", maxExported)
 
-// collectExports returns the names that a file of the release exports, and the specifiers of other packages whose exports it re-exports,
-// directly or through other files of the release. Names may be repeated. exportsOf returns the exports of one file: it is esExports, which
-// gives no names, or commonJSExports. collectExports adds the bytes of all names and specifiers to b.exported, and returns
-// errTooMuchExported once they exceed maxExported.
+// collectExports returns the names that a file of the release exports, and the specifiers of other packages whose exports it
+// re-exports, directly or through other files of the release. Names may be repeated. exportsOf returns the exports of one file:
+// it is esExports, which gives no names, or commonJSExports. collectExports adds the bytes of all names and specifiers to
+// b.exported, and returns errTooMuchExported once they exceed maxExported.
 func (b *builder) collectExports(file string, exportsOf func(file string) *fileExports) (names, packages []string, err error) {
 	seen := map[string]bool{file: true}
 	external := map[string]bool{}
@@ -118,10 +120,10 @@ func (b *builder) collectExports(file string, exportsOf func(file string) *fileE
 	return names, packages, nil
 }
 
-// namedExportsText returns the statements of an entry point that re-export all named exports of an ES module: an `export *` from its file,
-// and one from each other package that the file re-exports, directly or not. The latter are needed because esbuild leaves an `export *` from
-// another package in the output only if it is in the entry point itself. It adds the bytes of names and specifiers to b.exported, and
-// returns errTooMuchExported, the only error, if these are too many.
+// namedExportsText returns the statements of an entry point that re-export all named exports of an ES module: an `export *` from
+// its file, and one from each other package that the file re-exports, directly or not. The latter are needed because esbuild
+// leaves an `export *` from another package in the output only if it is in the entry point itself. It adds the bytes of names and
+// specifiers to b.exported, and returns errTooMuchExported, the only error, if these are too many.
 func (b *builder) namedExportsText(file string) (string, error) {
 	_, packages, err := b.collectExports(file, b.esExports)
 	var text strings.Builder
@@ -132,7 +134,8 @@ func (b *builder) namedExportsText(file string) (string, error) {
 	return text.String(), err
 }
 
-// defaultExportText returns the statement of an entry point that re-exports the default export of a file, "" if the file has none.
+// defaultExportText returns the statement of an entry point that re-exports the default export of a file, "" if the file has
+// none.
 func (b *builder) defaultExportText(file string) string {
 	if !b.esExports(file).hasDefault {
 		return ""
@@ -140,8 +143,8 @@ func (b *builder) defaultExportText(file string) string {
 	return "export { default } from " + quote(ownFilePrefix+file) + ";\n"
 }
 
-// findEntry returns the entry point with a subpath, such as "./client", among those in b.entries. It is nil if addEntry has added none, or
-// if it has been removed since because it cannot be built.
+// findEntry returns the entry point with a subpath, such as "./client", among those in b.entries. It is nil if addEntry has added
+// none, or if it has been removed since because it cannot be built.
 func (b *builder) findEntry(subpath string) *entry {
 	i := slices.IndexFunc(b.entries, func(e *entry) bool { return e.subpath == subpath })
 	if i < 0 {
@@ -190,8 +193,9 @@ func (b *builder) commonJSEntryText(file string) (string, error) {
 	return text.String(), err
 }
 
-// requireShim returns the text of a CommonJS module that replaces another package in calls of require. Its value is what require returns
-// for that package in Node.js: the value that an ES module exports as "module.exports", or else an object with its exports.
+// requireShim returns the text of a CommonJS module that replaces another package in calls of require. Its value is what require
+// returns for that package in Node.js: the value that an ES module exports as "module.exports", or else an object with its
+// exports.
 func requireShim(specifier string) string {
 	return `var { exports } = require(` + quote(specifier) + `);
 if ("module.exports" in exports) module.exports = exports["module.exports"];
@@ -201,8 +205,8 @@ else {
 }`
 }
 
-// importShim returns the text of an ES module that imports another package and exports its namespace object as "exports". The text of
-// requireShim requires it.
+// importShim returns the text of an ES module that imports another package and exports its namespace object as "exports". The
+// text of requireShim requires it.
 func importShim(specifier string) string {
 	return `import * as exports from ` + quote(specifier) + `; export { exports };`
 }

@@ -22,8 +22,8 @@ type commonJS struct {
 	Reexports []string // the specifiers of modules whose exports it exports, too
 }
 
-// readCommonJS returns the names that a CommonJS module exports, and the specifiers of the modules whose exports it re-exports. If the
-// module chooses the latter by NODE_ENV, it returns those for production.
+// readCommonJS returns the names that a CommonJS module exports, and the specifiers of the modules whose exports it re-exports.
+// If the module chooses the latter by NODE_ENV, it returns those for production.
 func readCommonJS(source []byte) commonJS {
 	found := scanCommonJS(source)
 	if len(found.Reexports) == 0 || !bytes.Contains(source, []byte("NODE_ENV")) {
@@ -37,8 +37,8 @@ func readCommonJS(source []byte) commonJS {
 	return found
 }
 
-// scanCommonJS finds the exports and re-exports of a CommonJS module in its tokens; no code runs. If the module chooses among others by
-// NODE_ENV, the result has all of these re-exports.
+// scanCommonJS finds the exports and re-exports of a CommonJS module in its tokens; no code runs. If the module chooses among
+// others by NODE_ENV, the result has all of these re-exports.
 func scanCommonJS(source []byte) commonJS {
 	s, _ := newExportScanner(source)
 	for at := range s.tokens {
@@ -57,8 +57,8 @@ type exportScanner struct {
 	found     commonJS
 }
 
-// newExportScanner splits a script into tokens, without comments and white space, and returns a scanner that has not scanned any. complete
-// is false if the tokenizer stopped before the end of the script.
+// newExportScanner splits a script into tokens, without comments and white space, and returns a scanner that has not scanned any.
+// complete is false if the tokenizer stopped before the end of the script.
 func newExportScanner(source []byte) (s *exportScanner, complete bool) {
 	s = &exportScanner{required: map[string]string{}, seen: map[string]bool{}, reexports: map[string]bool{}}
 	read := 0
@@ -73,8 +73,8 @@ func newExportScanner(source []byte) (s *exportScanner, complete bool) {
 	return s, read == len(source)
 }
 
-// matchBrackets fills s.closing: for the index of each token that opens a bracket, the index of the token that closes it, or the number of
-// tokens if none does.
+// matchBrackets fills s.closing: for the index of each token that opens a bracket, the index of the token that closes it, or the
+// number of tokens if none does.
 func (s *exportScanner) matchBrackets() {
 	s.closing = make([]int, len(s.tokens))
 	var open []int
@@ -110,8 +110,8 @@ func (s *exportScanner) matches(at int, expected ...string) bool {
 	return true
 }
 
-// scanAt records what starts at the token with the index at: an export, a re-export, or the assignment of a required module to a variable.
-// It ignores anything else.
+// scanAt records what starts at the token with the index at: an export, a re-export, or the assignment of a required module to a
+// variable. It ignores anything else.
 func (s *exportScanner) scanAt(at int) {
 	switch s.text(at) {
 	case "exports", "module":
@@ -150,9 +150,9 @@ func (s *exportScanner) skipExports(at int) int {
 	return 0
 }
 
-// scanAssignment records the names that an assignment to exports, or to a member of it, exports. at is the index of the token after
-// "exports". replaces says that the script wrote "module.exports". Only then an assignment without a member counts: it forgets earlier
-// re-exports, and exports the members of an object literal or of a required module.
+// scanAssignment records the names that an assignment to exports, or to a member of it, exports. at is the index of the token
+// after "exports". replaces says that the script wrote "module.exports". Only then an assignment without a member counts: it
+// forgets earlier re-exports, and exports the members of an object literal or of a required module.
 func (s *exportScanner) scanAssignment(at int, replaces bool) {
 	switch s.text(at) {
 	case ".":
@@ -214,8 +214,8 @@ func (s *exportScanner) scanObjectLiteral(at int) {
 	}
 }
 
-// skipValue returns the index of the token after the value of an object literal's member: a comma or a closing bracket. at is the value's
-// first token.
+// skipValue returns the index of the token after the value of an object literal's member: a comma or a closing bracket. at is the
+// value's first token.
 func (s *exportScanner) skipValue(at int) int {
 	if s.closing == nil {
 		s.matchBrackets()
@@ -231,8 +231,8 @@ func (s *exportScanner) skipValue(at int) int {
 	return at
 }
 
-// scanDefinition records the name in Object.defineProperty(exports, "name", {…}) if the property has a value, or is enumerable with a
-// getter. at is the index of the call's first argument.
+// scanDefinition records the name in Object.defineProperty(exports, "name", {…}) if the property has a value, or is enumerable
+// with a getter. at is the index of the call's first argument.
 func (s *exportScanner) scanDefinition(at int) {
 	at = s.skipExports(at)
 	if at == 0 || s.text(at) != "," {
@@ -255,8 +255,8 @@ func (s *exportScanner) scanDefinition(at int) {
 	}
 }
 
-// readRequire returns the specifier of a call such as require("lodash") that starts at the index at, and the index of the token after the
-// call. If no such call is there, it returns "" and at.
+// readRequire returns the specifier of a call such as require("lodash") that starts at the index at, and the index of the token
+// after the call. If no such call is there, it returns "" and at.
 func (s *exportScanner) readRequire(at int) (specifier string, after int) {
 	if name, ok := unquote(s.text(at + 2)); ok && s.matches(at, "require", "(") && s.text(at+3) == ")" {
 		return name, at + 4
@@ -272,7 +272,8 @@ func (s *exportScanner) addName(name string) {
 	}
 }
 
-// addReexport records once the specifier of a module whose exports the script re-exports. It ignores modules over the limit of maxExports.
+// addReexport records once the specifier of a module whose exports the script re-exports. It ignores modules over the limit of
+// maxExports.
 func (s *exportScanner) addReexport(specifier string) {
 	if !s.reexports[specifier] && len(s.found.Reexports) < maxExports {
 		s.reexports[specifier] = true
@@ -291,8 +292,9 @@ type esModule struct {
 	HasDefault bool     // or the script has tokens that the scanner cannot tell apart
 }
 
-// readESModule returns whether an ES module has a default export, and the specifiers of the modules that it re-exports with `export *`.
-// esbuild does not report these. If the script cannot be split into tokens completely, it counts as having a default export.
+// readESModule returns whether an ES module has a default export, and the specifiers of the modules that it re-exports with
+// `export *`. esbuild does not report these. If the script cannot be split into tokens completely, it counts as having a default
+// export.
 func readESModule(source []byte) esModule {
 	s, complete := newExportScanner(source)
 	m := esModule{HasDefault: !complete}

@@ -12,7 +12,8 @@ import (
 	"github.com/larder-cdn/larder/packages/glob"
 )
 
-// A packageJSON has the fields of a package.json that decide how imports are resolved. Members of unexpected types count as missing.
+// A packageJSON has the fields of a package.json that decide how imports are resolved. Members of unexpected types count as
+// missing.
 type packageJSON struct {
 	Name     string
 	Exports  *target
@@ -27,8 +28,8 @@ type packageJSON struct {
 	sideEffects   []*glob.Glob // the files with side effects if sideEffects is a list
 }
 
-// parsePackageJSON parses the members of a package.json that decide which files are modules and how imports are resolved. It ignores
-// members of wrong types. Data that is no JSON object, and exports or imports beyond the limits, are errors.
+// parsePackageJSON parses the members of a package.json that decide which files are modules and how imports are resolved. It
+// ignores members of wrong types. Data that is no JSON object, and exports or imports beyond the limits, are errors.
 func parsePackageJSON(data []byte) (*packageJSON, error) {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
@@ -85,8 +86,8 @@ func (p *packageJSON) readBrowser(data json.RawMessage) {
 	}
 }
 
-// readSideEffects sets p.noSideEffects and p.sideEffects from the sideEffects field: a boolean, or a list of patterns of the files that
-// have side effects. It ignores a list of over 100 patterns.
+// readSideEffects sets p.noSideEffects and p.sideEffects from the sideEffects field: a boolean, or a list of patterns of the
+// files that have side effects. It ignores a list of over 100 patterns.
 func (p *packageJSON) readSideEffects(data json.RawMessage) {
 	const most = 100
 	var any bool
@@ -114,8 +115,8 @@ func (p *packageJSON) hasSideEffects(file string) bool {
 	return !p.noSideEffects || slices.ContainsFunc(p.sideEffects, func(g *glob.Glob) bool { return g.Match(file) })
 }
 
-// A target is a value in exports or imports of a package.json: https://nodejs.org/api/packages.html#conditional-exports. All of its fields
-// are empty for null.
+// A target is a value in exports or imports of a package.json: https://nodejs.org/api/packages.html#conditional-exports. All of
+// its fields are empty for null.
 type target struct {
 	Path  string    // for a string
 	Keys  []string  // for an object, in their order: subpaths or conditions
@@ -128,9 +129,9 @@ const (
 	maxTargets     = 10_000
 )
 
-// parseTarget parses the decoder's next JSON value, a part of exports or imports of a package.json, and keeps the order of an object's
-// members, which decides. depth is the number of values around this one. Values that are neither strings, objects nor arrays become a null
-// target. Too many levels or members are an error.
+// parseTarget parses the decoder's next JSON value, a part of exports or imports of a package.json, and keeps the order of an
+// object's members, which decides. depth is the number of values around this one. Values that are neither strings, objects nor
+// arrays become a null target. Too many levels or members are an error.
 func parseTarget(d *json.Decoder, depth int) (*target, error) {
 	if depth > maxTargetDepth {
 		return nil, fmt.Errorf("over %d levels", maxTargetDepth)
@@ -193,8 +194,9 @@ func (t *target) isNull() bool { return t.Path == "" && len(t.Items) == 0 }
 // errNotExported says that a package.json's exports do not have a subpath.
 var errNotExported = errors.New("the package.json does not export it")
 
-// lookup returns the path to which exports or imports of a package.json lead for a subpath such as "./client", or a private name such as
-// "#dom", under the given conditions. Of the patterns that match the name, the most specific one counts. The error is errNotExported.
+// lookup returns the path to which exports or imports of a package.json lead for a subpath such as "./client", or a private name
+// such as "#dom", under the given conditions. Of the patterns that match the name, the most specific one counts. The error is
+// errNotExported.
 func (t *target) lookup(name string, conditions []string) (string, error) {
 	if !t.hasSubpathKeys() {
 		if found := t.matchConditions(conditions); name == "." && found != "" {
@@ -224,8 +226,8 @@ func (t *target) lookup(name string, conditions []string) (string, error) {
 	return strings.ReplaceAll(found, "*", replacement), nil
 }
 
-// isMoreSpecific reports whether the pattern a, such as "./icons/*", is preferred to the pattern b if both match a name: its part before
-// the asterisk is longer, or that part is as long and the whole pattern is longer.
+// isMoreSpecific reports whether the pattern a, such as "./icons/*", is preferred to the pattern b if both match a name: its part
+// before the asterisk is longer, or that part is as long and the whole pattern is longer.
 func isMoreSpecific(a, b string) bool {
 	beforeA, _, _ := strings.Cut(a, "*")
 	beforeB, _, _ := strings.Cut(b, "*")

@@ -32,8 +32,8 @@ type release struct {
 	packages map[string]*packageJSON
 }
 
-// newRelease returns a release of the npm package called name, with its files by path, and parses the package.json files among them. The
-// package.json at the top must exist and be valid; invalid ones in folders are ignored.
+// newRelease returns a release of the npm package called name, with its files by path, and parses the package.json files among
+// them. The package.json at the top must exist and be valid; invalid ones in folders are ignored.
 func newRelease(name string, files map[string][]byte) (*release, error) {
 	r := &release{name: name, files: files, packages: map[string]*packageJSON{}}
 	for file, data := range files {
@@ -53,7 +53,8 @@ func newRelease(name string, files map[string][]byte) (*release, error) {
 	return r, nil
 }
 
-// packageOf returns the nearest package.json in the folder of a file or above it, and the path of the folder that has it, "." for the top.
+// packageOf returns the nearest package.json in the folder of a file or above it, and the path of the folder that has it, "." for
+// the top.
 func (r *release) packageOf(file string) (*packageJSON, string) {
 	for dir := path.Dir(file); ; dir = path.Dir(dir) {
 		if p := r.packages[dir]; p != nil {
@@ -65,9 +66,9 @@ func (r *release) packageOf(file string) (*packageJSON, string) {
 	}
 }
 
-// resolve returns what a specifier leads to if the file importer of the release imports it: a file, another package, a module of Node.js,
-// or nothing. The conditions, such as "import", select among the exports and imports of package.json files. URLs and paths from the root
-// count as other packages (external).
+// resolve returns what a specifier leads to if the file importer of the release imports it: a file, another package, a module of
+// Node.js, or nothing. The conditions, such as "import", select among the exports and imports of package.json files. URLs and
+// paths from the root count as other packages (external).
 func (r *release) resolve(importer, specifier string, conditions []string) resolved {
 	p, dir := r.packageOf(importer)
 	switch {
@@ -91,10 +92,10 @@ func (r *release) resolve(importer, specifier string, conditions []string) resol
 	return r.resolveBare(p, dir, specifier, conditions)
 }
 
-// resolveBare resolves a bare specifier that a file in the folder dir imports: the name of a package, maybe with a subpath. It applies the
-// browser field of p, the package.json for that file, which may disable the import or replace it by a file or another specifier. A
-// specifier that names the release itself leads to its file under the conditions. Any other leads to a module of Node.js or to another
-// package.
+// resolveBare resolves a bare specifier that a file in the folder dir imports: the name of a package, maybe with a subpath. It
+// applies the browser field of p, the package.json for that file, which may disable the import or replace it by a file or another
+// specifier. A specifier that names the release itself leads to its file under the conditions. Any other leads to a module of
+// Node.js or to another package.
 func (r *release) resolveBare(p *packageJSON, dir, specifier string, conditions []string) resolved {
 	if p.disabled[specifier] {
 		return resolved{disabled: true}
@@ -121,9 +122,9 @@ func (r *release) resolveBare(p *packageJSON, dir, specifier string, conditions 
 	return resolved{external: specifier}
 }
 
-// resolveSubpath returns the path of the file to which a subpath of the package, such as "./client", leads under the given conditions, such
-// as "import". It reads exports of the package.json at the top, or without exports looks for a file at that path. It does not apply the
-// browser field. It returns an error for people if there is no such file.
+// resolveSubpath returns the path of the file to which a subpath of the package, such as "./client", leads under the given
+// conditions, such as "import". It reads exports of the package.json at the top, or without exports looks for a file at that
+// path. It does not apply the browser field. It returns an error for people if there is no such file.
 func (r *release) resolveSubpath(subpath string, conditions []string) (string, error) {
 	p := r.packages["."]
 	if p.Exports != nil && !p.Exports.isNull() {
@@ -142,9 +143,9 @@ func (r *release) resolveSubpath(subpath string, conditions []string) (string, e
 	return "", fmt.Errorf("the release has no file for it")
 }
 
-// resolvePath returns the file of the release that an import of a path loads, as Node.js and bundlers do: the file at the path, maybe with
-// an extension added, or else the main file of the folder at the path. If isFolder is true, only the folder counts. It returns "" if no
-// such file exists.
+// resolvePath returns the file of the release that an import of a path loads, as Node.js and bundlers do: the file at the path,
+// maybe with an extension added, or else the main file of the folder at the path. If isFolder is true, only the folder counts. It
+// returns "" if no such file exists.
 func (r *release) resolvePath(at string, isFolder bool) string {
 	if file := r.findFile(at); file != "" && !isFolder {
 		return file
@@ -160,8 +161,8 @@ func (r *release) resolvePath(at string, isFolder bool) string {
 	return r.findIndex(at)
 }
 
-// findFile returns the path of the file at a path, or at the path with one of the extensions that imports may leave out; "" if no such file
-// exists.
+// findFile returns the path of the file at a path, or at the path with one of the extensions that imports may leave out; "" if no
+// such file exists.
 func (r *release) findFile(at string) string {
 	for _, extension := range []string{"", ".js", ".css", ".json", ".mjs", ".cjs"} {
 		if r.files[at+extension] != nil {
@@ -181,8 +182,8 @@ func (r *release) findIndex(folder string) string {
 	return ""
 }
 
-// applyBrowserField returns what an import of a file leads to: the file, or what the browser field of its package.json has in its place. If
-// file is "", it leads to nothing.
+// applyBrowserField returns what an import of a file leads to: the file, or what the browser field of its package.json has in its
+// place. If file is "", it leads to nothing.
 func (r *release) applyBrowserField(file string) resolved {
 	if file == "" {
 		return resolved{}
@@ -204,9 +205,10 @@ func (r *release) applyBrowserField(file string) resolved {
 	return resolved{file: file}
 }
 
-// selectSubpaths returns the subpaths that the package exports as scripts, sorted, and how many more it exports. If it exports more than
-// MaxSubpaths, selectSubpaths leaves out those that only patterns match, and then those with the most segments until few enough are left. It
-// never leaves out all, so there may still be more than MaxSubpaths, all of one segment; the caller checks that.
+// selectSubpaths returns the subpaths that the package exports as scripts, sorted, and how many more it exports. If it exports
+// more than MaxSubpaths, selectSubpaths leaves out those that only patterns match, and then those with the most segments until
+// few enough are left. It never leaves out all, so there may still be more than MaxSubpaths, all of one segment; the caller
+// checks that.
 func (r *release) selectSubpaths() (selected []string, others int) {
 	selected = r.exportedSubpaths(true)
 	all := len(selected)
@@ -226,8 +228,8 @@ func (r *release) selectSubpaths() (selected []string, others int) {
 	return selected, all - len(selected)
 }
 
-// exportedSubpaths returns the subpaths that the package.json exports as scripts, sorted. If its exports have no subpaths, it returns ".".
-// If patterns is true, it replaces each pattern by the subpaths that match files; otherwise it leaves patterns out.
+// exportedSubpaths returns the subpaths that the package.json exports as scripts, sorted. If its exports have no subpaths, it
+// returns ".". If patterns is true, it replaces each pattern by the subpaths that match files; otherwise it leaves patterns out.
 func (r *release) exportedSubpaths(patterns bool) []string {
 	p := r.packages["."]
 	if p.Exports == nil || !p.Exports.hasSubpathKeys() {

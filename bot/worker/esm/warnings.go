@@ -6,8 +6,8 @@ import (
 	"github.com/evanw/esbuild/pkg/api"
 )
 
-// Silent disables all of esbuild's warnings, which Larder does not use. For each of them, esbuild looks for the end of its line, so that
-// the time for a script in one line grows with the square of their number.
+// Silent disables all of esbuild's warnings, which Larder does not use. For each of them, esbuild looks for the end of its line,
+// so that the time for a script in one line grows with the square of their number.
 var Silent = func() map[string]api.LogLevel {
 	levels := map[string]api.LogLevel{}
 	for _, id := range strings.Fields(`
