@@ -1,6 +1,7 @@
 // Package packages is about what Larder serves, not how: the package JSON that
 // contributors write, the catalogue those files form, which files of a release
-// a package publishes, and the order of its versions.
+// a package publishes, the order of its versions, and which of them are known
+// to be vulnerable (OSV).
 //
 // It guarantees that a [Package] returned by [Parse] or found in a [Catalogue]
 // follows every rule of the package JSON contract, that every [Problem] names
@@ -8,6 +9,8 @@
 // that one bad file never keeps the others from loading. The files come from
 // strangers: whatever they hold, the work and the memory spent on them is
 // bounded, and the paths that [Package.Select] returns stay inside the package.
+// Withdrawn advisories, and those of other registries, do not count; their texts
+// are short and printable.
 //
 // The rules live in schema.json, a JSON Schema (draft 2020-12) that [Schema]
 // returns; what a schema cannot say (globs that do not compile, a name that is

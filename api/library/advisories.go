@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/larder-cdn/larder/packages/osv"
+	"github.com/larder-cdn/larder/packages"
 )
 
 // Advisories are the known vulnerabilities of npm packages, read from a file in the OSV format
@@ -27,7 +27,7 @@ type Advisories struct {
 	read    os.FileInfo // as it was; nil before there is a file; guarded by reading
 	mu      sync.Mutex  // guards the fields below
 	looked  time.Time
-	known   osv.Database
+	known   packages.AdvisoryDatabase
 	checked map[string]CheckedPackage // of a file of WriteCheckedPackages
 	version uint64                    // how many times they were read
 }
@@ -80,7 +80,7 @@ func (a *Advisories) Version() uint64 {
 
 // Of returns the known vulnerabilities of a version of an npm package, newest first; none if a is nil. It first reads the
 // file again if that has changed, which it checks once a minute.
-func (a *Advisories) Of(npm, version string) []osv.Advisory {
+func (a *Advisories) Of(npm, version string) []packages.Advisory {
 	if a == nil {
 		return nil
 	}
@@ -141,7 +141,7 @@ func (a *Advisories) refresh() {
 // readFile reads the file and replaces the known vulnerabilities. At an error, those that were read before stay. The caller
 // holds a.reading, or is the only user of a.
 func (a *Advisories) readFile() error {
-	known, info, err := osv.ReadFile(a.file)
+	known, info, err := packages.ReadAdvisoryFile(a.file)
 	if err != nil {
 		return fmt.Errorf("vulnerabilities: %w", err)
 	}

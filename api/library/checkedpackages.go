@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/disk"
-	"github.com/larder-cdn/larder/packages/osv"
+	"github.com/larder-cdn/larder/packages"
 )
 
 // CheckedPackage has the known vulnerabilities of an npm package at a time: the response of an OSV API.
@@ -30,7 +30,7 @@ func NewCheckedPackage(name string, checked time.Time, records []json.RawMessage
 	p := CheckedPackage{Package: name, Checked: checked.UTC().Truncate(time.Second), Vulns: records}
 	data, err := json.Marshal(p)
 	if err == nil {
-		_, err = osv.Read(bytes.NewReader(data), int64(len(data)))
+		_, err = packages.ReadAdvisories(bytes.NewReader(data), int64(len(data)))
 	}
 	if err != nil {
 		return CheckedPackage{}, fmt.Errorf("vulnerabilities of npm package %s: %w", name, err)
@@ -61,7 +61,7 @@ func ReadCheckedPackages(file string, logger *slog.Logger) map[string]CheckedPac
 	known := map[string]CheckedPackage{}
 	f, err := os.Open(file)
 	if err == nil {
-		for decoder := json.NewDecoder(io.LimitReader(f, osv.MaxSize)); err == nil; {
+		for decoder := json.NewDecoder(io.LimitReader(f, packages.MaxAdvisorySize)); err == nil; {
 			var p CheckedPackage
 			if err = decoder.Decode(&p); err == nil {
 				known[p.Package] = p

@@ -16,7 +16,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
-	"github.com/larder-cdn/larder/packages/osv"
+	"github.com/larder-cdn/larder/packages"
 )
 
 // libraryPage is one release of a library, or a library without any.
@@ -73,7 +73,7 @@ type upstreamFacts struct {
 	Dependencies     []dependency
 	MoreDependencies int    // not listed
 	Deprecated       string // why upstream deprecated the release, "" if it did not or that is not known
-	Advisories       []osv.Advisory
+	Advisories       []packages.Advisory
 	Built            *built // where the release was built, nil where that could not be read
 	Upstream         string // what upstream has of the release, "" where unknown
 	UpstreamDiffers  bool   // upstream has something else

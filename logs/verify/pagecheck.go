@@ -16,7 +16,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/packages/osv"
+	"github.com/larder-cdn/larder/packages"
 )
 
 // Outcomes of references and pages without proven files and without problems.
@@ -75,7 +75,7 @@ type PageOptions struct {
 	// Own are the prefixes of addresses that are the page's own, absolute or relative to the page, such as /.
 	Own []string
 	// Advisories are the known vulnerabilities.
-	Advisories osv.Database
+	Advisories packages.AdvisoryDatabase
 	// Imports returns what a module imports. Nil: imports are not followed.
 	Imports func(ctx context.Context, module []byte) ([]string, error)
 }
@@ -528,9 +528,9 @@ const maxOSV = 512 << 20
 
 // ReadAdvisories reads known vulnerabilities in the OSV format from the file or URL at. It uses Client and UserAgent of the
 // options for a URL.
-func ReadAdvisories(ctx context.Context, o Options, at string) (osv.Database, error) {
+func ReadAdvisories(ctx context.Context, o Options, at string) (packages.AdvisoryDatabase, error) {
 	if !IsURL(at) {
-		known, _, err := osv.ReadFile(at)
+		known, _, err := packages.ReadAdvisoryFile(at)
 		return known, err
 	}
 	o.Server = at
@@ -538,7 +538,7 @@ func ReadAdvisories(ctx context.Context, o Options, at string) (osv.Database, er
 	if err != nil {
 		return nil, err
 	}
-	known, err := osv.Read(bytes.NewReader(data), int64(len(data)))
+	known, err := packages.ReadAdvisories(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
 		err = fmt.Errorf("%s: %w", at, err)
 	}

@@ -1,4 +1,4 @@
-package osv
+package packages
 
 import (
 	"bytes"
@@ -8,17 +8,17 @@ import (
 	"github.com/larder-cdn/larder/internal/testkit/cost"
 )
 
-// parse reads OSV data.
-func parse(data string) (Database, error) {
-	return Read(strings.NewReader(data), int64(len(data)))
+// readAdvisoryText reads OSV data.
+func readAdvisoryText(data string) (AdvisoryDatabase, error) {
+	return ReadAdvisories(strings.NewReader(data), int64(len(data)))
 }
 
-func TestRead(t *testing.T) {
+func TestReadAdvisories(t *testing.T) {
 	const record = `{"id":"GHSA-1","summary":"XSS","affected":[{"package":{"ecosystem":"npm","name":"jquery"},
 		"ranges":[{"type":"SEMVER","events":[{"fixed":"1.9.0"},{"introduced":"0"},{"introduced":"3.0.0"},{"last_affected":"3.4.1"}]}],"versions":["7.7.7"]},
 		{"package":{"ecosystem":"PyPI","name":"jquery"},"versions":["2.0.0"]}]}`
 	for _, data := range []string{record, "[" + record + "]", `{"vulns":[` + record + `]}`, record + "\n" + record} {
-		d, err := parse(data)
+		d, err := readAdvisoryText(data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,12 +33,12 @@ func TestRead(t *testing.T) {
 			t.Errorf("of another package: %q", got)
 		}
 	}
-	d, err := parse(strings.Replace(record, `"id"`, `"withdrawn":"2024-01-01T00:00:00Z","id"`, 1))
+	d, err := readAdvisoryText(strings.Replace(record, `"id"`, `"withdrawn":"2024-01-01T00:00:00Z","id"`, 1))
 	if err != nil || d.Of("jquery", "1.0.0") != nil {
 		t.Errorf("a withdrawn one counts: %v", err)
 	}
 	for _, data := range []string{"", "PK\x03\x04", `{"name":"x"}`, "<html>", "7", `{"id":7}`} {
-		if _, err := parse(data); err == nil {
+		if _, err := readAdvisoryText(data); err == nil {
 			t.Errorf("%q is taken", data)
 		}
 	}
@@ -46,19 +46,19 @@ func TestRead(t *testing.T) {
 
 const sample = `{"id":"a","affected":[{"package":{"ecosystem":"npm","name":"b"},"ranges":[{"type":"SEMVER","events":[{"introduced":"0"},{"fixed":"1.0.0"}]}]}]}`
 
-func FuzzRead(f *testing.F) {
+func FuzzReadAdvisories(f *testing.F) {
 	f.Add([]byte(sample), "0.1.0")
 	f.Add([]byte("PK\x03\x04"), "1.0.0")
 	f.Fuzz(func(_ *testing.T, data []byte, version string) {
-		if d, err := Read(bytes.NewReader(data), int64(len(data))); err == nil {
+		if d, err := ReadAdvisories(bytes.NewReader(data), int64(len(data))); err == nil {
 			d.Of("b", version)
 		}
 	})
 }
 
-func TestCost(t *testing.T) {
+func TestAdvisoryCost(t *testing.T) {
 	cost.Check(t, cost.Parser{Name: "advisories", Parse: func(data []byte) {
-		if d, err := parse(string(data)); err == nil {
+		if d, err := readAdvisoryText(string(data)); err == nil {
 			d.Of("b", "1.0.0")
 		}
 	}, Seeds: []string{sample}, Words: []string{"{", "}", "[", "]", ":", ",", `{"introduced":"0"},`, `{"fixed":"1.0.0"},`, `"versions":["1.0.0"],`, `"affected":[`, "\"", "1", "PK\x03\x04", "\n"}, MaxMilliseconds: 10, MaxKiB: 1000})

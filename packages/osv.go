@@ -1,9 +1,4 @@
-// Package osv reads known vulnerabilities of npm packages in the OSV format (https://ossf.github.io/osv-schema/), and finds
-// those of a version.
-//
-// It guarantees that withdrawn records, and those about packages of other registries, do not count, and that every text it
-// returns is short and printable. The package must not know where the data come from, nor how they are displayed.
-package osv
+package packages
 
 import (
 	"archive/zip"
@@ -22,14 +17,13 @@ import (
 	"golang.org/x/mod/semver"
 
 	"github.com/larder-cdn/larder/internal/text"
-	"github.com/larder-cdn/larder/packages"
 )
 
 const (
-	// MaxSize bounds all records together, in bytes.
-	MaxSize    = 1 << 30
-	maxRecord  = 8 << 20 // bytes, of a member of an archive
-	maxRecords = 1_000_000
+	// MaxAdvisorySize bounds all records together, in bytes.
+	MaxAdvisorySize = 1 << 30
+	maxRecord       = 8 << 20 // bytes, of a member of an archive
+	maxRecords      = 1_000_000
 )
 
 // An Advisory is a known vulnerability of a version.
@@ -42,25 +36,25 @@ type Advisory struct {
 	Link     string // to a page with details
 }
 
-// A Database has the vulnerabilities of packages, by their names at npm. Nil has none.
-type Database map[string][]entry
+// An AdvisoryDatabase has the vulnerabilities of packages, by their names at npm. Nil has none.
+type AdvisoryDatabase map[string][]advisoryEntry
 
-// An entry is a vulnerability of one package.
-type entry struct {
+// An advisoryEntry is a vulnerability of one package.
+type advisoryEntry struct {
 	Advisory
 	versions []string
-	ranges   [][]event
+	ranges   [][]advisoryEvent
 }
 
-// An event says from which version on a package is affected, or not affected any more. One of the fields is set.
-type event struct {
+// An advisoryEvent says from which version on a package is affected, or not affected any more. One of the fields is set.
+type advisoryEvent struct {
 	Introduced   string `json:"introduced"`
 	Fixed        string `json:"fixed"`
 	LastAffected string `json:"last_affected"`
 }
 
-// A record is the part of an OSV record that is read.
-type record struct {
+// An osvRecord is the part of an OSV record that is read.
+type osvRecord struct {
 	ID        string   `json:"id"`
 	Withdrawn string   `json:"withdrawn"`
 	Aliases   []string `json:"aliases"`
@@ -72,8 +66,8 @@ type record struct {
 			Name      string `json:"name"`
 		} `json:"package"`
 		Ranges []struct {
-			Type   string  `json:"type"`
-			Events []event `json:"events"`
+			Type   string          `json:"type"`
+			Events []advisoryEvent `json:"events"`
 		} `json:"ranges"`
 		Versions []string `json:"versions"`
 	} `json:"affected"`
@@ -82,16 +76,16 @@ type record struct {
 	} `json:"database_specific"`
 }
 
-// errForm is the error of JSON that is not in the OSV format.
-var errForm = errors.New("it must be JSON in the OSV format (records, lists of them, or the response of an OSV API), or a .zip of such files")
+// errOSVForm is the error of JSON that is not in the OSV format.
+var errOSVForm = errors.New("it must be JSON in the OSV format (records, lists of them, or the response of an OSV API), or a .zip of such files")
 
-// Read reads size bytes of OSV data: records, lists of records or responses of an OSV API, one after another, or a zip archive of such
+// ReadAdvisories reads size bytes of OSV data: records, lists of records or responses of an OSV API, one after another, or a zip archive of such
 // files.
-func Read(data io.ReaderAt, size int64) (Database, error) {
-	if size > MaxSize {
-		return nil, fmt.Errorf("it has over %d bytes", int64(MaxSize))
+func ReadAdvisories(data io.ReaderAt, size int64) (AdvisoryDatabase, error) {
+	if size > MaxAdvisorySize {
+		return nil, fmt.Errorf("it has over %d bytes", int64(MaxAdvisorySize))
 	}
-	r := reader{found: Database{}}
+	r := osvReader{found: AdvisoryDatabase{}}
 	var magic [4]byte
 	if _, err := data.ReadAt(magic[:], 0); err == nil && bytes.HasPrefix(magic[:], []byte("PK")) {
 		return r.found, r.readArchive(data, size)
@@ -99,8 +93,8 @@ func Read(data io.ReaderAt, size int64) (Database, error) {
 	return r.found, r.readRecords(io.NewSectionReader(data, 0, size))
 }
 
-// ReadFile reads a file with OSV data as [Read] does, and returns what the system knew of the file when it was opened.
-func ReadFile(name string) (Database, os.FileInfo, error) {
+// ReadAdvisoryFile reads a file with OSV data as [ReadAdvisories] does, and returns what the system knew of the file when it was opened.
+func ReadAdvisoryFile(name string) (AdvisoryDatabase, os.FileInfo, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, nil, err
@@ -110,26 +104,26 @@ func ReadFile(name string) (Database, os.FileInfo, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	known, err := Read(file, info.Size())
+	known, err := ReadAdvisories(file, info.Size())
 	if err != nil {
 		err = fmt.Errorf("%s: %w", name, err)
 	}
 	return known, info, err
 }
 
-// A reader adds records to a database.
-type reader struct {
-	found   Database
+// An osvReader adds records to a database.
+type osvReader struct {
+	found   AdvisoryDatabase
 	records int
 }
 
 // readArchive adds the records in the JSON files of a zip archive.
-func (r *reader) readArchive(data io.ReaderAt, size int64) error {
+func (r *osvReader) readArchive(data io.ReaderAt, size int64) error {
 	archive, err := zip.NewReader(data, size)
 	if err != nil {
 		return err
 	}
-	left := int64(MaxSize)
+	left := int64(MaxAdvisorySize)
 	for _, member := range archive.File {
 		if path.Ext(member.Name) != ".json" {
 			continue
@@ -142,7 +136,7 @@ func (r *reader) readArchive(data io.ReaderAt, size int64) error {
 		limited := &io.LimitedReader{R: file, N: room + 1}
 		err = errors.Join(r.readRecords(limited), file.Close())
 		if limited.N == 0 {
-			err = fmt.Errorf("it has over %d bytes, or all files together over %d", int64(maxRecord), int64(MaxSize))
+			err = fmt.Errorf("it has over %d bytes, or all files together over %d", int64(maxRecord), int64(MaxAdvisorySize))
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", text.Short(member.Name, 100), err)
@@ -153,7 +147,7 @@ func (r *reader) readArchive(data io.ReaderAt, size int64) error {
 }
 
 // readRecords adds the records in JSON data.
-func (r *reader) readRecords(data io.Reader) error {
+func (r *osvReader) readRecords(data io.Reader) error {
 	decoder := json.NewDecoder(data)
 	for read := false; ; read = true {
 		var raw json.RawMessage
@@ -161,7 +155,7 @@ func (r *reader) readRecords(data io.Reader) error {
 		case errors.Is(err, io.EOF) && read:
 			return nil
 		case err != nil:
-			return fmt.Errorf("%w: %w", errForm, err)
+			return fmt.Errorf("%w: %w", errOSVForm, err)
 		}
 		if err := r.readValue(raw); err != nil {
 			return err
@@ -170,25 +164,25 @@ func (r *reader) readRecords(data io.Reader) error {
 }
 
 // readValue adds the records in one JSON value: a record, a list of records, or the response of an OSV API.
-func (r *reader) readValue(raw json.RawMessage) error {
-	var records []record
+func (r *osvReader) readValue(raw json.RawMessage) error {
+	var records []osvRecord
 	var one struct {
-		record
-		Vulns []record `json:"vulns"`
+		osvRecord
+		Vulns []osvRecord `json:"vulns"`
 	}
 	var err error
 	if raw[0] == '[' {
 		err = json.Unmarshal(raw, &records)
 	} else if err = json.Unmarshal(raw, &one); err == nil {
 		if records = one.Vulns; one.ID != "" {
-			records = append(records, one.record)
+			records = append(records, one.osvRecord)
 		}
 		if records == nil && !bytes.Contains(raw, []byte(`"vulns"`)) && string(raw) != "{}" {
-			return errForm
+			return errOSVForm
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", errForm, err)
+		return fmt.Errorf("%w: %w", errOSVForm, err)
 	}
 	if r.records += len(records); r.records > maxRecords {
 		return fmt.Errorf("it has over %d records", maxRecords)
@@ -200,7 +194,7 @@ func (r *reader) readValue(raw json.RawMessage) error {
 }
 
 // add adds a record for each npm package that it is about.
-func (d Database) add(r record) {
+func (d AdvisoryDatabase) add(r osvRecord) {
 	if r.Withdrawn != "" || r.ID == "" || len(r.ID) > 100 {
 		return
 	}
@@ -215,10 +209,10 @@ func (d Database) add(r record) {
 		if affected.Package.Ecosystem != "npm" {
 			continue
 		}
-		known := entry{Advisory: a, versions: affected.Versions}
+		known := advisoryEntry{Advisory: a, versions: affected.Versions}
 		for _, of := range affected.Ranges {
 			if of.Type == "SEMVER" || of.Type == "ECOSYSTEM" {
-				slices.SortStableFunc(of.Events, compareEvents)
+				slices.SortStableFunc(of.Events, compareAdvisoryEvents)
 				known.ranges = append(known.ranges, of.Events)
 			}
 		}
@@ -226,9 +220,9 @@ func (d Database) add(r record) {
 	}
 }
 
-// compareEvents compares the versions of two events. The version "0" precedes all others.
-func compareEvents(a, b event) int {
-	version := func(e event) string { return e.Introduced + e.Fixed + e.LastAffected }
+// compareAdvisoryEvents compares the versions of two events. The version "0" precedes all others.
+func compareAdvisoryEvents(a, b advisoryEvent) int {
+	version := func(e advisoryEvent) string { return e.Introduced + e.Fixed + e.LastAffected }
 	switch first, second := version(a) == "0", version(b) == "0"; {
 	case first && second:
 		return 0
@@ -237,11 +231,11 @@ func compareEvents(a, b event) int {
 	case second:
 		return 1
 	}
-	return packages.CompareVersions(version(a), version(b))
+	return CompareVersions(version(a), version(b))
 }
 
 // Of returns the vulnerabilities of a version of an npm package, each once, the newest first.
-func (d Database) Of(npm, version string) []Advisory {
+func (d AdvisoryDatabase) Of(npm, version string) []Advisory {
 	var found []Advisory
 	for _, known := range d[npm] {
 		if fixed, affected := known.affects(version); affected {
@@ -255,7 +249,7 @@ func (d Database) Of(npm, version string) []Advisory {
 
 // affects reports whether a version has the vulnerability, and returns the first later version without it, "" if none is known. A
 // version that is not a semantic version is in no range.
-func (e *entry) affects(version string) (fixed string, affected bool) {
+func (e *advisoryEntry) affects(version string) (fixed string, affected bool) {
 	for _, events := range e.ranges {
 		if !semver.IsValid("v" + version) {
 			break
@@ -264,13 +258,13 @@ func (e *entry) affects(version string) (fixed string, affected bool) {
 		until := ""
 		for _, at := range events {
 			switch {
-			case at.Introduced == "0" || at.Introduced != "" && packages.CompareVersions(at.Introduced, version) <= 0:
+			case at.Introduced == "0" || at.Introduced != "" && CompareVersions(at.Introduced, version) <= 0:
 				in, until = true, ""
-			case at.Fixed != "" && packages.CompareVersions(at.Fixed, version) <= 0:
+			case at.Fixed != "" && CompareVersions(at.Fixed, version) <= 0:
 				in = false
 			case at.Fixed != "" && until == "":
 				until = at.Fixed
-			case at.LastAffected != "" && packages.CompareVersions(at.LastAffected, version) < 0:
+			case at.LastAffected != "" && CompareVersions(at.LastAffected, version) < 0:
 				in = false
 			}
 		}
