@@ -309,7 +309,7 @@ func TestLogStream(t *testing.T) {
 	s := newService(t, func(o *PublicOptions) { o.Stopping = stopping })
 	s.public.heartbeat = 10 * time.Millisecond
 	s.public.streams = client.NewShares(4)
-	listener, err := server.Listen(t.Context(), "127.0.0.1:0", 0)
+	listener, err := server.OpenSocket(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

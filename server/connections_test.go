@@ -13,10 +13,11 @@ import (
 
 // What net/http answers hurries as the lane does where connections are scarce.
 func TestRequestsHurry(t *testing.T) {
-	l, err := Listen(t.Context(), "127.0.0.1:0", 8)
+	socket, err := OpenSocket(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	l := LimitConnections(8, socket)[0]
 	s := NewHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, client.IsScarce(r.Context()))
 	}), HTTPOptions{Proxies: new(client.Proxies)})

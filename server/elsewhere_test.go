@@ -44,7 +44,7 @@ func TestElsewhere(t *testing.T) {
 			o.Lane = assets
 		}
 		served := server.NewHTTPServer(assets, o)
-		listener, err := server.Listen(t.Context(), "127.0.0.1:0", 0)
+		listener, err := server.OpenSocket(t.Context(), "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -126,17 +126,25 @@ func (l refusingListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch encrypted := c.(type) {
-	case *tls.Conn:
+	handed, ok := c.(handedOff)
+	if !ok {
 		return c, nil
-	case interface{ ConnectionState() tls.ConnectionState }:
-		r := &refusingTLSConn{refusingConn{Conn: c, connections: l.connections}, encrypted.ConnectionState()}
+	}
+	if encrypted, ok := c.(interface{ ConnectionState() tls.ConnectionState }); ok {
+		r := &refusingTLSConn{refusingConn{handedOff: handed, connections: l.connections}, encrypted.ConnectionState()}
 		r.known = r
 		return r, nil
 	}
-	r := &refusingConn{Conn: c, connections: l.connections}
+	r := &refusingConn{handedOff: handed, connections: l.connections}
 	r.known = r
 	return r, nil
+}
+
+// A handedOff is a connection that the lane has handed over, except one whose handshake failed.
+type handedOff interface {
+	net.Conn
+	MarkAsked()
+	CloseWrite() error
 }
 
 // A refusingTLSConn tells net/http that there is TLS.
@@ -149,7 +157,7 @@ type refusingTLSConn struct {
 func (c *refusingTLSConn) ConnectionState() tls.ConnectionState { return c.state }
 
 type refusingConn struct {
-	net.Conn
+	handedOff
 	connections *connections
 	known       net.Conn      // what connections and net/http know it as
 	awaits      atomic.Bool   // a later request, of which nothing has come
@@ -170,13 +178,6 @@ const (
 	other // it is not HTTP/1
 )
 
-// markAsked notifies the lane, if the connection came from one, that a complete request has come. The handler calls it.
-func (c *refusingConn) markAsked() {
-	if lane, ok := c.Conn.(interface{ MarkAsked() }); ok {
-		lane.MarkAsked()
-	}
-}
-
 // awaitRequest records that a response has ended, so that the next bytes from the client start a new request. The server calls it when net/http
 // reports the connection as idle.
 func (c *refusingConn) awaitRequest() {
@@ -187,13 +188,13 @@ func (c *refusingConn) awaitRequest() {
 // Close implements net.Conn. It also removes an upgraded connection from the registry of connections, because net/http does not report its end.
 func (c *refusingConn) Close() error {
 	c.connections.forgetUpgraded(c.known)
-	return c.Conn.Close()
+	return c.handedOff.Close()
 }
 
 // Read implements net.Conn. It remembers the last bytes that were read, for writeFirst, and notifies connections when a request begins on an idle
 // connection.
 func (c *refusingConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
+	n, err := c.handedOff.Read(p)
 	if n > 0 && c.awaits.CompareAndSwap(true, false) {
 		c.connections.requestBegins(c.known)
 	}
@@ -215,7 +216,7 @@ func (c *refusingConn) Write(p []byte) (int, error) {
 	if c.turn.Load() == requesting {
 		return c.writeFirst(p)
 	}
-	return c.Conn.Write(p)
+	return c.handedOff.Write(p)
 }
 
 // writeFirst writes p, the first bytes of a response. If p is an error response that net/http wrote without a handler, it writes the API's form of
@@ -223,12 +224,12 @@ func (c *refusingConn) Write(p []byte) (int, error) {
 func (c *refusingConn) writeFirst(p []byte) (int, error) {
 	if !bytes.HasPrefix(p, []byte("HTTP/1.")) {
 		c.turn.Store(other)
-		return c.Conn.Write(p)
+		return c.handedOff.Write(p)
 	}
 	c.turn.Store(answering)
 	f, ok := parseRefusal(p)
 	if !ok {
-		return c.Conn.Write(p)
+		return c.handedOff.Write(p)
 	}
 	line, _, _ := bytes.Cut(append(c.lead, c.asked...), []byte("\r\n"))
 	c.asked = nil
@@ -239,19 +240,11 @@ func (c *refusingConn) writeFirst(p []byte) (int, error) {
 			f, head = missing, method == http.MethodHead
 		}
 	}
-	if _, err := c.Conn.Write(formatResponse(f, head)); err != nil {
+	if _, err := c.handedOff.Write(formatResponse(f, head)); err != nil {
 		return 0, err
 	}
 	c.discardRest()
 	return len(p), nil
-}
-
-// CloseWrite closes the connection for writing, if it supports that. net/http calls it before it closes a connection that it has not read to the end.
-func (c *refusingConn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return nil
 }
 
 // A refused client may still be sending what it was refused for. If the connection

@@ -7,11 +7,18 @@ import (
 	"testing"
 )
 
+// A pipe is a connection as the lane hands it over.
+type pipe struct{ net.Conn }
+
+func (pipe) MarkAsked() {}
+
+func (pipe) CloseWrite() error { return nil }
+
 // TestFirstByteOfTheNextRequest has net/http read the first byte of a request while it still sends the answer before, and then refuse
 // that request.
 func TestFirstByteOfTheNextRequest(t *testing.T) {
 	here, client := net.Pipe()
-	c := &refusingConn{Conn: here, connections: newConnections()}
+	c := &refusingConn{handedOff: pipe{here}, connections: newConnections()}
 	c.turn.Store(answering)
 	answer := make(chan string, 1)
 	go func() {

@@ -335,7 +335,7 @@ func TestStopTellsWhoIsLeftOnTheLane(t *testing.T) {
 func TestServeWithTheLaneEndsAsStopped(t *testing.T) {
 	assets := newAssets(t, server.Options{Store: fixture(t)})
 	for range 100 {
-		listener, err := server.Listen(t.Context(), "127.0.0.1:0", 0)
+		listener, err := server.OpenSocket(t.Context(), "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -85,7 +85,7 @@ type Server struct {
 }
 
 // NewHTTPServer returns a server that runs h for requests that o.Lane does not respond to. The caller starts it with [Server.Serve] on a listener
-// from [Listen] or [LimitConnections].
+// from [LimitConnections].
 func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true) // HTTP/2 is the lane's
@@ -260,29 +260,45 @@ type handlers struct {
 	next         http.Handler
 	successor    http.Handler // answers in its place when relinquished is set; nil for never
 	relinquished atomic.Bool
-	running      atomic.Int64
 	none         chan struct{} // has one where the last ended
 	leaving      atomic.Bool   // each connection ends after its next response
 
 	mu      sync.Mutex
+	running int
 	before  int           // of those that run, how many have begun before Leave
 	settled chan struct{} // closed when there are none of them any more
 }
 
-// start counts a handler that starts before Leave, for Settled. The caller calls done when the handler has ended. After Leave it counts nothing.
+// start counts a handler that starts, and if it does so before Leave, also for Settled. The caller calls done when the handler has ended.
 func (h *handlers) start() (done func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.leaving.Load() {
-		return func() {}
+	early := !h.leaving.Load()
+	h.running++
+	if early {
+		h.before++
 	}
-	h.before++
 	return func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.before--
-		h.checkSettled()
+		if early {
+			h.before--
+			h.checkSettled()
+		}
+		if h.running--; h.running == 0 {
+			select {
+			case h.none <- struct{}{}:
+			default:
+			}
+		}
 	}
+}
+
+// countRunning returns how many handlers run.
+func (h *handlers) countRunning() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.running
 }
 
 // closeAfterResponse makes each HTTP/1.1 connection of net/http end after its next response. Handlers that start later do not count for
@@ -305,8 +321,8 @@ func (h *handlers) checkSettled() {
 // ServeHTTP implements http.Handler: it passes a valid request to the server's handler, or after [Server.Relinquish] to its successor, and counts it.
 // It responds to malformed ones with an error. A GET with a body, and each request after Leave, ends its HTTP/1.1 connection.
 func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if c, ok := r.Context().Value(connKey{}).(interface{ markAsked() }); ok && r.ProtoMajor == 1 {
-		c.markAsked()
+	if c, ok := r.Context().Value(connKey{}).(interface{ MarkAsked() }); ok && r.ProtoMajor == 1 {
+		c.MarkAsked()
 	}
 	if f := checkRequest(r); f != nil {
 		if r.ProtoMajor == 1 {
@@ -329,26 +345,17 @@ func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.successor.ServeHTTP(w, r)
 		return
 	}
-	h.running.Add(1)
 	defer h.start()()
-	defer func() {
-		if h.running.Add(-1) == 0 {
-			select {
-			case h.none <- struct{}{}:
-			default:
-			}
-		}
-	}()
 	h.next.ServeHTTP(w, r)
 }
 
 // wait waits until no handler runs, in a server that accepts no requests any more. If ctx ends before, the error says how many still run.
 func (h *handlers) wait(ctx context.Context) error {
-	for h.running.Load() > 0 {
+	for h.countRunning() > 0 {
 		select {
 		case <-h.none:
 		case <-ctx.Done():
-			return fmt.Errorf("server: %d requests are still being handled %v after their clients were cut off", h.running.Load(), lingering)
+			return fmt.Errorf("server: %d requests are still being handled %v after their clients were cut off", h.countRunning(), lingering)
 		}
 	}
 	return nil
@@ -356,16 +363,6 @@ func (h *handlers) wait(ctx context.Context) error {
 
 // Unix begins an address that is a Unix socket's; its path follows.
 const Unix = "unix:"
-
-// Listen opens a listener for [NewHTTPServer], on the address host:port or unix:path. It has at most maxConnections open at a time, if that is not 0:
-// near the limit a new connection evicts another, and beyond it connections wait in the kernel's queue.
-func Listen(ctx context.Context, address string, maxConnections int) (net.Listener, error) {
-	l, err := OpenSocket(ctx, address)
-	if err != nil {
-		return nil, err
-	}
-	return lane.LimitAll(maxConnections, l)[0], nil
-}
 
 // OpenSocket opens a listening socket on the address host:port or unix:path, without a limit of connections; pass it to [LimitConnections]. The kernel's send queues
 // are short, to save memory, and so that deadlines measure the client instead of a buffer of megabytes. A Unix socket replaces one on which no
@@ -410,7 +407,8 @@ func ListenOnFile(f *os.File) (net.Listener, error) {
 	return l, nil
 }
 
-// LimitConnections returns a listener for each of the given ones. Together they have at most maxConnections open at a time, unless that is 0.
+// LimitConnections returns a listener for each of the given ones. Together they have at most maxConnections open at a time, unless that is 0:
+// near the limit a new connection evicts another, and beyond it connections wait in the kernel's queue.
 func LimitConnections(maxConnections int, of ...net.Listener) []net.Listener {
 	return lane.LimitAll(maxConnections, of...)
 }

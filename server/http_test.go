@@ -336,10 +336,11 @@ func TestStop(t *testing.T) {
 }
 
 func TestMaxConnections(t *testing.T) {
-	listener, err := server.Listen(t.Context(), "127.0.0.1:0", 1)
+	socket, err := server.OpenSocket(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	listener := server.LimitConnections(1, socket)[0]
 	defer listener.Close()
 	for range 2 {
 		conn, err := net.Dial("tcp", listener.Addr().String())

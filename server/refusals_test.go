@@ -143,10 +143,11 @@ func TestRefusals(t *testing.T) {
 // Whoever is refused for sending too much is still sending when the answer is
 // written, and must see it all the same.
 func TestClientThatSendsTooMuchSeesTheAnswer(t *testing.T) {
-	listener, err := server.Listen(t.Context(), "127.0.0.1:0", 100)
+	socket, err := server.OpenSocket(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	listener := server.LimitConnections(100, socket)[0]
 	s := server.NewHTTPServer(http.NotFoundHandler(), server.HTTPOptions{})
 	go s.Serve(listener)
 	t.Cleanup(func() { s.Close() })
@@ -244,7 +245,7 @@ func TestFileThatLooksLikeARefusal(t *testing.T) {
 
 // A handler's answers are its own, whatever their status.
 func TestFailureOfAHandlerIsNotARefusal(t *testing.T) {
-	listener, err := server.Listen(context.Background(), "127.0.0.1:0", 0)
+	listener, err := server.OpenSocket(context.Background(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

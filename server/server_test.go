@@ -134,7 +134,7 @@ func listen(tb testing.TB, assets *server.Assets, h server.HTTPOptions) string {
 // serveOn serves over loopback and returns the address.
 func serveOn(tb testing.TB, handler http.Handler, h server.HTTPOptions) string {
 	tb.Helper()
-	listener, err := server.Listen(context.Background(), "127.0.0.1:0", 0)
+	listener, err := server.OpenSocket(context.Background(), "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -83,7 +83,7 @@ func TestEveryWayIsCountedAndLogged(t *testing.T) {
 				o.Lane = assets
 			}
 			s := server.NewHTTPServer(proxies.Handler(log.Handler(server.Route(assets, http.NotFoundHandler()))), o)
-			listener, err := server.Listen(t.Context(), "127.0.0.1:0", 0)
+			listener, err := server.OpenSocket(t.Context(), "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
 			}

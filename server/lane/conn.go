@@ -33,12 +33,11 @@ const (
 // A conn is a connection while it is the lane's. Only its owner uses it, but for its state.
 type conn struct {
 	lifecycle
-	listener *Listener
-	listed   bool // among the listener's open ones, by link
-	link[*conn]
-	socket  net.Conn  // Go's; nil while only the loop has the descriptor
-	secure  *tls.Conn // nil without TLS, and during the handshake
-	records *gatherer // between secure and socket
+	listener  *Listener
+	openPlace int       // in listener.open, 0 if it is not there
+	socket    net.Conn  // Go's; nil while only the loop has the descriptor
+	secure    *tls.Conn // nil without TLS, and during the handshake
+	records   *gatherer // between secure and socket
 
 	buffer     *[bufferBytes]byte
 	start, end int       // of what was read and is not answered yet

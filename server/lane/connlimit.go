@@ -25,9 +25,9 @@ type connLimit struct {
 	mu         sync.Mutex
 	most       int
 	ample      int // up to this number none is evicted
-	entries    []*connEntry
-	silent     int          // of entries, those that have made no complete request
-	handshakes []*connEntry // of entries, those in the TLS handshake
+	entries    list[connEntry]
+	silent     int             // of entries, those that have made no complete request
+	handshakes list[connEntry] // of entries, those in the TLS handshake
 	clients    map[netip.Prefix]*clientCount
 }
 
@@ -45,8 +45,8 @@ type connEntry struct {
 	client    netip.Prefix // the zero prefix if it is not counted for a client
 	opened    time.Time
 	asked     atomic.Bool          // whether it has made a complete request; changed under limit.mu
-	place     int                  // in limit.entries, -1 if it does not count as open
-	handshake int                  // in limit.handshakes, -1 if it is not there
+	place     int                  // in limit.entries, 0 if it does not count as open
+	handshake int                  // in limit.handshakes, 0 if it is not there
 	fd        int                  // -1 for none
 	socket    net.Conn             // nil where it is a descriptor, or closed
 	conn      atomic.Pointer[conn] // nil if it is not the lane's
@@ -88,7 +88,11 @@ var networks = [...]struct {
 // newConnLimit returns a limit of most open connections in all, shared fairly among clients. With 0 it limits nothing, but still
 // has entries for connections.
 func newConnLimit(most int) *connLimit {
-	return &connLimit{bounded: most > 0, most: most, ample: evictionThreshold(most), clients: make(map[netip.Prefix]*clientCount)}
+	return &connLimit{
+		bounded: most > 0, most: most, ample: evictionThreshold(most), clients: make(map[netip.Prefix]*clientCount),
+		entries:    list[connEntry]{placeOf: func(p *connEntry) *int { return &p.place }},
+		handshakes: list[connEntry]{placeOf: func(p *connEntry) *int { return &p.handshake }},
+	}
 }
 
 // evictionThreshold returns how many connections may be open before a new one evicts another, nine tenths of the limit most. The
@@ -98,7 +102,7 @@ func evictionThreshold(most int) int { return most * 9 / 10 }
 // newEntry returns the entry of a connection that has been accepted and does not count towards the limit yet. Either fd is its
 // descriptor and socket is nil, or fd is -1 and package net has the socket.
 func (r *connLimit) newEntry(fd int, socket net.Conn) *connEntry {
-	return &connEntry{limit: r, fd: fd, socket: socket, place: -1, handshake: -1, opened: time.Now()}
+	return &connEntry{limit: r, fd: fd, socket: socket, opened: time.Now()}
 }
 
 // admit counts a new connection for its client, and evicts another connection if too many are open. client is the zero prefix if
@@ -174,9 +178,9 @@ func (r *connLimit) moveToClient(p *connEntry, client netip.Prefix) bool {
 		return true
 	}
 	r.mu.Lock()
-	if p.place < 0 || p.client == client {
+	if p.place == 0 || p.client == client {
 		defer r.mu.Unlock()
-		return p.place >= 0
+		return p.place > 0
 	}
 	r.count(p, -1)
 	p.client = client
@@ -196,7 +200,7 @@ func (r *connLimit) setLimit(most int) {
 	r.mu.Lock()
 	r.most, r.ample = most, evictionThreshold(most)
 	r.updateScarce()
-	excess := len(r.entries) - r.ample
+	excess := len(r.entries.members) - r.ample
 	r.mu.Unlock()
 	for range excess {
 		r.mu.Lock()
@@ -210,12 +214,12 @@ func (r *connLimit) setLimit(most int) {
 func (r *connLimit) makeRoom(newcomer *connEntry) (evicted *connEntry) {
 	defer r.mu.Unlock()
 	switch now := time.Now(); {
-	case len(r.entries) > r.most-max(1, r.most/50):
-		evicted = r.evictionCandidate(r.entries, newcomer, now, 0)
-	case len(r.entries) > r.ample:
-		evicted = r.evictionCandidate(r.entries, newcomer, now, leastScore)
-	case len(r.handshakes) > r.most/2:
-		evicted = r.evictionCandidate(r.handshakes, newcomer, now, leastScore)
+	case len(r.entries.members) > r.most-max(1, r.most/50):
+		evicted = r.evictionCandidate(r.entries.members, newcomer, now, 0)
+	case len(r.entries.members) > r.ample:
+		evicted = r.evictionCandidate(r.entries.members, newcomer, now, leastScore)
+	case len(r.handshakes.members) > r.most/2:
+		evicted = r.evictionCandidate(r.handshakes.members, newcomer, now, leastScore)
 	}
 	if evicted == nil {
 		return nil
@@ -272,7 +276,7 @@ func (r *connLimit) evictionScore(p *connEntry, now time.Time) float64 {
 		}
 	case p.client.IsValid(): // else a trusted proxy has opened it in advance
 		quiet = max(quiet, leastSilent)
-		return quiet.Seconds() * quiet.Seconds() * silent / (1 + asked) * float64(r.silent) / float64(len(r.entries))
+		return quiet.Seconds() * quiet.Seconds() * silent / (1 + asked) * float64(r.silent) / float64(len(r.entries.members))
 	}
 	return max(quiet, leastQuiet).Seconds() * math.Sqrt(max(1, asked)) * idleWeight
 }
@@ -313,8 +317,7 @@ func networksOf(client netip.Prefix) iter.Seq2[netip.Prefix, float64] {
 
 // add adds a connection to those that count towards the limit and for their client. The caller holds mu.
 func (r *connLimit) add(p *connEntry) {
-	p.place = len(r.entries)
-	r.entries = append(r.entries, p)
+	r.entries.add(p)
 	r.updateScarce()
 	r.count(p, 1)
 }
@@ -322,40 +325,18 @@ func (r *connLimit) add(p *connEntry) {
 // remove removes a connection from those that count towards the limit and for their client; nothing if it does not count. The
 // caller holds mu.
 func (r *connLimit) remove(p *connEntry) {
-	if p.place < 0 {
+	if p.place == 0 {
 		return
 	}
-	r.endHandshake(p)
-	last := len(r.entries) - 1
-	r.entries[p.place], r.entries[last].place = r.entries[last], p.place
-	r.entries[last] = nil
-	r.entries = r.entries[:last]
-	p.place = -1
+	r.handshakes.remove(p)
+	r.entries.remove(p)
 	r.updateScarce()
 	r.count(p, -1)
 }
 
-// startHandshake counts a connection as one in the TLS handshake. The caller holds mu.
-func (r *connLimit) startHandshake(p *connEntry) {
-	p.handshake = len(r.handshakes)
-	r.handshakes = append(r.handshakes, p)
-}
-
-// endHandshake stops counting a connection as one in the TLS handshake. The caller holds mu.
-func (r *connLimit) endHandshake(p *connEntry) {
-	if p.handshake < 0 {
-		return
-	}
-	last := len(r.handshakes) - 1
-	r.handshakes[p.handshake], r.handshakes[last].handshake = r.handshakes[last], p.handshake
-	r.handshakes[last] = nil
-	r.handshakes = r.handshakes[:last]
-	p.handshake = -1
-}
-
 // updateScarce stores whether more than three quarters of the limit are in use, so that clients get less time. The caller holds
 // mu.
-func (r *connLimit) updateScarce() { r.scarce.Store(len(r.entries) > r.most*3/4) }
+func (r *connLimit) updateScarce() { r.scarce.Store(len(r.entries.members) > r.most*3/4) }
 
 // count adds n, 1 or -1, to the counters of the client of p, of its networks, and of all connections without a complete request.
 // The caller holds mu.
@@ -391,7 +372,7 @@ func (p *connEntry) markAsked() {
 	if p.asked.Load() {
 		return
 	}
-	if p.place < 0 {
+	if p.place == 0 {
 		p.asked.Store(true)
 		return
 	}
@@ -409,10 +390,10 @@ func (p *connEntry) setHandshake(begins bool) {
 	}
 	p.limit.mu.Lock()
 	defer p.limit.mu.Unlock()
-	if begins && p.place >= 0 {
-		p.limit.startHandshake(p)
+	if begins && p.place > 0 {
+		p.limit.handshakes.add(p)
 	} else {
-		p.limit.endHandshake(p)
+		p.limit.handshakes.remove(p)
 	}
 }
 
@@ -431,7 +412,7 @@ func (p *connEntry) setTransport(fd int, socket net.Conn) {
 func (p *connEntry) remove() {
 	if p != nil {
 		p.limit.mu.Lock()
-		if p.place >= 0 && !p.asked.Load() {
+		if p.place > 0 && !p.asked.Load() {
 			p.limit.countChurn(p, 1, time.Now())
 		}
 		p.limit.remove(p)

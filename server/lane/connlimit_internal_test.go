@@ -93,13 +93,13 @@ func TestEvictions(t *testing.T) {
 			r.admit(p, from)
 			highest := 0.
 			for other := range open {
-				if other.place >= 0 {
+				if other.place > 0 {
 					highest = max(highest, r.evictionScore(other, time.Now()))
 				}
 			}
 			open[p] = true
 			for p := range open {
-				if p.place >= 0 {
+				if p.place > 0 {
 					continue
 				}
 				if delete(open, p); len(open) < r.ample {
@@ -120,8 +120,8 @@ func TestEvictions(t *testing.T) {
 func checkCounts(t *testing.T, r *connLimit, open map[*connEntry]bool) {
 	t.Helper()
 	counts := make(map[netip.Prefix]clientCount)
-	for i, p := range r.entries {
-		if p.place != i || !open[p] {
+	for i, p := range r.entries.members {
+		if p.place != i+1 || !open[p] {
 			t.Fatal("a connection has another's place")
 		}
 		n := counts[p.client]
@@ -142,8 +142,8 @@ func checkCounts(t *testing.T, r *connLimit, open map[*connEntry]bool) {
 			known++
 		}
 	}
-	if known != len(counts) || len(r.entries) != len(open) || r.scarce.Load() != (len(open) > r.most*3/4) {
-		t.Fatalf("%d connections of %d clients are counted as %d of %d", len(open), len(counts), len(r.entries), known)
+	if known != len(counts) || len(r.entries.members) != len(open) || r.scarce.Load() != (len(open) > r.most*3/4) {
+		t.Fatalf("%d connections of %d clients are counted as %d of %d", len(open), len(counts), len(r.entries.members), known)
 	}
 }
 

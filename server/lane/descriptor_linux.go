@@ -214,7 +214,7 @@ func (c *conn) moveToPoller() error {
 		c.listener.source.releaseSlot()
 		return err
 	}
-	c.socket = &limitedConn{TCPConn: socket, of: c.listener.source, place: c.place}
+	c.socket = &limitedConn{TCPConn: socket, counted: counted{of: &c.listener.source.limits, place: c.place}}
 	if c.records != nil {
 		c.records.Conn = c.socket
 	}

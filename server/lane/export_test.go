@@ -34,7 +34,7 @@ func (o *Options) Observe(moved func(transition [2]string)) {
 func (l *Listener) CloseIdle(before time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for c := range l.open.all() {
+	for _, c := range l.open.members {
 		if s := c.state(); s.name() == idle && s < idle.withStart(before) && l.takeWaiting(c, s) {
 			go c.closeSocket()
 			return true

@@ -1,9 +1,11 @@
 package lane
 
 import (
+	"io"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -67,7 +69,7 @@ func (l *Listener) closeOverdue(now time.Time) {
 	ending := l.endingSince()
 	var overdue []*conn
 	l.mu.Lock()
-	for c := range l.open.all() {
+	for _, c := range slices.Backward(l.open.members) {
 		s, ends := c.state(), ending
 		if !s.isWaiting() || c.loop == nil && ending.IsZero() {
 			continue
@@ -89,16 +91,33 @@ func (l *Listener) closeOverdue(now time.Time) {
 	}
 }
 
+// limits bound how many connections of listeners are open.
+type limits struct {
+	slots  *connectionSlots
+	room   *connLimit
+	closed chan struct{}
+	once   sync.Once // closes closed
+}
+
+// acquireSlot waits until another connection may be open, and counts it. It returns net.ErrClosed when the listener is closed.
+func (l *limits) acquireSlot() error { return l.slots.acquire(l.closed) }
+
+// releaseSlot ends the count of a connection that was closed, so that another one may be open.
+func (l *limits) releaseSlot() { l.slots.release() }
+
+// setLimit changes how many connections may be open, and evicts those beyond a lower limit.
+func (l *limits) setLimit(most int) {
+	l.slots.setLimit(most)
+	l.room.setLimit(most)
+}
+
 // A limited listener bounds how many of its connections are open. Unlike netutil's it leaves
 // them TCP connections, so that a response can be written in parts with one system call, and on
 // Linux it can give them away as descriptors.
 type limited struct {
 	*net.TCPListener
-	slots  *connectionSlots
-	room   *connLimit
+	limits
 	trusts func(peer netip.Addr) bool // whether that is a proxy, whose connections are not counted as a client's; nil for never
-	closed chan struct{}
-	once   sync.Once
 
 	// The same socket, for acceptDescriptor: package net has no way to wait for it.
 	file *os.File
@@ -117,9 +136,9 @@ func LimitAll(most int, of ...net.Listener) []net.Listener {
 	all := make([]net.Listener, len(of))
 	for i, l := range of {
 		if tcp, ok := l.(*net.TCPListener); ok {
-			all[i] = &limited{TCPListener: tcp, slots: slots, room: room, closed: make(chan struct{})}
+			all[i] = &limited{TCPListener: tcp, limits: limits{slots: slots, room: room, closed: make(chan struct{})}}
 		} else {
-			all[i] = &limitedUnixListener{Listener: l, slots: slots, room: room, closed: make(chan struct{})}
+			all[i] = &limitedUnixListener{Listener: l, limits: limits{slots: slots, room: room, closed: make(chan struct{})}}
 		}
 	}
 	return all
@@ -128,25 +147,22 @@ func LimitAll(most int, of ...net.Listener) []net.Listener {
 // A limitedUnixListener is a limited listener of a Unix socket.
 type limitedUnixListener struct {
 	net.Listener
-	slots  *connectionSlots
-	room   *connLimit
-	closed chan struct{}
-	once   sync.Once
+	limits
 }
 
 // Accept waits for a slot and accepts a connection of a Unix socket. Near the limit it evicts another one.
 func (l *limitedUnixListener) Accept() (net.Conn, error) {
-	if err := l.slots.acquire(l.closed); err != nil {
+	if err := l.acquireSlot(); err != nil {
 		return nil, err
 	}
 	c, err := l.Listener.Accept()
 	if err != nil {
-		l.slots.release()
+		l.releaseSlot()
 		return nil, err
 	}
 	p := l.room.newEntry(-1, c)
 	l.room.admit(p, netip.Prefix{})
-	return &unixConn{Conn: c, place: p, release: sync.OnceFunc(l.slots.release)}, nil
+	return &unixConn{UnixConn: c.(*net.UnixConn), counted: counted{of: &l.limits, place: p}}, nil
 }
 
 // Close implements net.Listener. It also ends a call of Accept that waits for a slot.
@@ -155,36 +171,32 @@ func (l *limitedUnixListener) Close() error {
 	return l.Listener.Close()
 }
 
+// counted is what an open connection of a listener with limits takes of them.
+type counted struct {
+	of    *limits
+	place *connEntry // nil if it has none
+	once  sync.Once  // releases the slot
+}
+
+// entry returns the connection's entry in the limit of connections, nil if it has none.
+func (c *counted) entry() *connEntry { return c.place }
+
+// close closes the socket of the connection, removes the connection from the limit, and releases its slot once.
+func (c *counted) close(socket io.Closer) error {
+	c.place.remove()
+	err := socket.Close()
+	c.once.Do(c.of.releaseSlot)
+	return err
+}
+
 // A unixConn is a connection of a limitedUnixListener.
 type unixConn struct {
-	net.Conn
-	place   *connEntry
-	release func()
+	*net.UnixConn
+	counted
 }
 
-// CloseWrite closes the connection for writing. It does nothing if that is not possible.
-func (c *unixConn) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return nil
-}
-
-// entry returns the connection's entry in the limit of connections.
-func (c *unixConn) entry() *connEntry { return c.place }
-
-// Close closes the connection, removes it from the limit, and releases its slot.
-func (c *unixConn) Close() error {
-	defer c.release()
-	c.place.remove()
-	return c.Conn.Close()
-}
-
-// acquireSlot waits until another connection may be open, and counts it. It returns net.ErrClosed when the listener is closed.
-func (l *limited) acquireSlot() error { return l.slots.acquire(l.closed) }
-
-// releaseSlot ends the count of a connection that was closed, so that another one may be open.
-func (l *limited) releaseSlot() { l.slots.release() }
+// Close closes the connection, removes it from the limit, and releases its slot. Later calls only return an error.
+func (c *unixConn) Close() error { return c.close(c.UnixConn) }
 
 // Accept implements net.Listener. It waits for a slot and for a connection, and counts it towards the limit. Near the limit it
 // evicts another one.
@@ -200,7 +212,7 @@ func (l *limited) Accept() (net.Conn, error) {
 	p := l.newEntry(-1, c)
 	peer, _ := c.RemoteAddr().(*net.TCPAddr) // nil of one that was reset meanwhile
 	l.admit(p, peer.AddrPort().Addr())
-	return &limitedConn{TCPConn: c, of: l, place: p}, nil
+	return &limitedConn{TCPConn: c, counted: counted{of: &l.limits, place: p}}, nil
 }
 
 // newEntry returns the limit's entry of a connection, nil if there is neither a limit nor a trusted proxy. Either fd is the
@@ -239,13 +251,8 @@ func (l *Listener) countForClient(c *conn) bool {
 // SetLimit changes to most how many connections the listener, and those that share its limit, may have open. It evicts
 // connections beyond a lower limit. The limit must not have been 0.
 func (l *Listener) SetLimit(most int) {
-	if local, ok := l.Listener.(*limitedUnixListener); ok {
-		local.slots.setLimit(most)
-		local.room.setLimit(most)
-	}
-	if l.source != nil {
-		l.source.slots.setLimit(most)
-		l.source.room.setLimit(most)
+	if limits, ok := l.Listener.(interface{ setLimit(most int) }); ok {
+		limits.setLimit(most)
 	}
 }
 
@@ -263,15 +270,11 @@ func (l *limited) Close() error {
 	return l.TCPListener.Close()
 }
 
+// A limitedConn is a connection of a limited listener.
 type limitedConn struct {
 	*net.TCPConn
-	of    *limited
-	place *connEntry
-	once  sync.Once
+	counted
 }
-
-// entry returns the connection's entry in the limit of connections, nil if it has none.
-func (c *limitedConn) entry() *connEntry { return c.place }
 
 // RemoteAddr returns the address of the peer, or of the client that the PROXY protocol names.
 func (c *limitedConn) RemoteAddr() net.Addr {
@@ -282,9 +285,4 @@ func (c *limitedConn) RemoteAddr() net.Addr {
 }
 
 // Close closes the connection, removes it from the limit, and releases its slot. Later calls only return an error.
-func (c *limitedConn) Close() error {
-	c.place.remove()
-	err := c.TCPConn.Close()
-	c.once.Do(c.of.releaseSlot)
-	return err
-}
+func (c *limitedConn) Close() error { return c.close(c.TCPConn) }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -115,7 +116,7 @@ type Listener struct {
 	mu        sync.Mutex
 	accepting bool               // or may be, of a listener whose Close ends that
 	arriving  map[*conn]struct{} // those that a proxy has yet to name the client of, and those that are started later
-	open      ring[*conn]
+	open      list[conn]
 	leavers   int           // are being handed over
 	none      chan struct{} // closed by ended, when stopped and none is open
 	ended     sync.Once
@@ -137,6 +138,7 @@ func New(inner net.Listener, o Options) *Listener {
 		Listener: inner, o: o, relay: o.Proxies.Field(),
 		handed: make(chan net.Conn), failed: make(chan error), closed: make(chan struct{}),
 		arriving: make(map[*conn]struct{}), none: make(chan struct{}), stopped: make(chan struct{}), deadlines: o.Deadlines(),
+		open: newOpenList(),
 	}
 	if l.source, _ = inner.(*limited); l.source != nil && o.Proxies != nil {
 		l.source.trusts = o.Proxies.Trust
@@ -146,6 +148,11 @@ func New(inner net.Listener, o Options) *Listener {
 	l.startLoops()
 	go l.acceptConnections()
 	return l
+}
+
+// newOpenList returns an empty list of the open connections of a listener.
+func newOpenList() list[conn] {
+	return list[conn]{placeOf: func(c *conn) *int { return &c.openPlace }}
 }
 
 // startLoops starts one event loop for each processor, before there is any connection, and a goroutine that closes idle connections. It
@@ -253,8 +260,7 @@ func (l *Listener) start(c *conn) {
 		c.close()
 		return
 	}
-	c.listed = true
-	l.open.append(c)
+	l.open.add(c)
 	bare := c.socket == nil
 	if bare {
 		c.loop = l.nextLoop()
@@ -323,16 +329,13 @@ func (l *Listener) remove(c *conn) {
 	if c.loop != nil {
 		c.loop.forget(c)
 	}
-	if c.listed {
-		c.listed = false
-		l.open.remove(c)
-	}
+	l.open.remove(c)
 	l.checkNone()
 }
 
 // checkNone wakes Wait if the listener was stopped, accepts no more connections, and has none left. The caller holds mu.
 func (l *Listener) checkNone() {
-	if l.open.n+len(l.arriving)+l.leavers == 0 && !l.accepting && l.isStopped() {
+	if len(l.open.members)+len(l.arriving)+l.leavers == 0 && !l.accepting && l.isStopped() {
 		l.ended.Do(func() { close(l.none) })
 	}
 }
@@ -395,7 +398,7 @@ func (l *Listener) closeWaitingNow() {
 	l.aborted.Store(true)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for c := range l.open.all() {
+	for _, c := range slices.Backward(l.open.members) {
 		switch s := c.state(); {
 		case s == opening: // and slow to shake hands
 			_ = c.socket.Close()
@@ -412,7 +415,7 @@ func (l *Listener) closeWaitingNow() {
 func (l *Listener) listMultiplexers() (all []*multiplexer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for c := range l.open.all() {
+	for _, c := range l.open.members {
 		if m := c.multiplexed.Load(); m != nil {
 			all = append(all, m)
 		}
@@ -436,7 +439,7 @@ func (l *Listener) Abort() {
 func (l *Listener) shutDownAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for c := range l.open.all() {
+	for _, c := range l.open.members {
 		switch s := c.state(); {
 		case s.isWaiting(), c.multiplexed.Load() != nil:
 		case c.loop == nil:
@@ -462,17 +465,17 @@ func (l *Listener) Wait(ctx context.Context) error {
 func (l *Listener) Counts() (open, working int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for c := range l.open.all() {
+	for _, c := range l.open.members {
 		if !c.state().isWaiting() {
 			working++
 		}
 	}
-	return l.open.n, working
+	return len(l.open.members), working
 }
 
 // Len returns how many connections the lane has open, without those that net/http has.
 func (l *Listener) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.open.n
+	return len(l.open.members)
 }

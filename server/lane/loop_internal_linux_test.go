@@ -43,10 +43,9 @@ func in(s state, c *conn) *conn {
 func TestAbortForgetsWhatBeganToWait(t *testing.T) {
 	ours, theirs := net.Pipe()
 	t.Cleanup(func() { theirs.Close() })
-	l := &Listener{none: make(chan struct{}), stopped: make(chan struct{}), stoppedAt: time.Now()}
+	l := &Listener{open: newOpenList(), none: make(chan struct{}), stopped: make(chan struct{}), stoppedAt: time.Now()}
 	c := in(onLoop, &conn{listener: l, socket: ours, loop: new(loop), now: time.Now()})
-	c.listed = true
-	l.open.append(c)
+	l.open.add(c)
 	close(l.stopped)
 	s := c.waitingState()
 	c.moveTo(s) // as waitOnLoop begins
@@ -142,12 +141,11 @@ func (w *lockWatcher) Close() error {
 
 // However many connections are overdue at once, others need not wait until all are closed.
 func TestSweepingDelaysNoOthers(t *testing.T) {
-	l := &Listener{none: make(chan struct{}), deadlines: Deadlines{Idle: time.Second}}
+	l := &Listener{open: newOpenList(), none: make(chan struct{}), deadlines: Deadlines{Idle: time.Second}}
 	w := &lockWatcher{l: l}
 	now := time.Now()
 	c := in(idle.withStart(now.Add(-time.Minute)), &conn{listener: l, socket: w, loop: new(loop)})
-	c.listed = true
-	l.open.append(c)
+	l.open.add(c)
 	l.closeOverdue(now)
 	if !w.free || l.Len() != 0 {
 		t.Errorf("it was closed without the lock: %v; %d are open", w.free, l.Len())

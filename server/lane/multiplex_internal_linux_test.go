@@ -10,7 +10,7 @@ import (
 // A client that has crypto/tls answer it, and does not read, is not read from for ever. What it is
 // answered has a time limit of its own.
 func TestRecordsThatAreNotReadAreBounded(t *testing.T) {
-	l := &Listener{o: Options{StallTimeout: time.Hour}}
+	l := &Listener{open: newOpenList(), o: Options{StallTimeout: time.Hour}}
 	m := &multiplexer{c: &conn{listener: l, fd: -1}} // reading fails
 	m.h = h2.New(&h2.Options{Streams: 1}, time.Now())
 	for m.readNow(time.Now()) != nil {

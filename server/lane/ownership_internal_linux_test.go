@@ -34,7 +34,7 @@ func accepted(t *testing.T) (*conn, *net.TCPConn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(loop.close)
-	l := &Listener{none: make(chan struct{}), source: source}
+	l := &Listener{open: newOpenList(), none: make(chan struct{}), source: source}
 	return &conn{listener: l, loop: loop, fd: fd, place: p}, client.(*net.TCPConn)
 }
 

@@ -75,8 +75,8 @@ func TestRoomLimitChanges(t *testing.T) {
 	open(60, heavy)
 	open(5, light)
 	r.setLimit(50)
-	if h, l := r.clients[heavy].silent, r.clients[light].silent; l != 5 || h != 40 || len(r.entries) != 45 {
-		t.Errorf("%d connections are open: %d of the client with the most, %d of the other", len(r.entries), h, l)
+	if h, l := r.clients[heavy].silent, r.clients[light].silent; l != 5 || h != 40 || len(r.entries.members) != 45 {
+		t.Errorf("%d connections are open: %d of the client with the most, %d of the other", len(r.entries.members), h, l)
 	}
 	r.setLimit(200)
 	if r.scarce.Load() {
@@ -85,7 +85,7 @@ func TestRoomLimitChanges(t *testing.T) {
 	for range 100 {
 		r.admit(r.newEntry(-1, nil), heavy)
 	}
-	if len(r.entries) != 145 {
-		t.Errorf("%d connections are open under a high limit", len(r.entries))
+	if len(r.entries.members) != 145 {
+		t.Errorf("%d connections are open under a high limit", len(r.entries.members))
 	}
 }
