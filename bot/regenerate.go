@@ -37,8 +37,8 @@ type regeneration struct {
 }
 
 // NewRegenerator returns a Regenerator, which downloads releases from upstream again to make their lost files. It opens a
-// temporary store and log in a new folder in TempDir, which Close removes. It ignores Store, Log, Catalogue and Runtime in the
-// options.
+// temporary store and log in a new folder in o.TempDir, which must be set; Close removes that folder. It ignores Store, Log,
+// Catalogue and Runtime in the options.
 func NewRegenerator(o Options) (_ *Regenerator, err error) {
 	if err := os.MkdirAll(o.TempDir, 0o700); err != nil {
 		return nil, fmt.Errorf("bot: %w", err)

@@ -59,9 +59,10 @@ func (sc *Scheduler) Retry(ctx context.Context, name string) error {
 	})
 }
 
-// forOperator registers the package name of the catalogue and calls do with it, for an operator's command. It returns an error,
-// with what to do next, if do fails, or if a release was refused or has failed meanwhile. The package is polled again soon, in
-// case the command was interrupted.
+// forOperator registers the package name of the catalogue and calls do with it, for an operator's command. It returns an error
+// for people, with what to do next, if the catalogue lacks the package, if it has no upstream, if do fails, or if a release was
+// refused or has failed meanwhile. It moves the package's next poll to a short time from now, in case the command was
+// interrupted.
 func (sc *Scheduler) forOperator(ctx context.Context, name string, do func(context.Context, *packages.Package) error) error {
 	p, err := sc.options.Publisher.LookupPackage(name)
 	if err != nil {

@@ -134,7 +134,7 @@ func (q *queue) wakeAll() {
 
 type taskHeap []ingest.Task
 
-// Len implements heap.Interface.
+// Len implements heap.Interface. It returns the number of tasks.
 func (h taskHeap) Len() int { return len(h) }
 
 // Less implements heap.Interface. Fresh tasks come first, then those with fewer failed attempts, then by rank and package.
@@ -146,7 +146,7 @@ func (h taskHeap) Less(i, j int) bool {
 	return cmp.Or(cmp.Compare(a.Tried, b.Tried), cmp.Compare(a.Rank, b.Rank), strings.Compare(a.Pkg.Name, b.Pkg.Name)) < 0
 }
 
-// Swap implements heap.Interface.
+// Swap implements heap.Interface. It exchanges the tasks at two indexes.
 func (h taskHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 
 // Push implements heap.Interface. It appends a task; callers use heap.Push, which then moves the task to its place.

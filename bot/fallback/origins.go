@@ -53,8 +53,8 @@ type host struct {
 	at   *url.URL
 }
 
-// isOrigin reports whether a URL has the scheme, host and port that the operator named. Requests to it may go to private
-// addresses.
+// isOrigin reports whether a URL has the scheme, host and port of the origin, which the operator named. Requests to such URLs may
+// go to private addresses.
 func (h host) isOrigin(u *url.URL) bool { return fetch.SameOrigin(u, h.at) }
 
 // get requests an address, with the hops in ctx, and returns the body of the response. The error is one of package fetch:

@@ -72,8 +72,9 @@ const requestTimeout = 90 * time.Second
 // errNotModified says that a response is the known one.
 var errNotModified = errors.New("not modified")
 
-// get requests the JSON at a path of GitHub's API, decodes it into the pointer into, and returns its entity tag. The error is
-// errNotModified if the JSON is still the one with the entity tag etag, which may be "".
+// get requests the JSON at a path of GitHub's API, decodes it into the pointer into, and returns its entity tag. If the JSON is
+// still the one with the entity tag etag, which may be "", the error is errNotModified and into stays as it is. Other errors are
+// those of callAPI.
 func (h *hub) get(ctx context.Context, path, etag string, into any) (fresh string, err error) {
 	err = h.callAPI(ctx, func(ctx context.Context) error {
 		request, err := API(h.client).NewRequest(http.MethodGet, path, nil)
@@ -149,7 +150,8 @@ func (h *hub) movedPath(err error) string {
 }
 
 // describe requests the description of the repository at an address from GitHub's API, and follows a redirect to its new name.
-// found is nil if the description is still the one with the entity tag etag; fresh is the present entity tag.
+// found is nil if the description is still the one with the entity tag etag; fresh is the present entity tag. Errors are those of
+// callAPI, or a *[RefusedError] for an address of another form.
 func (h *hub) describe(ctx context.Context, at *url.URL, etag string) (found *Repository, fresh string, err error) {
 	name, err := h.ownerAndName(at)
 	if err != nil {

@@ -383,8 +383,9 @@ func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version str
 	})
 }
 
-// checkSame returns nil if published, a release that was published before, has the files that the tree has of it in source, and
-// the integrities in listed match. It returns an error if the release is withdrawn.
+// checkSame returns nil if published, a release that was published before, has the files that the tree has of it in source, no
+// more and no others, and the integrities in listed match. Otherwise, and if the release is withdrawn, the error says what is
+// wrong. It reads all of these files.
 func (t *treeImport) checkSame(ctx context.Context, p *treePackage, published views.Version, source archive.Source, listed map[string]string) error {
 	if w := published.Withdrawn; w != nil {
 		return treeProblem(wasWithdrawn, "%s; `larder withdraw --undo %s %s` serves it again as it was", w.Reason, p.Name, published.Version)

@@ -24,8 +24,8 @@ type PurgeHook struct {
 }
 
 // ParsePurgeHook reads a hook: a URL, preceded by an HTTP method unless the default is meant. A hook that contains {url} or
-// {path} is requested with PURGE for each URL of a release, any other once for each withdrawal, with POST and JSON. Its errors do
-// not repeat the hook.
+// {path} is requested for each URL of a release, by default with PURGE. Any other is requested once for each withdrawal with
+// JSON, by default with POST; PUT is allowed too. Its errors do not repeat the hook.
 func ParsePurgeHook(s string) (PurgeHook, error) {
 	var h PurgeHook
 	fields := strings.Fields(s)

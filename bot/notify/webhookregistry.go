@@ -137,7 +137,8 @@ func (getHooks) do(ctx context.Context, s *durable.State) (response, error) {
 	return readRegistry(ctx, s)
 }
 
-// do returns what getHooks does, and sets in each webhook how many of its messages are pending: neither delivered nor given up.
+// do returns all webhooks, the cursor and the version, as getHooks does, and sets in each webhook how many of its messages are
+// pending: neither delivered nor given up.
 func (countPending) do(ctx context.Context, s *durable.State) (response, error) {
 	a, err := readRegistry(ctx, s)
 	if err != nil {

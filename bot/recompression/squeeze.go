@@ -340,8 +340,9 @@ func (r *Recompressor) reportRecompressed(ctx context.Context, h kvstore.Hash, s
 }
 
 // Encode compresses data as Brotli and gzip in child processes at the best quality, and returns those encodings that save enough
-// bytes to be stored. It leaves out an encoding that fails and logs why. If a child process ended, crash says so. err is not nil
-// only if ctx ended or the encoders cannot continue. owner is the name under which the child processes are accounted.
+// bytes to be stored. It leaves out an encoding that fails and logs why. It also leaves out one whose child process ended, and
+// returns that as crash. err is nil unless ctx ended or the encoders cannot continue. owner is the name under which the child
+// processes are accounted.
 func Encode(ctx context.Context, encoders *worker.Pool, owner string, data []byte, logger *slog.Logger) (coded []kvstore.Coded, crash *worker.CrashError, err error) {
 	for _, c := range Compressed {
 		small, err := encoders.Do(ctx, owner, squeezeTasks[c], data)
