@@ -89,7 +89,8 @@ func openFeed(r *durable.Runtime, address string) (*feed, error) {
 // one.
 type feedCursor struct{ durable.NoAlarm }
 
-// Handle implements [durable.Handler]. It stores sequence, unless that is "", and returns the stored sequence.
+// Handle implements [durable.Handler]. It stores sequence, the position in the change feed, unless that is "", and returns the
+// stored one, "" before the first.
 func (feedCursor) Handle(ctx context.Context, s *durable.State, sequence string) (string, error) {
 	const key = "sequence"
 	if sequence != "" {

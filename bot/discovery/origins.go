@@ -136,8 +136,9 @@ func (sc *Scheduler) originFromManifest(now sources.Ref, pkg, version string) (s
 	return o, nil
 }
 
-// updateOrigin stores in o what the poll found for a version at the time now. It reports whether the caller has to log a change:
-// what upstream lists differs from what the log last said, and has done so for minimum.
+// updateOrigin stores in o, the origin of a version, what the poll found for the version at the time now. It reports whether the
+// caller has to log a change: what upstream lists differs from what the log last said, and has done so for minimum. It does
+// nothing if o does not say what the version was published from, as for an import, or if upstream states no hash.
 func (at pollResult) updateOrigin(o *sources.Origin, version string, now time.Time, minimum time.Duration) bool {
 	if o.Published == "" {
 		return false

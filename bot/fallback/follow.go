@@ -228,7 +228,8 @@ func (f *follower) applyChanges(ctx context.Context, o *larder, ours map[release
 // cursorKey returns the key of the row in the Meta namespace that says how many entries of an origin's log were read.
 func cursorKey(o *larder) []byte { return kvstore.Key("fallback", "cursor", o.String()) }
 
-// readCursor returns how many entries of an origin's log were read, or [kvstore.ErrNotFound] before the first time.
+// readCursor returns how many entries of an origin's log were read, or [kvstore.ErrNotFound] before the first time. A malformed
+// row is another error.
 func (f *follower) readCursor(o *larder) (int64, error) {
 	row, err := f.o.Store.Get(kvstore.Meta, cursorKey(o))
 	if err != nil {

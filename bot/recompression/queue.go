@@ -168,7 +168,8 @@ func (r *Recompressor) Backlog() int {
 	return max(0, r.queue.waiting)
 }
 
-// changes returns a channel that is closed at the next change of the queue: a row was added, or a goroutine finished one.
+// changes returns a channel that is closed at the next change of the queue: rows were added, or a goroutine finished one. A
+// caller gets it before it reads the queue, so that it misses no change.
 func (q *queue) changes() <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -76,8 +76,9 @@ func (s QueueState) Describe() string {
 	return humanize.Bytes(uint64(s.Bytes)) + ", " + s.describeSpeed()
 }
 
-// ReadQueue counts the contents and bytes in the recompression queue of a store by scanning it, and reads the last measured
-// speed. In a process that recompresses, [Recompressor.Backlog] has the number of contents without a scan.
+// ReadQueue counts the contents and bytes in the recompression queue of a store by scanning it, those that were given up apart,
+// and reads the last measured speed. In a process that recompresses, [Recompressor.Backlog] has the number of contents without a
+// scan.
 func ReadQueue(r kvstore.Reader) (QueueState, error) {
 	var s QueueState
 	for _, keys := range inTurn {

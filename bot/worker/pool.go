@@ -103,8 +103,9 @@ func (p *Pool) Do(ctx context.Context, owner string, t Task, data []byte) ([]byt
 	return result, err
 }
 
-// DoTimed is like Do, and also returns the processor time that the job used. If the system does not count it for each process, it
-// returns how long the job ran by the clock.
+// DoTimed runs the task t on data in a child process of the owner, as [Pool.Do] does, and also returns the processor time that
+// the job used, with an error too. If the system does not count that for each process, it returns how long the job ran by the
+// clock.
 func (p *Pool) DoTimed(ctx context.Context, owner string, t Task, data []byte) (result []byte, used time.Duration, err error) {
 	select {
 	case p.slots <- struct{}{}:
