@@ -30,7 +30,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/attestation"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -63,7 +62,7 @@ type Upstreams struct {
 	Npm *npm.Client
 	Git *git.Client // also for the stars of repositories at GitHub
 	// Provenance verifies attestations of npm's releases. Default: by the embedded trusted root.
-	Provenance *attestation.Verifier
+	Provenance *npm.AttestationVerifier
 	// Feed is the address of a registry's change feed, by which packages from npm are polled; "" for none.
 	Feed string
 	// CountDownloads returns how often an npm package was downloaded in the last month, or [fetch.ErrNotFound] if there is no count. It is called once
@@ -127,7 +126,7 @@ func (o *Options) setDefaults() error {
 	}
 	if o.Provenance == nil {
 		var err error
-		if o.Provenance, err = attestation.NewVerifier(nil); err != nil {
+		if o.Provenance, err = npm.NewAttestationVerifier(nil); err != nil {
 			return err
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/worker"
-	"github.com/larder-cdn/larder/logs/attestation"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
@@ -91,7 +90,7 @@ func loadNpmConfig(own bool) (_ *npm.Config, err error) {
 // NewAuditor returns an auditor, which compares published releases with npm and git repositories. It verifies attestations of
 // builds with attestations. It minifies files in child processes; the caller calls stop, which ends them, when no comparison is
 // under way any more.
-func (c *Clients) NewAuditor(attestations *attestation.Verifier) (_ verify.Upstream, stop func(), err error) {
+func (c *Clients) NewAuditor(attestations *npm.AttestationVerifier) (_ verify.Upstream, stop func(), err error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, nil, fmt.Errorf("couldn't find this program's file to start workers from: %w", err)

@@ -12,7 +12,7 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-const provenanceData = "../logs/attestation/testdata/"
+const provenanceData = "npm/testdata/"
 
 func readProvenance(t *testing.T, name string) []byte {
 	t.Helper()

@@ -30,7 +30,6 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/attestation"
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
@@ -41,7 +40,7 @@ type Options struct {
 	Npm        *npm.Client
 	Git        *git.Client
 	Minifiers  *worker.Pool
-	Provenance *attestation.Verifier
+	Provenance *npm.AttestationVerifier
 	// TempDir is a folder for archives; each is removed when it was read.
 	TempDir string
 }
@@ -465,7 +464,7 @@ func (c *comparison) verifyPublication(ctx context.Context, kept logs.Publish) e
 	if c.claim.Publish == nil {
 		return differs("the log says that the registry's own attestation was verified, and does not keep it")
 	}
-	id, err := attestation.PublishKey(c.claim.Publish)
+	id, err := npm.PublishKeyID(c.claim.Publish)
 	if err != nil || id != kept.Key {
 		return differs("the log says that the registry's own attestation was verified with the key %s, and it is not by that key", text.Short(kept.Key, 100))
 	}
@@ -477,7 +476,7 @@ func (c *comparison) verifyPublication(ctx context.Context, kept logs.Publish) e
 		c.addNote("the registry's own attestation is by the key %s, which the registry does not publish now", text.Short(id, 100))
 		return nil
 	}
-	err = c.o.Provenance.VerifyPublication(c.claim.Publish, source.Name, c.claim.Entry.Version, source.Integrity, attestation.RegistryKey{ID: id, Key: key.Key, Expires: key.Expires})
+	err = c.o.Provenance.VerifyPublication(c.claim.Publish, source.Name, c.claim.Entry.Version, source.Integrity, key)
 	if err != nil {
 		return differs("the log says that the registry's own attestation was verified, and it is broken: %s", text.Short(err.Error(), 500))
 	}

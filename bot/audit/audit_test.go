@@ -18,7 +18,6 @@ import (
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/attestation"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
@@ -61,7 +60,7 @@ func newRig(t testing.TB) *rig {
 	}
 	r.pool = worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: time.Minute})
 	t.Cleanup(r.pool.Close)
-	attestations, err := attestation.NewVerifier(nil)
+	attestations, err := npm.NewAttestationVerifier(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +300,7 @@ func TestCompareArchiveOfGitHub(t *testing.T) {
 
 func TestProvenance(t *testing.T) {
 	read := func(name string) []byte {
-		data, err := os.ReadFile("../../logs/attestation/testdata/" + name)
+		data, err := os.ReadFile("../npm/testdata/" + name)
 		if err != nil {
 			t.Fatal(err)
 		}

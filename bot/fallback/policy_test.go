@@ -16,7 +16,7 @@ import (
 // requires.
 func TestPolicyOfFallback(t *testing.T) {
 	read := func(name string) []byte {
-		data, err := os.ReadFile(filepath.Join("../../logs/attestation/testdata", name))
+		data, err := os.ReadFile(filepath.Join("../npm/testdata", name))
 		if err != nil {
 			t.Fatal(err)
 		}

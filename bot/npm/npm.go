@@ -8,6 +8,9 @@
 //   - Credentials go only to the origin and path for which that configuration holds them.
 //   - A tarball is handed over only if its bytes are the ones that the packument promises. What the
 //     registry has signed of that promise can be verified.
+//   - An [AttestationVerifier] verifies, by Sigstore's trusted root, what the build service has signed of the repository, commit and
+//     workflow of a tarball, and what the registry has signed of its publication. That proves who built it and from what, not
+//     that the repository is the one that people expect.
 //   - What a packument says is not trusted: it is read as a stream, with bounded memory, and one
 //     malformed version does not stop the others.
 //

@@ -8,13 +8,12 @@ import (
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/attestation"
 )
 
 // Attested is what the attestations of a release prove, and their bundles.
 type Attested struct {
 	Found   logs.Provenance
-	Bundles attestation.Bundles
+	Bundles npm.AttestationBundles
 }
 
 // setBoth stores one outcome and reason for the attestations of the build and of the publication, and returns the result.
@@ -41,7 +40,7 @@ func (s NpmSource) fetchAttestations(ctx context.Context, v npm.Version) (Attest
 	if err != nil {
 		return a, err
 	}
-	if a.Bundles, err = attestation.ParseResponse(response); err != nil {
+	if a.Bundles, err = npm.ParseAttestations(response); err != nil {
 		return a.setBoth(logs.AttestationInvalid, err.Error()), nil
 	}
 	a.verifyBuild(s.provenance, v)
@@ -49,7 +48,7 @@ func (s NpmSource) fetchAttestations(ctx context.Context, v npm.Version) (Attest
 }
 
 // verifyBuild verifies the attestation of the build of v, and stores the outcome and what it proves.
-func (a *Attested) verifyBuild(by *attestation.Verifier, v npm.Version) {
+func (a *Attested) verifyBuild(by *npm.AttestationVerifier, v npm.Version) {
 	found := &a.Found
 	if a.Bundles.Build == nil {
 		found.Outcome, found.Reason = logs.AttestationUnverified, "the registry lists an attestation of provenance, and it is not among those that it has"
@@ -70,7 +69,7 @@ func (a *Attested) verifyPublication(ctx context.Context, s NpmSource, v npm.Ver
 		found.Outcome = logs.AttestationMissing
 		return nil
 	}
-	id, err := attestation.PublishKey(a.Bundles.Publish)
+	id, err := npm.PublishKeyID(a.Bundles.Publish)
 	if err != nil {
 		found.Outcome, found.Reason = logs.AttestationInvalid, text.Short(err.Error(), MaxNote)
 		return nil
@@ -83,7 +82,7 @@ func (a *Attested) verifyPublication(ctx context.Context, s NpmSource, v npm.Ver
 		found.Outcome, found.Reason = logs.AttestationUnverified, text.Short(fmt.Sprintf("it is signed with the key %q, which the registry does not publish", id), MaxNote)
 		return nil
 	}
-	err = s.provenance.VerifyPublication(a.Bundles.Publish, v.Package, v.Version, v.Hash(), attestation.RegistryKey{ID: id, Key: key.Key, Expires: key.Expires})
+	err = s.provenance.VerifyPublication(a.Bundles.Publish, v.Package, v.Version, v.Hash(), key)
 	if err != nil {
 		found.Outcome, found.Reason = logs.AttestationInvalid, text.Short(err.Error(), MaxNote)
 		return nil

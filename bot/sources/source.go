@@ -23,7 +23,6 @@ import (
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/attestation"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
 )
@@ -93,7 +92,7 @@ type Fetched struct {
 type Sources struct {
 	Npm        *npm.Client
 	Git        *git.Client
-	Provenance *attestation.Verifier // of npm's attestations
+	Provenance *npm.AttestationVerifier // of npm's attestations
 }
 
 // ForPackage returns the source of a package's releases, nil for a package that is not updated.
@@ -143,7 +142,7 @@ const (
 // An NpmSource lists and fetches releases from an npm registry.
 type NpmSource struct {
 	client     *npm.Client
-	provenance *attestation.Verifier
+	provenance *npm.AttestationVerifier
 }
 
 // List implements [Source]: it requests the packument.

@@ -12,9 +12,9 @@ import (
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/catalogue"
 	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/logs/attestation"
 	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/server/waitingroom"
@@ -163,7 +163,7 @@ func (w *Writer) Close() error { return w.folder.closeAfter(w.filler.closeIfOpen
 // dependencies are the parts of a filler besides the folder: those that wrong settings, or a wrong catalogue, can make fail.
 type dependencies struct {
 	clients      *bot.Clients
-	attestations *attestation.Verifier
+	attestations *npm.AttestationVerifier
 	downloads    func(context.Context, string) (int64, error) // nil for none
 	watcher      *catalogue.Watcher
 	first        *packages.Catalogue
@@ -231,7 +231,7 @@ func (w *Writer) newFiller(o writerConfig, logger *slog.Logger) (_ *filler, err 
 
 // newAttestationVerifier returns the verifier of npm's build attestations, with the Sigstore root of the settings or the built-in
 // one. An error is a mistake in the settings.
-func newAttestationVerifier(s *settings.Settings) (*attestation.Verifier, error) {
+func newAttestationVerifier(s *settings.Settings) (*npm.AttestationVerifier, error) {
 	var root []byte
 	if s.SigstoreRoot != "" {
 		var err error
@@ -239,7 +239,7 @@ func newAttestationVerifier(s *settings.Settings) (*attestation.Verifier, error)
 			return nil, err
 		}
 	}
-	v, err := attestation.NewVerifier(root)
+	v, err := npm.NewAttestationVerifier(root)
 	if err != nil {
 		return nil, settings.Mistakef("%s: %w", s.Origin("sigstore-root"), err)
 	}

@@ -1,10 +1,4 @@
-// Package attestation verifies what others have signed of an npm archive: the build service, of the repository, commit and
-// workflow that made it (SLSA provenance), and the registry, that it received the archive as a version of a package. Both are
-// Sigstore bundles, which are verified by Sigstore's trusted root as of the release of Larder or another one.
-//
-// A verified attestation proves who built the archive and from what, not that the repository is the one that people
-// expect. The package does not fetch anything and knows no stores. It is the only one that links sigstore-go.
-package attestation
+package npm
 
 import (
 	_ "embed"
@@ -24,8 +18,8 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// MaxTrustedRoot bounds a trusted root, in bytes; Sigstore's has some 7,000.
-const MaxTrustedRoot = 1 << 20
+// maxTrustedRoot bounds a trusted root, in bytes; Sigstore's has some 7,000.
+const maxTrustedRoot = 1 << 20
 
 // buildServices are the issuers whose certificates count, those from which npm accepts attestations, each with the prefix of
 // the repositories that it builds. Sigstore also issues certificates to people, which say nothing about a build.
@@ -34,43 +28,43 @@ var buildServices = map[string]string{
 	"https://gitlab.com":                          "https://gitlab.com/",
 }
 
-// predicates begin the types of statements that are about a build.
-const predicates = "https://slsa.dev/provenance/"
+// provenancePredicates begin the types of statements that are about a build.
+const provenancePredicates = "https://slsa.dev/provenance/"
 
-// trustedRoot is the file of that name in Sigstore's repository, as npm's own client ships it.
+// sigstoreRoot is the file of that name in Sigstore's repository, as npm's own client ships it.
 //
 //go:embed trusted_root.json
-var trustedRoot []byte
+var sigstoreRoot []byte
 
-// A Verifier verifies attestations. It is safe for concurrent use.
-type Verifier struct {
+// A AttestationVerifier verifies attestations. It is safe for concurrent use.
+type AttestationVerifier struct {
 	trusted  root.TrustedMaterial
 	verifier *sigstore.Verifier
 }
 
-// NewVerifier returns a verifier that trusts a root in the form of Sigstore's trusted_root.json; nil is the embedded one.
-func NewVerifier(rootJSON []byte) (*Verifier, error) {
+// NewAttestationVerifier returns a verifier that trusts a root in the form of Sigstore's trusted_root.json; nil is the embedded one.
+func NewAttestationVerifier(rootJSON []byte) (*AttestationVerifier, error) {
 	if rootJSON == nil {
-		rootJSON = trustedRoot
+		rootJSON = sigstoreRoot
 	}
-	if len(rootJSON) > MaxTrustedRoot {
-		return nil, fmt.Errorf("attestation: the trusted root has over %d bytes", MaxTrustedRoot)
+	if len(rootJSON) > maxTrustedRoot {
+		return nil, fmt.Errorf("npm: the trusted root has over %d bytes", maxTrustedRoot)
 	}
 	trusted, err := root.NewTrustedRootFromJSON(rootJSON)
 	if err != nil {
-		return nil, fmt.Errorf("attestation: not a trusted root of Sigstore, such as trusted_root.json: %w", err)
+		return nil, fmt.Errorf("npm: not a trusted root of Sigstore, such as trusted_root.json: %w", err)
 	}
 	v, err := sigstore.NewVerifier(trusted, sigstore.WithSignedCertificateTimestamps(1), sigstore.WithTransparencyLog(1), sigstore.WithObserverTimestamps(1))
 	if err != nil {
-		return nil, fmt.Errorf("attestation: %w", err)
+		return nil, fmt.Errorf("npm: %w", err)
 	}
-	return &Verifier{trusted, v}, nil
+	return &AttestationVerifier{trusted, v}, nil
 }
 
 // VerifyBuild verifies that a Sigstore bundle attests the build of a version of an npm package, and of the archive with an
 // integrity, which must contain a SHA-512. It returns what the bundle proves about the build. Every error says why the
 // bundle proves nothing.
-func (v *Verifier) VerifyBuild(data []byte, name, version, integrity string) (verify.Build, error) {
+func (v *AttestationVerifier) VerifyBuild(data []byte, name, version, integrity string) (verify.Build, error) {
 	b, err := parseBundle(data)
 	if err != nil {
 		return verify.Build{}, err
@@ -94,7 +88,7 @@ func (v *Verifier) VerifyBuild(data []byte, name, version, integrity string) (ve
 	if result.Statement == nil || result.Signature == nil || result.Signature.Certificate == nil {
 		return verify.Build{}, errors.New("it is not a statement that is signed with a certificate")
 	}
-	if kind := result.Statement.GetPredicateType(); !strings.HasPrefix(kind, predicates) {
+	if kind := result.Statement.GetPredicateType(); !strings.HasPrefix(kind, provenancePredicates) {
 		return verify.Build{}, fmt.Errorf("it is a statement of the type %.200q, which says nothing about a build", kind)
 	}
 	if !isAbout(result.Statement, name, version, digest) {
@@ -157,17 +151,17 @@ func isAbout(s *intoto.Statement, name, version string, digest []byte) bool {
 	return false
 }
 
-// Bundles are the bundles in a registry's response with a version's attestations, as the registry has them; nil for one
+// AttestationBundles are the bundles in a registry's response with a version's attestations, as the registry has them; nil for one
 // that is missing.
-type Bundles struct {
+type AttestationBundles struct {
 	Build   []byte // by the service that built the archive
 	Publish []byte // by the registry that received it
 }
 
-// ParseResponse parses a registry's response with the attestations of a version. It verifies none of them. Of several
+// ParseAttestations parses a registry's response with the attestations of a version. It verifies none of them. Of several
 // attestations of a kind, the first one counts; a missing one is no error.
-func ParseResponse(response []byte) (Bundles, error) {
-	var found Bundles
+func ParseAttestations(response []byte) (AttestationBundles, error) {
+	var found AttestationBundles
 	var all struct {
 		Attestations []struct {
 			PredicateType string          `json:"predicateType"`
@@ -179,7 +173,7 @@ func ParseResponse(response []byte) (Bundles, error) {
 	}
 	for _, a := range all.Attestations {
 		switch {
-		case strings.HasPrefix(a.PredicateType, predicates) && found.Build == nil:
+		case strings.HasPrefix(a.PredicateType, provenancePredicates) && found.Build == nil:
 			found.Build = a.Bundle
 		case a.PredicateType == publishPredicate && found.Publish == nil:
 			found.Publish = a.Bundle

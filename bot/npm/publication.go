@@ -1,8 +1,7 @@
-package attestation
+package npm
 
 import (
 	"crypto"
-	"crypto/ecdsa"
 	"errors"
 	"fmt"
 	"time"
@@ -15,16 +14,9 @@ import (
 // publishPredicate is the type of npm's statement that it received an archive.
 const publishPredicate = "https://github.com/npm/attestation/tree/main/specs/publish/v0.1"
 
-// A RegistryKey is a key that a registry publishes.
-type RegistryKey struct {
-	ID      string
-	Key     *ecdsa.PublicKey
-	Expires time.Time // zero for a key that does not expire
-}
-
-// PublishKey returns the id of the key that a publish attestation, a Sigstore bundle, names as its signer. It does not
+// PublishKeyID returns the id of the key that a publish attestation, a Sigstore bundle, names as its signer. It does not
 // verify the signature.
-func PublishKey(data []byte) (string, error) {
+func PublishKeyID(data []byte) (string, error) {
 	b, err := parseBundle(data)
 	if err != nil {
 		return "", err
@@ -42,7 +34,7 @@ func PublishKey(data []byte) (string, error) {
 // VerifyPublication verifies that a Sigstore bundle is the statement of a registry, signed with its key, that it received an
 // archive with an integrity as a version of an npm package. Sigstore's log must have the signature and say when it was made.
 // A nil error means that all this is proven; an error says why the bundle proves nothing.
-func (v *Verifier) VerifyPublication(data []byte, name, version, integrity string, key RegistryKey) error {
+func (v *AttestationVerifier) VerifyPublication(data []byte, name, version, integrity string, key RegistryKey) error {
 	b, err := parseBundle(data)
 	if err != nil {
 		return err
