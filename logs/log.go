@@ -239,9 +239,9 @@ func ReadCheckpoint(r kvstore.Getter) (Checkpoint, error) {
 // An Indexed is an entry with its place in the log and the bytes that the tree
 // hashes.
 type Indexed struct {
-	Index int64
+	Index int64 `json:"index"`
 	Entry
-	Raw []byte
+	Raw []byte `json:"-"`
 }
 
 // ReadEntry returns the entry at an index, or kvstore.ErrNotFound.

@@ -15,15 +15,15 @@ import (
 
 // A Query selects entries. The zero value selects all of them.
 type Query struct {
-	Package string // "" for all
-	Version string // of Package, "" for all
-	Kinds   []Kind // nil for all
+	Package string `json:"package,omitempty"` // "" for all
+	Version string `json:"version,omitempty"` // of Package, "" for all
+	Kinds   []Kind `json:"kinds,omitempty"`   // nil for all
 	// Since is the time from which on entries are wanted; zero for all.
-	Since time.Time
+	Since time.Time `json:"since,omitzero"`
 	// Before is the index before which entries are wanted, 0 for the newest.
-	Before int64
+	Before int64 `json:"before,omitempty"`
 	// Limit is how many entries are wanted at most. Required.
-	Limit int
+	Limit int `json:"limit"`
 }
 
 // Matches reports whether the query selects an entry by its package, version, kind and time, ignoring Before and Limit.

@@ -76,8 +76,8 @@ func (l *logFilter) addFlags(cmd *cobra.Command) {
 }
 
 // query returns the query for at most limit entries that the flags describe. An error is a mistake in the flags.
-func (l *logFilter) query(limit int) (q app.LogQuery, err error) {
-	q = app.LogQuery{Package: l.pkg, Version: l.version, Limit: limit}
+func (l *logFilter) query(limit int) (q logs.Query, err error) {
+	q = logs.Query{Package: l.pkg, Version: l.version, Limit: limit}
 	if l.version != "" && l.pkg == "" {
 		return q, settings.Mistakef("--version needs --package too")
 	}
@@ -144,7 +144,7 @@ func printLogPage(w io.Writer, p app.LogPage, width int) error {
 }
 
 // printEntry writes a log entry on a line of at most width columns; 0 for no limit.
-func printEntry(w io.Writer, e app.LogEntry, width int) {
+func printEntry(w io.Writer, e logs.Indexed, width int) {
 	what := e.Package
 	if e.Version != "" {
 		what += " " + e.Version
@@ -183,7 +183,7 @@ package JSON changed, a long reason in full.` + askedWhom,
 			return err
 		}
 		return a.printResponse(*asJSON, e, func() error {
-			return gitlog.WriteText(a.stdout, logs.Indexed{Index: e.Index, Entry: e.Entry}, e.Documents)
+			return gitlog.WriteText(a.stdout, e.Indexed, e.Documents)
 		})
 	})
 	return cmd
@@ -219,11 +219,11 @@ runs on the data folder. It needs that process: where none runs, nothing happens
 		if err != nil {
 			return err
 		}
-		show := func(e app.LogEntry) { printEntry(a.stdout, e, terminalWidth(a.stdout)) }
+		show := func(e logs.Indexed) { printEntry(a.stdout, e, terminalWidth(a.stdout)) }
 		if asJSON {
 			lines := json.NewEncoder(a.stdout)
 			lines.SetEscapeHTML(false)
-			show = func(e app.LogEntry) { _ = lines.Encode(e) }
+			show = func(e logs.Indexed) { _ = lines.Encode(e) }
 		}
 		page, err := app.OpLogList.Ask(ctx, client, q, nil)
 		if err != nil {
@@ -232,7 +232,7 @@ runs on the data folder. It needs that process: where none runs, nothing happens
 		for i := min(limit, len(page.Entries)) - 1; i >= 0; i-- {
 			show(page.Entries[i])
 		}
-		_, err = app.OpLogFollow.Ask(ctx, client, app.LogFollowRequest{LogQuery: q, After: page.Size - 1}, show)
+		_, err = app.OpLogFollow.Ask(ctx, client, app.LogFollowRequest{Query: q, After: page.Size - 1}, show)
 		if ctx.Err() != nil {
 			return nil // that is how it ends
 		}

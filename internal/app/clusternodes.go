@@ -36,7 +36,7 @@ type Node = cluster.Member
 const OpNodes Operation[struct{}, any, []Node] = "nodes"
 
 // refuseNodes carries out [OpNodes] in a process that is not a node of a cluster: it always returns an error.
-func refuseNodes(context.Context, struct{}, func(any)) ([]Node, error) {
+func refuseNodes(context.Context, struct{}) ([]Node, error) {
 	return nil, errors.New("the process on this data folder is not a node of a cluster; `larder up --bucket` makes it one")
 }
 
@@ -277,7 +277,7 @@ func (n *clusterNode) listNodes(ctx context.Context) ([]site.Node, error) {
 // addNodesOperation adds to all the operation that lists the status of all nodes. It first writes the present status of this node
 // to the bucket.
 func (n *clusterNode) addNodesOperation(all operations) {
-	addOperation(all, OpNodes, func(ctx context.Context, _ struct{}, _ func(any)) ([]Node, error) {
+	addRequest(all, OpNodes, func(ctx context.Context, _ struct{}) ([]Node, error) {
 		if err := n.cluster.PutMember(ctx, n.ownStatus()); err != nil {
 			return nil, err
 		}

@@ -40,7 +40,7 @@ func (r *Reader) serveReaders(addStatus func(*Status)) {
 func (r *Reader) readersOperations(ctx context.Context, addStatus func(*Status)) operations {
 	self := Process{PID: os.Getpid(), Version: Version(), Started: time.Now().UTC()}
 	all := refuseWrites(r.operations(), fmt.Errorf("another larder command, process %d, works on %s; wait until it is done", self.PID, r.settings.Data))
-	addOperation(all, OpStatus, func(_ context.Context, q StatusRequest, _ func(any)) (*Status, error) {
+	addRequest(all, OpStatus, func(_ context.Context, q StatusRequest) (*Status, error) {
 		status, err := r.readStatus(q.Package)
 		if err != nil {
 			return nil, err

@@ -112,7 +112,7 @@ func (e *examination) reportUnopened(err error) {
 
 // examineFolder examines an open data folder that no process serves, with its bucket and upstreams. It returns what is wrong, nil
 // for nothing.
-func (r *Reader) examineFolder(ctx context.Context) ([]Finding, error) {
+func (r *Reader) examineFolder(ctx context.Context, _ struct{}) ([]Finding, error) {
 	e := newExamination(r.settings)
 	status, err := r.readStatus("")
 	if err != nil {

@@ -40,7 +40,7 @@ func (c importClient) Import(ctx context.Context, r ingest.ImportRequest, conten
 // addImportOperations adds the operations by which the bot receives the releases of an [Importer]: what contents are missing, and
 // the import itself, which publishes.
 func (w *Writer) addImportOperations(all operations) {
-	addOperation(all, opMissingContents, func(ctx context.Context, q ingest.ImportRequest, _ func(any)) ([]kvstore.Hash, error) {
+	addRequest(all, opMissingContents, func(ctx context.Context, q ingest.ImportRequest) ([]kvstore.Hash, error) {
 		f, err := w.filler.get()
 		if err != nil {
 			return nil, err

@@ -7,34 +7,23 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/dustin/go-humanize"
-	"github.com/dustin/go-humanize/english"
-
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/gitlog"
 )
 
 // Requests about the log.
 type (
-	// LogQuery requests entries, newest first.
-	LogQuery struct {
-		Package string      `json:"package,omitempty"`
-		Version string      `json:"version,omitempty"`
-		Kinds   []logs.Kind `json:"kinds,omitempty"`
-		Since   time.Time   `json:"since,omitzero"`
-		Before  int64       `json:"before,omitempty"`
-		Limit   int         `json:"limit"`
-	}
 	// LogShowRequest requests the details of an entry.
 	LogShowRequest struct {
 		Index int64 `json:"index"`
 	}
 	// LogFollowRequest requests the entries after one as they come.
 	LogFollowRequest struct {
-		LogQuery
+		logs.Query
 		After int64 `json:"after"`
 	}
 	// LogExportRequest requests the changes that a git repository is missing.
@@ -43,46 +32,33 @@ type (
 	}
 )
 
-// A LogEntry is an entry with its index, as the API has it.
-type LogEntry struct {
-	Index int64 `json:"index"`
-	logs.Entry
-}
-
 // A LogPage is the result of a query.
 type LogPage struct {
-	Entries []LogEntry `json:"entries"`
-	Next    int64      `json:"next,omitempty"` // Before of what follows
-	Size    int64      `json:"size"`           // entries of the log
+	Entries []logs.Indexed `json:"entries"`
+	Next    int64          `json:"next,omitempty"` // Before of what follows
+	Size    int64          `json:"size"`           // entries of the log
 }
 
 // LogDetails are an entry and what it refers to.
 type LogDetails struct {
-	LogEntry
+	logs.Indexed
 	Hash      string           `json:"hash"` // in the log's tree
 	Documents gitlog.Documents `json:"documents,omitzero"`
 }
 
-// query converts the query to package logs's type.
-func (q LogQuery) query() logs.Query {
-	return logs.Query{Package: q.Package, Version: q.Version, Kinds: q.Kinds, Since: q.Since, Before: q.Before, Limit: q.Limit}
-}
-
 // Operations that only read the log.
 const (
-	OpLogList   Operation[LogQuery, any, LogPage]                = "log-list"
+	OpLogList   Operation[logs.Query, any, LogPage]              = "log-list"
 	OpLogShow   Operation[LogShowRequest, any, LogDetails]       = "log-show"
-	OpLogFollow Operation[LogFollowRequest, LogEntry, any]       = "log-follow"
+	OpLogFollow Operation[LogFollowRequest, logs.Indexed, any]   = "log-follow"
 	OpLogExport Operation[LogExportRequest, ExportedChange, any] = "log-export"
 )
 
 // addLogOperations adds the operations that only read the log.
 func (r *Reader) addLogOperations(all operations) {
-	addOperation(all, OpLogList, func(_ context.Context, q LogQuery, _ func(any)) (LogPage, error) { return r.listLog(q) })
-	addOperation(all, OpLogShow, func(_ context.Context, q LogShowRequest, _ func(any)) (LogDetails, error) {
-		return r.showLogEntry(q.Index)
-	})
-	addOperation(all, OpLogFollow, func(ctx context.Context, q LogFollowRequest, report func(LogEntry)) (any, error) {
+	addRequest(all, OpLogList, r.listLog)
+	addRequest(all, OpLogShow, r.showLogEntry)
+	addOperation(all, OpLogFollow, func(ctx context.Context, q LogFollowRequest, report func(logs.Indexed)) (any, error) {
 		return nil, r.followLog(ctx, q, report)
 	})
 	addOperation(all, OpLogExport, func(ctx context.Context, q LogExportRequest, report func(ExportedChange)) (any, error) {
@@ -92,49 +68,40 @@ func (r *Reader) addLogOperations(all operations) {
 
 // listLog returns a page of the entries that match a query, newest first. An unknown package or version is an error that names
 // it.
-func (r *Reader) listLog(q LogQuery) (LogPage, error) {
+func (r *Reader) listLog(_ context.Context, q logs.Query) (LogPage, error) {
 	size := r.log.Checkpoint().Size
-	page, err := library.Entries(r.store, q.query())
+	page, err := library.Entries(r.store, q)
 	switch {
 	case errors.Is(err, library.ErrNoLibrary):
 		return LogPage{}, fmt.Errorf("the log has nothing about a package %q; `larder status` lists those that are here", q.Package)
 	case errors.Is(err, library.ErrNoVersion):
 		return LogPage{}, fmt.Errorf("the log has nothing about %s %q; `larder log list --package %s` lists its entries", q.Package, q.Version, q.Package)
 	}
-	return LogPage{Entries: toLogEntries(page.Entries), Next: page.Next, Size: size}, err
+	return LogPage{Entries: append([]logs.Indexed{}, page.Entries...), Next: page.Next, Size: size}, err
 }
 
-// toLogEntries converts entries to the type that operations return.
-func toLogEntries(entries []logs.Indexed) []LogEntry {
-	all := make([]LogEntry, len(entries))
-	for i, e := range entries {
-		all[i] = LogEntry{e.Index, e.Entry}
-	}
-	return all
-}
-
-// showLogEntry returns the entry with the number index, its hash and the documents that it refers to. An index beyond the log is
+// showLogEntry returns the entry with the number in q, its hash and the documents that it refers to. A number beyond the log is
 // an error.
-func (r *Reader) showLogEntry(index int64) (LogDetails, error) {
-	if size := r.log.Checkpoint().Size; index >= size {
-		return LogDetails{}, fmt.Errorf("the log has %s, and none with the number %d", humanize.Comma(size)+" "+english.PluralWord(int(size), "entry", "entries"), index)
+func (r *Reader) showLogEntry(_ context.Context, q LogShowRequest) (LogDetails, error) {
+	if size := r.log.Checkpoint().Size; q.Index >= size {
+		return LogDetails{}, fmt.Errorf("the log has %s, and none with the number %d", text.Count(int(size), "entry", "entries"), q.Index)
 	}
-	e, err := logs.ReadEntry(r.store, index)
+	e, err := logs.ReadEntry(r.store, q.Index)
 	if err != nil {
 		return LogDetails{}, err
 	}
 	d, err := gitlog.ReadDocuments(r.store, e)
-	return LogDetails{LogEntry{e.Index, e.Entry}, gitlog.EntryHash(e), d}, err
+	return LogDetails{e, gitlog.EntryHash(e), d}, err
 }
 
 // followLog reports the entries after q.After that match the query, also new ones, until ctx ends. It always returns an error.
-func (r *Reader) followLog(ctx context.Context, q LogFollowRequest, report func(LogEntry)) error {
+func (r *Reader) followLog(ctx context.Context, q LogFollowRequest, report func(logs.Indexed)) error {
 	for next := q.After + 1; ; {
-		entries, after, err := r.log.Next(ctx, next, q.query())
+		entries, after, err := r.log.Next(ctx, next, q.Query)
 		if err != nil {
 			return err
 		}
-		for _, e := range toLogEntries(entries) {
+		for _, e := range entries {
 			report(e)
 		}
 		next = after

@@ -62,26 +62,16 @@ const (
 func (r *Reader) operations() operations {
 	all := operations{}
 	directory := library.Directory{Store: r.store, Index: r.libraries.get, AssetBase: r.assetBase, Dictionaries: r.settings.Dictionaries, Advisories: sync.OnceValue(r.storedAdvisories), Documents: library.Documents{Imports: r.findImports, Ranges: r.parseRanges}}
-	addOperation(all, OpStatus, func(_ context.Context, q StatusRequest, _ func(any)) (*Status, error) { return r.readStatus(q.Package) })
-	addOperation(all, OpSearch, func(ctx context.Context, q library.SearchRequest, _ func(any)) (library.Found, error) {
-		return directory.Search(ctx, q)
-	})
-	addOperation(all, OpInfo, func(ctx context.Context, q library.InfoRequest, _ func(any)) (library.Info, error) {
-		return directory.Info(ctx, q)
-	})
-	addOperation(all, OpSnippets, func(ctx context.Context, q library.SnippetRequest, _ func(any)) ([]library.FileSnippet, error) {
-		return directory.Snippets(ctx, q)
-	})
-	addOperation(all, OpModules, func(ctx context.Context, q library.ModulesRequest, _ func(any)) (*library.Graph, error) {
-		return directory.Modules(ctx, q)
-	})
-	addOperation(all, OpLocate, func(ctx context.Context, q library.LocateRequest, _ func(any)) ([]library.Located, error) {
-		return directory.Locate(ctx, q)
-	})
+	addRequest(all, OpStatus, func(_ context.Context, q StatusRequest) (*Status, error) { return r.readStatus(q.Package) })
+	addRequest(all, OpSearch, directory.Search)
+	addRequest(all, OpInfo, directory.Info)
+	addRequest(all, OpSnippets, directory.Snippets)
+	addRequest(all, OpModules, directory.Modules)
+	addRequest(all, OpLocate, directory.Locate)
 	addOperation(all, OpBackup, r.backUp)
 	addOperation(all, OpBundle, r.writeBundle)
-	addOperation(all, OpDoctor, func(ctx context.Context, _ struct{}, _ func(any)) ([]Finding, error) { return r.examineFolder(ctx) })
-	addOperation(all, OpNodes, refuseNodes)
+	addRequest(all, OpDoctor, r.examineFolder)
+	addRequest(all, OpNodes, refuseNodes)
 	refuseRooms(all)
 	r.addFsckOperations(all)
 	r.addLogOperations(all)
@@ -132,8 +122,8 @@ func (w *Writer) operations() operations {
 		})
 		return squeezed, err
 	})
-	addOperation(all, OpUnsigned, func(context.Context, struct{}, func(any)) (string, error) { return w.signature.problem(), nil })
-	addOperation(all, OpRotateKey, func(context.Context, struct{}, func(any)) (Rotation, error) { return w.signature.rotateKey() })
+	addRequest(all, OpUnsigned, func(context.Context, struct{}) (string, error) { return w.signature.problem(), nil })
+	addRequest(all, OpRotateKey, func(context.Context, struct{}) (Rotation, error) { return w.signature.rotateKey() })
 	// Without a process that serves, withdrawals are in force at once.
 	withdrawals{w, func(context.Context) error { return nil }, false}.addOperations(all)
 	return all
@@ -151,7 +141,7 @@ func (r *roleRun) publishingOperations(w *Writer) operations {
 			e.report("witness", e.command("reload")+" # after correcting witness; or ask its operator", "a witness does not cosign: "+silent)
 		}
 	})
-	addOperation(all, OpKeyFolder, func(context.Context, struct{}, func(any)) (string, error) { return signature.signer.Folder(), nil })
+	addRequest(all, OpKeyFolder, func(context.Context, struct{}) (string, error) { return signature.signer.Folder(), nil })
 	addOperation(all, OpBackup, func(ctx context.Context, q BackupRequest, report func(BackupProgress)) (BackupResult, error) {
 		if err := signature.signer.Sign(); err != nil { // a backup has what is signed
 			return BackupResult{}, err
@@ -170,7 +160,7 @@ func (r *roleRun) publishingOperations(w *Writer) operations {
 // addConsole adds to the operations in all those that the parts of the role have registered, and the status of the process,
 // for which it reads folder. It changes all, and returns it.
 func (r *roleRun) addConsole(all operations, folder *Reader) operations {
-	status := func(_ context.Context, q StatusRequest, _ func(any)) (*Status, error) {
+	status := func(_ context.Context, q StatusRequest) (*Status, error) {
 		status, err := folder.readStatus(q.Package)
 		if err != nil {
 			return nil, err
@@ -182,9 +172,9 @@ func (r *roleRun) addConsole(all operations, folder *Reader) operations {
 		}
 		return status, nil
 	}
-	addOperation(all, OpStatus, status)
-	addOperation(all, OpDoctor, func(ctx context.Context, _ struct{}, _ func(any)) ([]Finding, error) {
-		now, err := status(ctx, StatusRequest{}, nil)
+	addRequest(all, OpStatus, status)
+	addRequest(all, OpDoctor, func(ctx context.Context, _ struct{}) ([]Finding, error) {
+		now, err := status(ctx, StatusRequest{})
 		if err != nil {
 			return nil, err
 		}
@@ -223,6 +213,11 @@ func addOperation[Request, Event, Answer any](all operations, o Operation[Reques
 	all[string(o)] = admin.Typed(func(ctx context.Context, request Request, report func(any)) (any, error) {
 		return do(ctx, request, func(e Event) { report(e) })
 	})
+}
+
+// addRequest adds to all the operation o, which reports no events and which do carries out, in place of another with that name.
+func addRequest[Request, Answer any](all operations, o Operation[Request, any, Answer], do func(context.Context, Request) (Answer, error)) {
+	addOperation(all, o, func(ctx context.Context, request Request, _ func(any)) (Answer, error) { return do(ctx, request) })
 }
 
 // trackOperations returns the operations in all, wrapped so that [Reader.Close] waits until none of them runs.
@@ -307,7 +302,7 @@ func (r *Reader) addFsckOperations(all operations) {
 		}
 		return summary, err
 	})
-	addOperation(all, OpKeyFolder, func(context.Context, struct{}, func(any)) (string, error) { return "", nil })
+	addRequest(all, OpKeyFolder, func(context.Context, struct{}) (string, error) { return "", nil })
 }
 
 // fsckOptions returns options of a check of the folder, which calls report with its progress.

@@ -103,7 +103,7 @@ func (r *Reader) addOutboxOperations(all operations) {
 
 // addOutboxOperation adds to all the operation op, which opens the outbox (schedules and webhooks) of r and calls do with it.
 func addOutboxOperation[Request, Answer any](r *Reader, all operations, op Operation[Request, any, Answer], do func(context.Context, *notify.Outbox, Request) (Answer, error)) {
-	addOperation(all, op, func(ctx context.Context, request Request, _ func(any)) (none Answer, err error) {
+	addRequest(all, op, func(ctx context.Context, request Request) (none Answer, err error) {
 		o, err := r.outbox.get()
 		if err != nil {
 			return none, err

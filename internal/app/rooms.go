@@ -251,7 +251,7 @@ func refuseRooms(all operations) {
 // addRoomOperations adds to all the operations that return the status of rooms and the history of their settings, and that change
 // these.
 func addRoomOperations(all operations, rooms *waitingroom.Rooms, roomRecord *record.Record) {
-	addOperation(all, OpRooms, func(_ context.Context, q RoomsRequest, _ func(any)) ([]waitingroom.Status, error) {
+	addRequest(all, OpRooms, func(_ context.Context, q RoomsRequest) ([]waitingroom.Status, error) {
 		if q.Room == "" {
 			return rooms.Statuses(), nil
 		}
@@ -261,19 +261,13 @@ func addRoomOperations(all operations, rooms *waitingroom.Rooms, roomRecord *rec
 		}
 		return []waitingroom.Status{status}, nil
 	})
-	addOperation(all, OpRoomHistory, func(ctx context.Context, q RoomHistoryRequest, _ func(any)) (RoomHistory, error) {
+	addRequest(all, OpRoomHistory, func(ctx context.Context, q RoomHistoryRequest) (RoomHistory, error) {
 		versions, file, err := roomRecord.History(ctx, q.Version)
 		return RoomHistory{versions, string(file)}, err
 	})
-	addOperation(all, OpSetRoom, func(ctx context.Context, q SetRoomRequest, _ func(any)) (RoomVersion, error) {
-		return roomRecord.Set(ctx, q)
-	})
-	addOperation(all, OpApplyRooms, func(ctx context.Context, q ApplyRoomsRequest, _ func(any)) (RoomVersion, error) {
-		return roomRecord.Apply(ctx, q)
-	})
-	addOperation(all, OpUndoRooms, func(ctx context.Context, q UndoRoomsRequest, _ func(any)) (RoomVersion, error) {
-		return roomRecord.Undo(ctx, q)
-	})
+	addRequest(all, OpSetRoom, roomRecord.Set)
+	addRequest(all, OpApplyRooms, roomRecord.Apply)
+	addRequest(all, OpUndoRooms, roomRecord.Undo)
 }
 
 // checkWebhookRooms changes the operation in all that adds webhooks, if there is one, so that it refuses those for rooms that do

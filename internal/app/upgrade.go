@@ -256,11 +256,9 @@ type UpgradeStarted struct {
 // addProcessOperations adds to all the operations of `larder reload` and `larder upgrade`, and the one that describes this
 // process. check returns an error for settings with which a reload must fail.
 func (r *roleRun) addProcessOperations(all operations, check func(*settings.Settings) error) {
-	addOperation(all, OpReload, func(ctx context.Context, _ struct{}, _ func(any)) (Reloaded, error) { return r.reload(ctx, check) })
-	addOperation(all, OpProcess, func(context.Context, struct{}, func(any)) (Process, error) {
-		return r.process(), nil
-	})
-	addOperation(all, OpUpgrade, func(ctx context.Context, _ struct{}, _ func(any)) (UpgradeStarted, error) {
+	addRequest(all, OpReload, func(ctx context.Context, _ struct{}) (Reloaded, error) { return r.reload(ctx, check) })
+	addRequest(all, OpProcess, func(context.Context, struct{}) (Process, error) { return r.process(), nil })
+	addRequest(all, OpUpgrade, func(ctx context.Context, _ struct{}) (UpgradeStarted, error) {
 		to, err := r.startUpgrade(ctx)
 		return UpgradeStarted{r.self.PID, to}, err
 	})

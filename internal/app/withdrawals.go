@@ -67,7 +67,7 @@ type withdrawals struct {
 
 // addOperations adds to all the operations that withdraw and restore releases. They return when the site serves the change.
 func (w withdrawals) addOperations(all operations) {
-	addOperation(all, OpWithdraw, func(ctx context.Context, q WithdrawRequest, _ func(any)) (*Withdrawn, error) {
+	addRequest(all, OpWithdraw, func(ctx context.Context, q WithdrawRequest) (*Withdrawn, error) {
 		done, err := w.newResponse(q.Package, q.Version)
 		if err != nil {
 			return nil, err
@@ -76,7 +76,7 @@ func (w withdrawals) addOperations(all operations) {
 		done.Written = w.writer.newWritten()
 		return done, err
 	})
-	addOperation(all, OpRestore, func(ctx context.Context, q RestoreRequest, _ func(any)) (*Withdrawn, error) {
+	addRequest(all, OpRestore, func(ctx context.Context, q RestoreRequest) (*Withdrawn, error) {
 		done, err := w.newResponse(q.Package, q.Version)
 		if err != nil {
 			return nil, err
