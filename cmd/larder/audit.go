@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -45,39 +43,25 @@ proven.`,
 	f := cmd.Flags()
 	f.StringVar(&o.Folder, "dir", "", "the auditor's own `FOLDER`")
 	f.StringVar(&o.Name, "name", "", "the `NAME` of a new auditor's key: a host that is yours, and what you like behind it")
-	f.StringVar(&o.Verify.Trust.Key, "key", "", "the log's verifier `KEY`, or a file with it; without it, the one that was seen first counts")
-	f.StringVar(&o.Verify.Trust.Root, "root", "", rootFlag)
+	addKeyFlags(f, &o.Verify.Trust)
 	f.Var(settings.DurationValue(&every, time.Second), "every", "how long to wait between two audits")
 	f.DurationVar(&o.OpenTimeout, "timeout", time.Minute, "how long the server may take to show its log")
 	f.BoolVar(&asJSON, "json", false, "print JSON, a result on each line")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
 		if o.Folder == "" {
-			return errors.New("--dir is missing: name a folder for the auditor's key, state and statements, such as --dir ./audit")
+			return settings.Mistakef("--dir is missing: name a folder for the auditor's key, state and statements, such as --dir ./audit")
 		}
 		if o.OpenTimeout <= 0 {
-			return errors.New("--timeout must be over 0, such as 1m")
+			return settings.Mistakef("--timeout must be over 0, such as 1m")
 		}
 		if err := settings.BaseURLValue(&o.Server).Set(args[0]); err != nil {
-			return fmt.Errorf("%q: %w", args[0], err)
+			return settings.Mistakef("%q: %w", args[0], err)
 		}
-		var err error
-		if o.Verify.Trust.Key, err = verify.ReadKey(o.Verify.Trust.Key); err != nil {
-			return fmt.Errorf("--key: %w", err)
-		}
-		if o.Verify.Trust.Root, err = readRootKey(o.Verify.Trust.Root, o.Verify.Trust.Key); err != nil {
+		if err := readTrustedKeys(&o.Verify.Trust); err != nil {
 			return err
 		}
-		if err := a.settings.Load(a.environ); err != nil {
-			return err
-		}
-		if err := a.runAudit(cmd.Context(), o, every, asJSON); err != nil {
-			if !errors.As(err, new(verdict)) {
-				err = failure{err}
-			}
-			return err
-		}
-		return nil
-	}
+		return a.runAudit(ctx, o, every, asJSON)
+	})
 	return cmd
 }
 
@@ -90,7 +74,7 @@ func (a *cli) runAudit(ctx context.Context, o audit.FollowOptions, every time.Du
 		return err
 	}
 	defer end()
-	o.Upstream, o.Verify.UserAgent = upstream, "larder/"+app.Version()
+	o.Upstream, o.Verify.UserAgent = upstream, app.UserAgent()
 	if !asJSON {
 		o.Report = func(finding verify.AuditFinding, outcome verify.Outcome) {
 			if finding.Problem != "" {
@@ -106,8 +90,7 @@ func (a *cli) runAudit(ctx context.Context, o audit.FollowOptions, every time.Du
 		fmt.Fprintf(a.stdout, "The auditor's key is %s\nServe the folder %s, and give clients --auditor URL-OF-%s#KEY\n",
 			follower.Key(), filepath.Join(o.Folder, audit.AuditPublicFolder), audit.AuditStatement)
 	}
-	lines := json.NewEncoder(a.stdout)
-	lines.SetEscapeHTML(false)
+	lines := newLineEncoder(a.stdout)
 	report := func(r audit.AuditResult) {
 		if asJSON {
 			_ = lines.Encode(r)
@@ -125,9 +108,9 @@ func (a *cli) runAudit(ctx context.Context, o audit.FollowOptions, every time.Du
 	report(found)
 	switch {
 	case found.Outcome != verify.Proven:
-		return verdict{failure{fmt.Errorf("the log was not audited to its end: %s", found.Problem)}, exitOf[found.Outcome]}
+		return verdict{fmt.Errorf("the log was not audited to its end: %s", found.Problem), exitOf[found.Outcome]}
 	case len(found.Differences) > 0:
-		return verdict{failure{fmt.Errorf("%s not what upstream has", formatCount(len(found.Differences), "release is", "releases are"))}, exitOf[verify.Differs]}
+		return verdict{fmt.Errorf("%s not what upstream has", formatCount(len(found.Differences), "release is", "releases are")), exitOf[verify.Differs]}
 	}
 	return nil
 }

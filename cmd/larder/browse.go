@@ -48,16 +48,11 @@ API does: a slip of the pen, a missing dash or half a name do no harm.` + askedW
 	}
 	a.addFlags(cmd, dataFlags, assetFlags)
 	cmd.Flags().Var(settings.CountValue(&limit, 1), "limit", "most libraries to show, `N`")
-	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
-		request := library.SearchRequest{Text: strings.Join(args, " "), Limit: limit}
-		found, err := runReadOperation(ctx, a, assetFlags, app.OpSearch, request)
-		if err != nil {
-			return err
-		}
-		return a.printResponse(*asJSON, found, func() error { return printFound(a.stdout, found, request.Text, terminalWidth(a.stdout)) })
-	})
-	return cmd
+	var query string
+	return setReadAction(a, cmd, assetFlags, app.OpSearch, func(args []string) (library.SearchRequest, error) {
+		query = strings.Join(args, " ")
+		return library.SearchRequest{Text: query, Limit: limit}, nil
+	}, func(found library.Found) error { return printFound(a.stdout, found, query, terminalWidth(a.stdout)) })
 }
 
 // printFound writes the libraries that a search found as a table for people. query is the search's text. width is the terminal's
@@ -243,10 +238,14 @@ With --modules it is the import map of the modules that Larder built from the re
 	modules := cmd.Flags().Bool("modules", false, "print an import map of the modules that were built from the release")
 	asJSON := addJSONFlag(cmd)
 	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
-		if *modules {
-			return a.printModules(ctx, args, *asJSON)
+		name, version, err := parseNameAndVersion(args[0])
+		if err != nil {
+			return err
 		}
-		snippets, err := findSnippets(ctx, a, args)
+		if *modules {
+			return a.printModules(ctx, library.ModulesRequest{Library: name, Version: version, Subpaths: args[1:]}, *asJSON)
+		}
+		snippets, err := runReadOperation(ctx, a, assetFlags, app.OpSnippets, library.SnippetRequest{Library: name, Version: version, Files: args[1:]})
 		if err != nil {
 			return err
 		}
@@ -276,14 +275,9 @@ With --modules it is the import map of the modules that Larder built from the re
 	return cmd
 }
 
-// printModules prints the import map of the modules that args select, NAME[@VERSION] [SUBPATH...], for `larder tag --modules`.
-// Problems go to standard error.
-func (a *cli) printModules(ctx context.Context, args []string, asJSON bool) error {
-	name, version, err := parseNameAndVersion(args[0])
-	if err != nil {
-		return err
-	}
-	found, err := runReadOperation(ctx, a, assetFlags, app.OpModules, library.ModulesRequest{Library: name, Version: version, Subpaths: args[1:]})
+// printModules prints the import map of the modules that q selects, for `larder tag --modules`. Problems go to standard error.
+func (a *cli) printModules(ctx context.Context, q library.ModulesRequest, asJSON bool) error {
+	found, err := runReadOperation(ctx, a, assetFlags, app.OpModules, q)
 	if err != nil {
 		return err
 	}
@@ -298,16 +292,6 @@ func (a *cli) printModules(ctx context.Context, args []string, asJSON bool) erro
 		}
 		return nil
 	})
-}
-
-// findSnippets parses the arguments NAME[@VERSION] [FILE...], and returns the tags of these files from the process or the data
-// folder; without FILE that of the main file.
-func findSnippets(ctx context.Context, a *cli, args []string) ([]library.FileSnippet, error) {
-	name, version, err := parseNameAndVersion(args[0])
-	if err != nil {
-		return nil, err
-	}
-	return runReadOperation(ctx, a, assetFlags, app.OpSnippets, library.SnippetRequest{Library: name, Version: version, Files: args[1:]})
 }
 
 // parseNameAndVersion splits NAME or NAME@VERSION. version is "" for NAME; an empty name, or an empty version after @, is a

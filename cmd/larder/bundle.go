@@ -41,22 +41,20 @@ goes on there. The larder process that runs writes it and must be allowed to; if
 		if q.File, err = filepath.Abs(args[0]); err != nil { // the process that runs has another working directory
 			return err
 		}
-		return a.withClient(ctx, used, a.openForLongReading, func(client *app.Client) error {
-			bar := newCountBar(a.stderr, "writing", "entries")
-			done, err := app.OpBundle.Ask(ctx, client, q, func(p app.BundleProgress) { bar.Show(p.Entries, p.Of) })
-			bar.Close()
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(a.stdout, "Wrote %s: %s, from %d to %d, and %s; %s.\n", args[0], formatCount(int(done.Size-done.Since), "log entry", "log entries"), done.Since, done.Size,
-				formatCount(int(done.Contents), "content", "contents"), humanize.Bytes(uint64(done.Bytes)))
-			if done.DeltasMissing > 0 {
-				fmt.Fprintf(a.stdout, "It lacks %s, which could not be read; `larder fsck --deep` says why.\n", formatCount(int(done.DeltasMissing), "delta between versions", "deltas between versions"))
-			}
-			fmt.Fprintf(a.stdout, "Its checkpoint: %s.\n", verify.DescribeAge(done.Cosigned, time.Now()))
-			fmt.Fprintf(a.stdout, "The next bundle follows it with --since %d.\n", done.Size)
-			return nil
-		})
+		bar := newCountBar(a.stderr, "writing", "entries")
+		done, err := runOperation(ctx, a, used, a.openForLongReading, app.OpBundle, q, func(p app.EntryProgress) { bar.Show(p.Entries, p.Of) })
+		bar.Close()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(a.stdout, "Wrote %s: %s, from %d to %d, and %s; %s.\n", args[0], formatCount(int(done.Size-done.Since), "log entry", "log entries"), done.Since, done.Size,
+			formatCount(int(done.Contents), "content", "contents"), humanize.Bytes(uint64(done.Bytes)))
+		if done.DeltasMissing > 0 {
+			fmt.Fprintf(a.stdout, "It lacks %s, which could not be read; `larder fsck --deep` says why.\n", formatCount(int(done.DeltasMissing), "delta between versions", "deltas between versions"))
+		}
+		fmt.Fprintf(a.stdout, "Its checkpoint: %s.\n", verify.DescribeAge(done.Cosigned, time.Now()))
+		fmt.Fprintf(a.stdout, "The next bundle follows it with --since %d.\n", done.Size)
+		return nil
 	})
 	return cmd
 }

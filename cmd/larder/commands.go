@@ -86,22 +86,20 @@ while larder runs. A file whose encoder was killed three times stays as it is un
 	}
 	a.addFlags(cmd, dataFlags, []string{"memory"})
 	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
-		return a.withClient(ctx, []string{"memory"}, a.openForWriting(app.WriterOptions{Existing: true}), func(client *app.Client) error {
-			squeezed, err := app.OpSqueeze.Ask(ctx, client, struct{}{}, a.printEvent)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(a.stdout, "Squeezed %s from %s to %s.\n", formatCount(squeezed.Contents, "file content", "file contents"),
-				humanize.Bytes(uint64(squeezed.Before)), humanize.Bytes(uint64(squeezed.After)))
-			if squeezed.Left > 0 {
-				fmt.Fprintf(a.stdout, "%s of %s came meanwhile.\n", formatCount(squeezed.Left, "file content", "file contents"), humanize.Bytes(uint64(squeezed.LeftBytes)))
-			}
-			if squeezed.GivenUp > 0 {
-				fmt.Fprintf(a.stdout, "%s could not be squeezed, because an encoder was killed three times; a lower --memory may help.\n",
-					formatCount(squeezed.GivenUp, "file content", "file contents"))
-			}
-			return nil
-		})
+		squeezed, err := runOperation(ctx, a, []string{"memory"}, a.openForWriting(app.WriterOptions{Existing: true}), app.OpSqueeze, struct{}{}, a.printEvent)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(a.stdout, "Squeezed %s from %s to %s.\n", formatCount(squeezed.Contents, "file content", "file contents"),
+			humanize.Bytes(uint64(squeezed.Before)), humanize.Bytes(uint64(squeezed.After)))
+		if squeezed.Left > 0 {
+			fmt.Fprintf(a.stdout, "%s of %s came meanwhile.\n", formatCount(squeezed.Left, "file content", "file contents"), humanize.Bytes(uint64(squeezed.LeftBytes)))
+		}
+		if squeezed.GivenUp > 0 {
+			fmt.Fprintf(a.stdout, "%s could not be squeezed, because an encoder was killed three times; a lower --memory may help.\n",
+				formatCount(squeezed.GivenUp, "file content", "file contents"))
+		}
+		return nil
 	})
 	return cmd
 }
@@ -145,26 +143,25 @@ An interrupted backup goes on when it is made again.`,
 				return err
 			}
 		}
-		return a.withClient(ctx, used, a.openForLongReading, func(client *app.Client) error {
-			bar := newCountBar(a.stderr, "backing up", "entries")
-			done, err := app.OpBackup.Ask(ctx, client, app.BackupRequest{Target: target, Endpoint: a.settings.BucketEndpoint, Region: a.settings.BucketRegion}, func(p app.BackupProgress) { bar.Show(p.Entries, p.Of) })
-			bar.Close()
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(a.stdout, "Backed up %s to %s: %s.\n", a.settings.Data, args[0], formatCount(int(done.Entries), "log entry", "log entries"))
-			if done.JustTested {
-				fmt.Fprintln(a.stdout, "It was restored to a temporary folder as a test.")
-			} else {
-				fmt.Fprintf(a.stdout, "It was last restored as a test at %s.\n", done.Tested.UTC().Format(time.DateTime))
-			}
-			if done.Unsigned > 0 {
-				fmt.Fprintf(a.stdout, "Not in it: %s that are not signed yet; run this again when larder up has signed them, which takes a second.\n", formatCount(int(done.Unsigned), "newer log entry", "newer log entries"))
-			}
-			fmt.Fprintf(a.stdout, "Not in it: the keys in %s, which restoring needs; larder key backup copies them.\n", done.Keys)
-			fmt.Fprintf(a.stdout, "To restore: larder repair --data DIR --keys %s --from %s\n", done.Keys, args[0])
-			return nil
-		})
+		request := app.BackupRequest{Target: target, Endpoint: a.settings.BucketEndpoint, Region: a.settings.BucketRegion}
+		bar := newCountBar(a.stderr, "backing up", "entries")
+		done, err := runOperation(ctx, a, used, a.openForLongReading, app.OpBackup, request, func(p app.EntryProgress) { bar.Show(p.Entries, p.Of) })
+		bar.Close()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(a.stdout, "Backed up %s to %s: %s.\n", a.settings.Data, args[0], formatCount(int(done.Entries), "log entry", "log entries"))
+		if done.JustTested {
+			fmt.Fprintln(a.stdout, "It was restored to a temporary folder as a test.")
+		} else {
+			fmt.Fprintf(a.stdout, "It was last restored as a test at %s.\n", done.Tested.UTC().Format(time.DateTime))
+		}
+		if done.Unsigned > 0 {
+			fmt.Fprintf(a.stdout, "Not in it: %s that are not signed yet; run this again when larder up has signed them, which takes a second.\n", formatCount(int(done.Unsigned), "newer log entry", "newer log entries"))
+		}
+		fmt.Fprintf(a.stdout, "Not in it: the keys in %s, which restoring needs; larder key backup copies them.\n", done.Keys)
+		fmt.Fprintf(a.stdout, "To restore: larder repair --data DIR --keys %s --from %s\n", done.Keys, args[0])
+		return nil
 	})
 	return cmd
 }

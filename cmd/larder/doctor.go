@@ -41,7 +41,7 @@ code is 1 if something is wrong.`,
 		}
 		err = a.printResponse(*asJSON, findings, func() error { return writeFindings(a.stdout, findings, a.settings.Data) })
 		if err == nil && len(findings) > 0 {
-			err = verdict{failure{fmt.Errorf("%s attention", formatCount(len(findings), "thing needs", "things need"))}, exitFailed}
+			err = fmt.Errorf("%s attention", formatCount(len(findings), "thing needs", "things need"))
 		}
 		return err
 	})

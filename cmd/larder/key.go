@@ -14,6 +14,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/verify"
 )
@@ -69,16 +70,16 @@ replaced for clients that pin it.`,
 	}
 	cmd.Flags().StringVar(&dir, "root", "", "the root key's `FOLDER`")
 	cmd.Flags().StringVar(&name, "name", "", "the key's `NAME`: a host that is yours, and what you like behind it")
-	cmd.RunE = func(*cobra.Command, []string) error {
+	cmd.RunE = withoutSettings(func(context.Context, []string) error {
 		if dir == "" || name == "" {
-			return errors.New("key init needs the folder of the root key in --root and its --name")
+			return settings.Mistakef("key init needs the folder of the root key in --root and its --name")
 		}
 		private, public, err := signing.NewKey(name)
 		if err != nil {
-			return fmt.Errorf("--name %w", err)
+			return settings.Mistakef("--name %w", err)
 		}
 		if _, err := os.Stat(filepath.Join(dir, rootKeyFile)); !errors.Is(err, fs.ErrNotExist) {
-			return failure{errors.Join(fmt.Errorf("%s has a root key already, which is never overwritten; give another folder with --root", dir), err)}
+			return errors.Join(fmt.Errorf("%s has a root key already, which is never overwritten; give another folder with --root", dir), err)
 		}
 		err = os.MkdirAll(dir, 0o700)
 		if err == nil {
@@ -88,11 +89,11 @@ replaced for clients that pin it.`,
 			err = disk.Replace(filepath.Join(dir, rootPublicFile), []byte(public+"\n"), 0o644)
 		}
 		if err != nil {
-			return failure{fmt.Errorf("couldn't create the root key: %w", err)}
+			return fmt.Errorf("couldn't create the root key: %w", err)
 		}
 		fmt.Fprintf(a.stdout, "Created the root key in %s. Keep root.key offline; those who verify pin root.pub:\n%s\n", dir, public)
 		return nil
-	}
+	})
 	return cmd
 }
 
@@ -125,17 +126,16 @@ checkpoint in the key folder, from before the key was stolen.`,
 	f.StringVar(&s.end, "end", "", "a verifier `KEY` of the log, or a file with it, that may sign nothing after --at")
 	f.StringVar(&s.at, "at", "", "a `FILE` with the last signed checkpoint for which the key in --end counts")
 	f.DurationVar(&s.expires, "expires", 365*24*time.Hour, "how long the list counts")
-	cmd.RunE = func(*cobra.Command, []string) error {
+	cmd.RunE = withoutSettings(func(context.Context, []string) error {
 		if s.dir == "" || (s.end == "") != (s.at == "") || s.expires <= 0 {
-			return errors.New("key sign needs the folder of the root key in --root, --end and --at together, and an --expires over 0")
+			return settings.Mistakef("key sign needs the folder of the root key in --root, --end and --at together, and an --expires over 0")
 		}
 		signed, err := s.sign(time.Now())
-		if err != nil {
-			return failure{err}
+		if err == nil {
+			_, err = a.stdout.Write(signed)
 		}
-		_, err = a.stdout.Write(signed)
 		return err
-	}
+	})
 	return cmd
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -45,16 +44,14 @@ It speaks to the larder process that runs on the data folder; where none runs, i
 	a.addFlags(cmd, dataFlags, used)
 	asJSON := addJSONFlag(cmd)
 	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
-		return a.withClient(ctx, used, a.openForWriting(app.WriterOptions{Existing: true, Signing: app.Signed}), func(client *app.Client) error {
-			done, err := app.OpRotateKey.Ask(ctx, client, struct{}{}, nil)
-			if err != nil {
-				return err
-			}
-			return a.printResponse(*asJSON, done, func() error {
-				_, err := fmt.Fprintf(a.stdout, "The log is signed with a new key, as its entry %d says:\n%s\nThe old key signs too until its file is removed: old-….key in %s.\n",
-					done.Index, done.Key, done.Folder)
-				return err
-			})
+		done, err := runOperation(ctx, a, used, a.openForWriting(app.WriterOptions{Existing: true, Signing: app.Signed}), app.OpRotateKey, struct{}{}, nil)
+		if err != nil {
+			return err
+		}
+		return a.printResponse(*asJSON, done, func() error {
+			_, err := fmt.Fprintf(a.stdout, "The log is signed with a new key, as its entry %d says:\n%s\nThe old key signs too until its file is removed: old-….key in %s.\n",
+				done.Index, done.Key, done.Folder)
+			return err
 		})
 	})
 	return cmd
@@ -110,22 +107,13 @@ func newLogList(a *cli) *cobra.Command {
 	filter.addFlags(cmd)
 	cmd.Flags().Var(settings.CountValue(&limit, 1), "limit", "most entries to show, `N`")
 	cmd.Flags().Int64Var(&before, "before", 0, "only entries before the one with the number `INDEX`")
-	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
+	return setReadAction(a, cmd, nil, app.OpLogList, func([]string) (logs.Query, error) {
 		q, err := filter.query(limit)
-		if err != nil {
-			return err
+		if q.Before = before; err == nil && before < 0 {
+			err = settings.Mistakef("--before must be the number of an entry")
 		}
-		if q.Before = before; before < 0 {
-			return settings.Mistakef("--before must be the number of an entry")
-		}
-		page, err := runReadOperation(ctx, a, nil, app.OpLogList, q)
-		if err != nil {
-			return err
-		}
-		return a.printResponse(*asJSON, page, func() error { return printLogPage(a.stdout, page, terminalWidth(a.stdout)) })
-	})
-	return cmd
+		return q, err
+	}, func(page app.LogPage) error { return printLogPage(a.stdout, page, terminalWidth(a.stdout)) })
 }
 
 // printLogPage writes a page of log entries for people, each on a line of at most width columns; 0 for no limit.
@@ -172,21 +160,12 @@ package JSON changed, a long reason in full.` + askedWhom,
 		Args: checkArgumentCount(1, 1),
 	}
 	a.addFlags(cmd, dataFlags)
-	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
-		index, err := strconv.ParseInt(args[0], 10, 64)
-		if err != nil || index < 0 {
-			return settings.Mistakef("%q is not the number of an entry; `larder log list` has them", args[0])
+	return setReadAction(a, cmd, nil, app.OpLogShow, func(args []string) (q app.LogShowRequest, err error) {
+		if q.Index, err = strconv.ParseInt(args[0], 10, 64); err != nil || q.Index < 0 {
+			err = settings.Mistakef("%q is not the number of an entry; `larder log list` has them", args[0])
 		}
-		e, err := runReadOperation(ctx, a, nil, app.OpLogShow, app.LogShowRequest{Index: index})
-		if err != nil {
-			return err
-		}
-		return a.printResponse(*asJSON, e, func() error {
-			return gitlog.WriteText(a.stdout, e.Indexed, e.Documents)
-		})
-	})
-	return cmd
+		return q, err
+	}, func(e app.LogDetails) error { return gitlog.WriteText(a.stdout, e.Indexed, e.Documents) })
 }
 
 // newLogTail returns the command `larder log tail`, which prints the last entries and then new ones until it is stopped.
@@ -221,8 +200,7 @@ runs on the data folder. It needs that process: where none runs, nothing happens
 		}
 		show := func(e logs.Indexed) { printEntry(a.stdout, e, terminalWidth(a.stdout)) }
 		if asJSON {
-			lines := json.NewEncoder(a.stdout)
-			lines.SetEscapeHTML(false)
+			lines := newLineEncoder(a.stdout)
 			show = func(e logs.Indexed) { _ = lines.Encode(e) }
 		}
 		page, err := app.OpLogList.Ask(ctx, client, q, nil)

@@ -48,9 +48,8 @@ what replaces FILE.` + environmentNote,
 	a.addFlags(cmd, dataFlags, serveFlags, []string{"keys"})
 	a.addShortHelp(cmd)
 	f := cmd.Flags()
-	f.StringVar(&m.Trust.Key, "key", "", "the log's verifier `KEY`, or a file with it")
-	f.StringVar(&m.Trust.Root, "root", "", rootFlag)
-	f.StringArrayVar(&m.Trust.Witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed each checkpoint too, or a file with it; repeatable")
+	addKeyFlags(f, &m.Trust)
+	addWitnessFlag(f, &m.Trust)
 	f.StringArrayVar(&m.Only, "only", nil, "take over only these releases: a pattern `PACKAGE[@VERSION]`; the log has the others without their files; repeatable")
 	f.Var(settings.DurationValue(&m.Trust.MaxAge, 1), "max-age", "refuse a bundle whose newest cosignature is older than this")
 	f.BoolVar(&once, "once", false, "catch up, then end, without serving")
@@ -62,17 +61,10 @@ what replaces FILE.` + environmentNote,
 		return c.Root().FlagErrorFunc()(c, err)
 	})
 	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
-		var err error
-		if m.Trust.Key, err = verify.ReadKey(m.Trust.Key); err == nil {
-			m.Trust.Root, err = readRootKey(m.Trust.Root, m.Trust.Key)
+		if err := readTrustedKeys(&m.Trust); err != nil {
+			return err
 		}
-		if err == nil {
-			m.Trust.Witnesses, err = verify.ReadWitnessKeys(m.Trust.Witnesses)
-		}
-		if err != nil {
-			return settings.Mistake{Err: err}
-		}
-		if m.Trust.Need, m.From = len(m.Trust.Witnesses), args[0]; !verify.IsURL(m.From) {
+		if m.From = args[0]; !verify.IsURL(m.From) {
 			if _, err := os.Stat(m.From); err != nil {
 				return settings.Mistakef("%q is not the URL of a Larder, such as https://cdn.example.com, and no bundle either: %w", m.From, err)
 			}

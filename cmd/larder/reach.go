@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/text"
 )
@@ -53,14 +55,38 @@ func (a *cli) withClient(ctx context.Context, settingsUsed []string, open opener
 	return errors.Join(use(client), client.Close())
 }
 
-// runReadOperation runs the operation o with request in the process that has the data folder open, or in this one with the folder
-// opened read-only. settingsUsed are the names of the flags that apply only to the latter.
-func runReadOperation[Request, Answer any](ctx context.Context, a *cli, settingsUsed []string, o app.Operation[Request, any, Answer], request Request) (answer Answer, err error) {
-	err = a.withClient(ctx, settingsUsed, a.openForReading, func(client *app.Client) (err error) {
-		answer, err = o.Ask(ctx, client, request, nil)
+// runOperation runs the operation o with request in the process that has the data folder open, or in this one with the folder
+// opened by open. settingsUsed are the names of the flags that apply only to the latter. report, which may be nil, is called with
+// each event.
+func runOperation[Request, Event, Answer any](ctx context.Context, a *cli, settingsUsed []string, open opener, o app.Operation[Request, Event, Answer], request Request, report func(Event)) (answer Answer, err error) {
+	err = a.withClient(ctx, settingsUsed, open, func(client *app.Client) (err error) {
+		answer, err = o.Ask(ctx, client, request, report)
 		return err
 	})
 	return answer, err
+}
+
+// runReadOperation runs the operation o as [runOperation] does, with the folder opened read-only.
+func runReadOperation[Request, Answer any](ctx context.Context, a *cli, settingsUsed []string, o app.Operation[Request, any, Answer], request Request) (Answer, error) {
+	return runOperation(ctx, a, settingsUsed, a.openForReading, o, request, nil)
+}
+
+// setReadAction has cmd run the operation o, which only reads, with the request that newRequest makes of the arguments. It prints
+// the answer with print or, with the flag --json that it adds, as JSON. settingsUsed are as in [runOperation].
+func setReadAction[Request, Answer any](a *cli, cmd *cobra.Command, settingsUsed []string, o app.Operation[Request, any, Answer], newRequest func(args []string) (Request, error), print func(Answer) error) *cobra.Command {
+	asJSON := addJSONFlag(cmd)
+	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+		request, err := newRequest(args)
+		if err != nil {
+			return err
+		}
+		answer, err := runReadOperation(ctx, a, settingsUsed, o, request)
+		if err != nil {
+			return err
+		}
+		return a.printResponse(*asJSON, answer, func() error { return print(answer) })
+	})
+	return cmd
 }
 
 // warnUnused prints a warning about those of the named flags that were given: they have no effect, because the running process

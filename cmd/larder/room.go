@@ -44,33 +44,23 @@ by what it was made, and, where this node cannot find out whether it is the newe
 		Args: checkArgumentCount(0, 1),
 	}
 	a.addFlags(cmd, dataFlags)
-	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
-		request := app.RoomsRequest{}
-		if len(args) == 1 {
-			request.Room = args[0]
+	return setReadAction(a, cmd, nil, app.OpRooms, func(args []string) (app.RoomsRequest, error) {
+		return app.RoomsRequest{Room: strings.Join(args, "")}, nil
+	}, func(statuses []waitingroom.Status) error {
+		table := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+		fmt.Fprintln(table, "ROOM\tSTATUS\tIN\tOF\tWAITING\tLONGEST WAIT\tCOVERS")
+		for _, s := range statuses {
+			wait := "-"
+			if s.MaxMinutes > 0 {
+				wait = fmt.Sprintf("%d min", s.MaxMinutes)
+			}
+			fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", s.Name, describeRoom(s), s.Active, s.TotalActiveUsers, s.Queued, wait, strings.Join(s.Routes, ", "))
 		}
-		statuses, err := runReadOperation(ctx, a, nil, app.OpRooms, request)
-		if err != nil {
+		if err := table.Flush(); err != nil || len(statuses) == 0 {
 			return err
 		}
-		return a.printResponse(*asJSON, statuses, func() error {
-			table := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
-			fmt.Fprintln(table, "ROOM\tSTATUS\tIN\tOF\tWAITING\tLONGEST WAIT\tCOVERS")
-			for _, s := range statuses {
-				wait := "-"
-				if s.MaxMinutes > 0 {
-					wait = fmt.Sprintf("%d min", s.MaxMinutes)
-				}
-				fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", s.Name, describeRoom(s), s.Active, s.TotalActiveUsers, s.Queued, wait, strings.Join(s.Routes, ", "))
-			}
-			if err := table.Flush(); err != nil || len(statuses) == 0 {
-				return err
-			}
-			return a.printRevision(statuses[0].Settings)
-		})
+		return a.printRevision(statuses[0].Settings)
 	})
-	return cmd
 }
 
 // describeRoom returns the status of a room in words, with the event that is on and what is wrong.
@@ -239,49 +229,33 @@ are kept.`,
 		Args: checkArgumentCount(0, 1),
 	}
 	a.addFlags(cmd, dataFlags)
-	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
-		request := app.RoomHistoryRequest{}
+	var request app.RoomHistoryRequest
+	return setReadAction(a, cmd, nil, app.OpRoomHistory, func(args []string) (_ app.RoomHistoryRequest, err error) {
 		if len(args) == 1 {
-			var err error
-			if request.Version, err = parseVersion(args[0]); err != nil {
-				return err
+			if request.Version, err = strconv.ParseInt(args[0], 10, 64); err != nil || request.Version < 1 {
+				err = fmt.Errorf("%q must be the number of a version, such as 5; larder room history lists them", args[0])
 			}
 		}
-		history, err := runReadOperation(ctx, a, nil, app.OpRoomHistory, request)
-		if err != nil {
+		return request, err
+	}, func(history app.RoomHistory) error {
+		if request.Version != 0 {
+			_, err := io.WriteString(a.stdout, history.File)
 			return err
 		}
-		return a.printResponse(*asJSON, history, func() error {
-			if request.Version != 0 {
-				_, err := io.WriteString(a.stdout, history.File)
-				return err
+		table := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+		fmt.Fprintln(table, "VERSION\tTIME\tCHANGED BY")
+		for _, v := range history.Versions {
+			origin := text.Plain(v.Origin)
+			if v.Restores != 0 {
+				origin += fmt.Sprintf(" (restores version %d)", v.Restores)
 			}
-			table := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
-			fmt.Fprintln(table, "VERSION\tTIME\tCHANGED BY")
-			for _, v := range history.Versions {
-				origin := text.Plain(v.Origin)
-				if v.Restores != 0 {
-					origin += fmt.Sprintf(" (restores version %d)", v.Restores)
-				}
-				if v.InForce {
-					origin += ", in force"
-				}
-				fmt.Fprintf(table, "%d\t%s\t%s\n", v.Number, formatVersionTime(v.Time), origin)
+			if v.InForce {
+				origin += ", in force"
 			}
-			return table.Flush()
-		})
+			fmt.Fprintf(table, "%d\t%s\t%s\n", v.Number, formatVersionTime(v.Time), origin)
+		}
+		return table.Flush()
 	})
-	return cmd
-}
-
-// parseVersion parses the number of a version of the rooms' settings, which is over 0.
-func parseVersion(s string) (int64, error) {
-	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || n < 1 {
-		return 0, fmt.Errorf("%q must be the number of a version, such as 5; larder room history lists them", s)
-	}
-	return n, nil
 }
 
 // newRoomUndo returns the command `larder room undo`, which restores an older version of the rooms' settings.
@@ -330,20 +304,18 @@ where no template is given. The names that a template may use are in docs/waitin
 	f.StringVar(&tag, "language", tag, "`LANGUAGE` of the room")
 	f.BoolVar(&shown.QueueAll, "queue-all", false, "as if no user were let in")
 	f.BoolVar(&shown.Event, "event", false, "as if an event started in half an hour")
-	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		var err error
+	cmd.RunE = withoutSettings(func(_ context.Context, args []string) (err error) {
 		if shown.Language, err = language.Parse(tag); err != nil {
-			return fmt.Errorf("--language %q must be a language such as en-US or de-DE", tag)
+			return settings.Mistakef("--language %q must be a language such as en-US or de-DE", tag)
 		}
 		if len(args) == 1 {
 			shown.Template = args[0]
 		}
 		html, err := shown.HTML(time.Now())
-		if err != nil {
-			return failure{err}
+		if err == nil {
+			_, err = a.stdout.Write(html)
 		}
-		_, err = a.stdout.Write(html)
 		return err
-	}
+	})
 	return cmd
 }

@@ -41,12 +41,9 @@ func (f failure) Unwrap() error { return f.error }
 
 // A verdict is a failure with an exit code of its own.
 type verdict struct {
-	failure
+	error
 	code int
 }
-
-// Unwrap returns the failure, so that [errors.As] finds it.
-func (v verdict) Unwrap() error { return v.failure }
 
 // run executes one command line, args without the program's name, and returns the exit code. It prints each error once.
 func (a *cli) run(ctx context.Context, args []string) int {
@@ -190,13 +187,20 @@ func (a *cli) addFlags(cmd *cobra.Command, groups ...[]string) *cobra.Command {
 	return cmd
 }
 
-// withSettings returns a command's action that loads the settings and then calls work. Errors of work become a [failure], except
-// mistakes in the settings; after a signal the error is "interrupted".
+// withSettings returns a command's action that loads the settings and then calls work, with errors as of [withoutSettings].
 func (a *cli) withSettings(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
+	return withoutSettings(func(ctx context.Context, args []string) error {
 		if err := a.settings.Load(a.environ); err != nil {
-			return err
+			return settings.Mistake{Err: err}
 		}
+		return work(ctx, args)
+	})
+}
+
+// withoutSettings returns a command's action that calls work. Errors of work become a [failure], except each
+// [settings.Mistake]; after a signal the error is "interrupted".
+func withoutSettings(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
 		err := work(cmd.Context(), args)
 		if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
 			err = errors.New("interrupted")
@@ -238,10 +242,16 @@ func (a *cli) printResponse(asJSON bool, answer any, text func() error) error {
 
 // printJSON writes v as indented JSON, without escapes for HTML.
 func printJSON(w io.Writer, v any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
+	encoder := newLineEncoder(w)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(v)
+}
+
+// newLineEncoder returns an encoder that writes each value as a line of JSON, without escapes for HTML.
+func newLineEncoder(w io.Writer) *json.Encoder {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	return encoder
 }
 
 // newGroup returns a command that only has subcommands. Run without one, it prints its help.

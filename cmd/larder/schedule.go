@@ -83,14 +83,11 @@ too.` + sentLater,
 		if err := r.Check(); err != nil {
 			return settings.Mistake{Err: err}
 		}
-		return a.withClient(ctx, nil, a.openForWriting(app.WriterOptions{}), func(client *app.Client) error {
-			state, err := app.OpScheduleAdd.Ask(ctx, client, r, nil)
-			if err != nil {
-				return err
-			}
+		state, err := runOperation(ctx, a, nil, a.openForWriting(app.WriterOptions{}), app.OpScheduleAdd, r, nil)
+		if err == nil {
 			_, err = fmt.Fprintf(a.stdout, "Request %s is on the schedule.\n", state.ID)
-			return err
-		})
+		}
+		return err
 	})
 	return cmd
 }
@@ -197,13 +194,11 @@ func newScheduleRemove(a *cli) *cobra.Command {
 	}
 	a.addFlags(cmd, dataFlags)
 	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
-		return a.withClient(ctx, nil, a.openForWriting(app.WriterOptions{Existing: true}), func(client *app.Client) error {
-			if _, err := app.OpScheduleRemove.Ask(ctx, client, app.IDRequest{ID: args[0]}, nil); err != nil {
-				return err
-			}
-			_, err := fmt.Fprintf(a.stdout, "Request %s is off the schedule.\n", text.Plain(args[0]))
-			return err
-		})
+		_, err := runOperation(ctx, a, nil, a.openForWriting(app.WriterOptions{Existing: true}), app.OpScheduleRemove, app.IDRequest{ID: args[0]}, nil)
+		if err == nil {
+			_, err = fmt.Fprintf(a.stdout, "Request %s is off the schedule.\n", text.Plain(args[0]))
+		}
+		return err
 	})
 	return cmd
 }
@@ -244,15 +239,13 @@ one too.` + sentLater,
 		if err := notify.CheckURL(request.URL); err != nil {
 			return settings.Mistake{Err: err}
 		}
-		return a.withClient(ctx, nil, a.openForWriting(app.WriterOptions{}), func(client *app.Client) error {
-			added, err := app.OpWebhookAdd.Ask(ctx, client, request, nil)
-			if err != nil {
-				return err
-			}
-			return a.printResponse(*asJSON, added, func() error {
-				_, err = fmt.Fprintf(a.stdout, "Webhook %s receives messages from now on.\n\nIts secret, which is not shown again:\n\n  %s\n", added.ID, added.Secret)
-				return err
-			})
+		added, err := runOperation(ctx, a, nil, a.openForWriting(app.WriterOptions{}), app.OpWebhookAdd, request, nil)
+		if err != nil {
+			return err
+		}
+		return a.printResponse(*asJSON, added, func() error {
+			_, err = fmt.Fprintf(a.stdout, "Webhook %s receives messages from now on.\n\nIts secret, which is not shown again:\n\n  %s\n", added.ID, added.Secret)
+			return err
 		})
 	})
 	return cmd
@@ -269,35 +262,27 @@ func newWebhookList(a *cli) *cobra.Command {
 		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
-	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
-		hooks, err := runReadOperation(ctx, a, nil, app.OpWebhookList, struct{}{})
-		if err != nil {
+	return setReadAction(a, cmd, nil, app.OpWebhookList, func([]string) (none struct{}, err error) { return none, nil }, func(hooks []notify.Webhook) error {
+		if len(hooks) == 0 {
+			_, err := fmt.Fprintln(a.stdout, "There is no webhook; `larder webhook add URL` adds one.")
 			return err
 		}
-		return a.printResponse(*asJSON, hooks, func() error {
-			if len(hooks) == 0 {
-				_, err := fmt.Fprintln(a.stdout, "There is no webhook; `larder webhook add URL` adds one.")
-				return err
-			}
-			table := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
-			fmt.Fprintln(table, "ID\tURL\tABOUT\tDELIVERED\tPENDING\tGIVEN UP\tLAST ATTEMPT")
-			for _, h := range hooks {
-				last := "none"
-				if !h.Last.IsZero() {
-					last = humanize.Time(h.Last) + ": "
-					if h.Problem == "" {
-						last += fmt.Sprint(h.Answer)
-					} else {
-						last += text.Plain(h.Problem) + fmt.Sprintf(" (%s since the last success)", formatCount(int(h.Failures), "failure", "failures"))
-					}
+		table := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+		fmt.Fprintln(table, "ID\tURL\tABOUT\tDELIVERED\tPENDING\tGIVEN UP\tLAST ATTEMPT")
+		for _, h := range hooks {
+			last := "none"
+			if !h.Last.IsZero() {
+				last = humanize.Time(h.Last) + ": "
+				if h.Problem == "" {
+					last += fmt.Sprint(h.Answer)
+				} else {
+					last += text.Plain(h.Problem) + fmt.Sprintf(" (%s since the last success)", formatCount(int(h.Failures), "failure", "failures"))
 				}
-				fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", h.ID, text.Plain(h.URL), text.Plain(h.About()), h.Delivered, h.Pending, h.GivenUp, last)
 			}
-			return table.Flush()
-		})
+			fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", h.ID, text.Plain(h.URL), text.Plain(h.About()), h.Delivered, h.Pending, h.GivenUp, last)
+		}
+		return table.Flush()
 	})
-	return cmd
 }
 
 // newWebhookRemove returns the command `larder webhook remove`, which ends a webhook.
@@ -311,14 +296,11 @@ func newWebhookRemove(a *cli) *cobra.Command {
 	}
 	a.addFlags(cmd, dataFlags)
 	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
-		return a.withClient(ctx, nil, a.openForWriting(app.WriterOptions{Existing: true}), func(client *app.Client) error {
-			_, err := app.OpWebhookRemove.Ask(ctx, client, app.IDRequest{ID: args[0]}, nil)
-			if err != nil {
-				return err
-			}
+		_, err := runOperation(ctx, a, nil, a.openForWriting(app.WriterOptions{Existing: true}), app.OpWebhookRemove, app.IDRequest{ID: args[0]}, nil)
+		if err == nil {
 			_, err = fmt.Fprintf(a.stdout, "Webhook %s is removed.\n", args[0])
-			return err
-		})
+		}
+		return err
 	})
 	return cmd
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -35,21 +34,11 @@ looks itself and changes nothing.`,
 		Args: checkArgumentCount(0, 1),
 	}
 	a.addFlags(cmd, dataFlags)
-	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
-		var request app.StatusRequest
-		if len(args) == 1 {
-			request.Package = args[0]
-		}
-		status, err := runReadOperation(ctx, a, nil, app.OpStatus, request)
-		if err != nil {
-			return err
-		}
-		return a.printResponse(*asJSON, status, func() error {
-			return statusText{status}.print(a.stdout, request.Package != "", time.Now())
-		})
-	})
-	return cmd
+	var name string
+	return setReadAction(a, cmd, nil, app.OpStatus, func(args []string) (app.StatusRequest, error) {
+		name = strings.Join(args, "")
+		return app.StatusRequest{Package: name}, nil
+	}, func(status *app.Status) error { return statusText{status}.print(a.stdout, name != "", time.Now()) })
 }
 
 // statusText prints the status for people.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/settings"
@@ -18,26 +19,22 @@ import (
 
 // verification has the flags of `larder verify`.
 type verification struct {
-	as        []string
-	server    string
-	key       string
-	root      string
-	witnesses []string
-	need      int
-	all       bool
-	upstream  bool
-	auditors  []string
-	audits    int // how many auditors are enough
-	audited   []verify.Auditor
-	osv       string
-	own       []string
-	sarif     bool
-	known     string
-	evidence  string
-	proof     string
-	timeout   time.Duration
-	maxAge    time.Duration
-	asJSON    bool
+	as       []string
+	server   string
+	trust    verify.Trust
+	all      bool
+	upstream bool
+	auditors []string
+	audits   int // how many auditors are enough
+	audited  []verify.Auditor
+	osv      string
+	own      []string
+	sarif    bool
+	known    string
+	evidence string
+	proof    string
+	timeout  time.Duration
+	asJSON   bool
 }
 
 // exitOf are the exit codes of verdicts.
@@ -50,7 +47,7 @@ const maxMemory = 160 << 20
 
 // newVerify returns the command `larder verify`, which verifies URLs, files, pages, proofs and evidence.
 func newVerify(a *cli) *cobra.Command {
-	v := verification{maxAge: verify.DefaultMaxAge}
+	v := verification{trust: verify.Trust{MaxAge: verify.DefaultMaxAge}}
 	cmd := &cobra.Command{
 		Use:   "verify URL|FILE...|PAGE|--proof PROOF FILE|--evidence FILE",
 		Short: "Prove that what a server sends is what its log says was published",
@@ -125,63 +122,47 @@ larder fsck. See docs/audit-log.md.`,
 	f := cmd.Flags()
 	f.StringArrayVar(&v.as, "as", nil, "what a FILE has to be: a `URL`, or PACKAGE/VERSION/PATH with --server; once for each FILE, in their order")
 	f.Var(settings.BaseURLValue(&v.server), "server", "`URL` in front of /log/, if it is not the one in front of /ajax/libs/")
-	f.StringVar(&v.key, "key", "", "the log's verifier `KEY`, or a file with it")
-	f.StringVar(&v.root, "root", "", rootFlag)
-	f.StringArrayVar(&v.witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed the checkpoint too, or a file with it; repeatable")
-	f.Var(settings.CountValue(&v.need, 0), "witnesses", "how many of them are enough, `N`; if it is not given, all")
+	addKeyFlags(f, &v.trust)
+	addWitnessFlag(f, &v.trust)
+	f.Var(settings.CountValue(&v.trust.Need, 0), "witnesses", "how many of them are enough, `N`; if it is not given, all")
 	f.BoolVar(&v.all, "all", false, "read every entry of a large log too, and compute from them what is live")
 	f.BoolVar(&v.upstream, "upstream", false, "compare with what npm has, or the git repository, too: the archive, every file of it, and what was made of them here")
 	f.StringArrayVar(&v.auditors, "auditor", nil, "an auditor who must have found the files to be upstream's: `STATEMENT#KEY`, the URL or file of its statement, and its key or a file with it; repeatable")
 	f.Var(settings.CountValue(&v.audits, 0), "auditors", "how many of them are enough, `N`; if it is not given, all")
 	f.DurationVar(&v.timeout, "timeout", time.Minute, "how long a server may take for one argument, with its log for the first one; after that, it is not asked for the others")
-	f.Var(settings.DurationValue(&v.maxAge, 0), "max-age", "how old the newest cosignature of the log may be; 0 for any age. A --proof may be of any age if this is not given")
-	f.StringVar(&v.known, "known-logs", "", "`FILE` of keys and checkpoints seen before; if it is not given, larder/known-logs in the user's configuration folder")
+	f.Var(settings.DurationValue(&v.trust.MaxAge, 0), "max-age", "how old the newest cosignature of the log may be; 0 for any age. A --proof may be of any age if this is not given")
+	addKnownLogsFlag(f, &v.known)
 	f.StringVar(&v.proof, "proof", "", "verify the FILE by the `PROOF` (C2SP tlog-proof), without a network")
 	f.StringVar(&v.evidence, "evidence", "", "check the `FILE` that an earlier run kept of a fork")
 	f.StringVar(&v.osv, "osv", "", "for a PAGE: known vulnerabilities, a `FILE` or URL with OSV data (a record, a list, or a zip archive of npm's)")
 	f.StringArrayVar(&v.own, "own", nil, "for a PAGE: `PREFIX` of addresses that are the page's own, a URL or relative to the page, such as /; repeatable")
 	f.BoolVar(&v.sarif, "sarif", false, "for a PAGE: print SARIF, which tools show beside its lines")
 	f.BoolVar(&v.asJSON, "json", false, "print JSON")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if !f.Changed("witnesses") {
-			v.need = len(v.witnesses)
-		}
-		if err := v.prepareAuditors(f.Changed("auditors")); err != nil {
-			return err
-		}
+	cmd.RunE = withoutSettings(func(ctx context.Context, args []string) error {
 		if v.proof != "" && !f.Changed("max-age") {
-			v.maxAge = 0
+			v.trust.MaxAge = 0
 		}
 		page := len(args) == 1 && len(v.as) == 0 && v.proof == "" && verify.IsPage(args[0])
 		if !page && (v.osv != "" || v.sarif || len(v.own) > 0) {
-			return errors.New("--osv, --own and --sarif are for a page, and one page only")
+			return settings.Mistakef("--osv, --own and --sarif are for a page, and one page only")
 		}
 		var prepared []string
 		if !page {
 			prepared = args
 		}
-		subjects, err := v.prepare(prepared)
-		if err != nil {
-			return err
-		}
+		subjects, err := v.prepare(prepared, f.Changed)
 		switch {
+		case err != nil:
+			return settings.Mistake{Err: err}
 		case v.evidence != "":
-			err = a.verifyEvidence(v)
+			return a.verifyEvidence(v)
 		case v.proof != "":
-			err = a.verifyProof(v, args[0])
+			return a.verifyProof(v, args[0])
 		case page:
-			err = a.verifyPage(cmd.Context(), v, args[0])
-		default:
-			err = a.verifySubjects(cmd.Context(), v, subjects)
+			return a.verifyPage(ctx, v, args[0])
 		}
-		if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
-			err = errors.New("interrupted")
-		}
-		if err != nil && !errors.As(err, new(failure)) {
-			err = failure{err}
-		}
-		return err
-	}
+		return a.verifySubjects(ctx, v, subjects)
+	})
 	return cmd
 }
 
@@ -192,14 +173,15 @@ type subject struct {
 }
 
 // prepare parses the arguments of larder verify into subjects, in their order, and completes v: it reads the keys that the flags
-// name and sets the default of --known-logs. With --proof there are no subjects. The error is a mistake in the command line.
-func (v *verification) prepare(args []string) ([]subject, error) {
+// name and sets the default of --known-logs. With --proof there are no subjects. given reports whether a flag was given. The error
+// is a mistake in the command line.
+func (v *verification) prepare(args []string, given func(flag string) bool) ([]subject, error) {
 	as := v.as
 	if v.proof != "" {
 		if as = nil; len(v.as) > 1 {
 			return nil, errors.New("--proof is of one file, so there is at most one --as")
 		}
-		if v.key == "" {
+		if v.trust.Key == "" {
 			return nil, errors.New("--proof needs --key, because there is no server to ask for the log's key")
 		}
 		args = nil
@@ -232,57 +214,84 @@ func (v *verification) prepare(args []string) ([]subject, error) {
 	if len(as) > 0 {
 		return nil, fmt.Errorf("--as %s is for a FILE that is not given", as[0])
 	}
-	if err := v.prepareTrust(); err != nil {
+	if err := errors.Join(v.prepareTrust(given("witnesses")), v.prepareAuditors(given("auditors"))); err != nil {
 		return nil, err
 	}
 	if v.timeout <= 0 {
 		return nil, errors.New("--timeout must be over 0")
 	}
-	if v.known == "" && v.evidence == "" && v.proof == "" {
-		dir, err := os.UserConfigDir()
-		if err != nil {
-			return nil, fmt.Errorf("%w; say with --known-logs where to remember what was seen", err)
-		}
-		v.known = filepath.Join(dir, "larder", "known-logs")
+	if v.evidence == "" && v.proof == "" {
+		return subjects, setKnownLogs(&v.known)
 	}
 	return subjects, nil
 }
 
-// prepareTrust replaces files of keys in the flags by the keys, and checks that as many witnesses are given as are required.
-func (v *verification) prepareTrust() error {
-	var err error
-	if v.key, err = verify.ReadKey(v.key); err != nil {
-		return fmt.Errorf("--key: %w", err)
-	}
-	if v.root, err = readRootKey(v.root, v.key); err != nil {
+// prepareTrust replaces files of keys in the flags by the keys, and checks that as many witnesses are given as are required. given
+// says that --witnesses is given, how many of them are enough; otherwise all are required.
+func (v *verification) prepareTrust(given bool) error {
+	need := v.trust.Need
+	if err := readTrustedKeys(&v.trust); err != nil {
 		return err
 	}
-	if v.root != "" && (v.proof != "" || v.evidence != "") {
+	if v.trust.Root != "" && (v.proof != "" || v.evidence != "") {
 		return errors.New("--root needs a server, which --proof and --evidence do not ask")
 	}
-	if v.witnesses, err = verify.ReadWitnessKeys(v.witnesses); err != nil {
-		return fmt.Errorf("--witness: %w", err)
+	if given && need > v.trust.Need {
+		return fmt.Errorf("--witnesses asks for %d, and %s given with --witness", need, formatCount(v.trust.Need, "is", "are"))
 	}
-	if v.need > len(v.witnesses) {
-		return fmt.Errorf("--witnesses asks for %d, and %s given with --witness", v.need, formatCount(len(v.witnesses), "is", "are"))
+	if given {
+		v.trust.Need = need
 	}
 	return nil
 }
 
-// rootFlag describes --root.
-const rootFlag = "verifier `KEY` of the log's offline root key, or a file with it, whose list of keys counts in place of --key"
+// addKeyFlags adds the flags --key and --root, which set the keys in t, or files with them.
+func addKeyFlags(f *pflag.FlagSet, t *verify.Trust) {
+	f.StringVar(&t.Key, "key", "", "the log's verifier `KEY`, or a file with it; without it, the one that was seen first counts")
+	f.StringVar(&t.Root, "root", "", "verifier `KEY` of the log's offline root key, or a file with it, whose list of keys counts in place of --key")
+}
 
-// readRootKey returns the root key from the argument of --root, which is the key or the path of a file with it; "" for "". key is
-// that of --key: if both are given, that is an error.
-func readRootKey(argument, key string) (string, error) {
-	root, err := verify.ReadKey(argument)
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("--root: %w", err)
-	case root != "" && key != "":
-		return "", errors.New("--root counts in place of --key: give one of the two")
+// addWitnessFlag adds the flag --witness, which sets the keys of witnesses in t, or files with them.
+func addWitnessFlag(f *pflag.FlagSet, t *verify.Trust) {
+	f.StringArrayVar(&t.Witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed each checkpoint too, or a file with it; repeatable")
+}
+
+// readTrustedKeys replaces files in t by the keys that they contain, and requires all witnesses. An error is a mistake in the
+// flags of [addKeyFlags] and [addWitnessFlag].
+func readTrustedKeys(t *verify.Trust) (err error) {
+	if t.Key, err = verify.ReadKey(t.Key); err != nil {
+		return settings.Mistakef("--key: %w", err)
 	}
-	return root, nil
+	if t.Root, err = verify.ReadKey(t.Root); err != nil {
+		return settings.Mistakef("--root: %w", err)
+	}
+	if t.Root != "" && t.Key != "" {
+		return settings.Mistakef("--root counts in place of --key: give one of the two")
+	}
+	if t.Witnesses, err = verify.ReadWitnessKeys(t.Witnesses); err != nil {
+		return settings.Mistakef("--witness: %w", err)
+	}
+	t.Need = len(t.Witnesses)
+	return nil
+}
+
+// addKnownLogsFlag adds the flag --known-logs. [setKnownLogs] sets its default in file.
+func addKnownLogsFlag(f *pflag.FlagSet, file *string) {
+	f.StringVar(file, "known-logs", "", "`FILE` of keys and checkpoints seen before; if it is not given, larder/known-logs in the user's configuration folder")
+}
+
+// setKnownLogs sets the file of known logs to the one in the user's configuration folder, unless a file is set. An error is a
+// mistake: that folder is unknown.
+func setKnownLogs(file *string) error {
+	if *file != "" {
+		return nil
+	}
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return settings.Mistakef("%w; say with --known-logs where to remember what was seen", err)
+	}
+	*file = filepath.Join(dir, "larder", "known-logs")
+	return nil
 }
 
 // prepareAuditors parses the auditors in the flags. given says that --auditors is given, how many of them are enough; otherwise
@@ -341,14 +350,9 @@ func (a *cli) verifySubjects(ctx context.Context, v verification, subjects []sub
 		}
 	}
 	if proven < len(files) {
-		return verdict{failure{fmt.Errorf("%d of %s proven", proven, formatCount(len(files), "file is", "files are"))}, exitOf[worst]}
+		return verdict{fmt.Errorf("%d of %s proven", proven, formatCount(len(files), "file is", "files are")), exitOf[worst]}
 	}
 	return nil
-}
-
-// newTrust returns the trust that the flags describe: whose signatures count, and how old they may be.
-func (v verification) newTrust() verify.Trust {
-	return verify.Trust{Key: v.key, Root: v.root, Witnesses: v.witnesses, Need: v.need, MaxAge: v.maxAge}
 }
 
 // newSession returns a session that verifies by the flags, and a function that closes what it uses. It also limits the memory of
@@ -361,8 +365,8 @@ func (a *cli) newSession(v verification) (*verify.Session, func(), error) {
 	}
 	bar := newCountBar(a.stderr, "reading", "entries")
 	s := &verify.Session{Known: known, Timeout: v.timeout, Idle: bar.Close, Options: verify.Options{
-		All: v.all, Progress: bar.Show, UserAgent: "larder/" + app.Version(),
-		Trust: v.newTrust(), Auditors: v.audited, NeedAuditors: v.audits,
+		All: v.all, Progress: bar.Show, UserAgent: app.UserAgent(),
+		Trust: v.trust, Auditors: v.audited, NeedAuditors: v.audits,
 	}}
 	if !v.asJSON && !v.sarif {
 		s.Opened = func(l *verify.SessionLog) { writeSessionLog(a.stdout, l) }

@@ -23,7 +23,7 @@ func (a *cli) verifyProof(v verification, file string) error {
 		}
 	}
 	found := checkedProof{Subject: file, Proof: v.proof}
-	if found.Result, err = v.newTrust().VerifyProofFile(v.proof, file, name); err != nil {
+	if found.Result, err = v.trust.VerifyProofFile(v.proof, file, name); err != nil {
 		return err
 	}
 	if !v.asJSON {
@@ -32,7 +32,7 @@ func (a *cli) verifyProof(v verification, file string) error {
 		return err
 	}
 	if found.Outcome != verify.Published {
-		return verdict{failure{errors.New("the proof does not prove that the file was published")}, exitOf[found.Outcome]}
+		return verdict{errors.New("the proof does not prove that the file was published"), exitOf[found.Outcome]}
 	}
 	return nil
 }
@@ -60,7 +60,7 @@ func (p checkedProof) print(w io.Writer) {
 // verifyEvidence verifies a file of evidence without a network, and prints what it proves. It always returns an error: a
 // [verdict] with the exit code, which says whether the log has forked.
 func (a *cli) verifyEvidence(v verification) error {
-	found, err := verify.VerifyEvidence(v.evidence, v.key)
+	found, err := verify.VerifyEvidence(v.evidence, v.trust.Key)
 	if err != nil {
 		return err
 	}
@@ -73,5 +73,5 @@ func (a *cli) verifyEvidence(v verification) error {
 	if found.Outcome == verify.Forked {
 		message = "the log has forked"
 	}
-	return verdict{failure{errors.New(message)}, exitOf[found.Outcome]}
+	return verdict{errors.New(message), exitOf[found.Outcome]}
 }

@@ -50,7 +50,7 @@ func (a *cli) verifyPage(ctx context.Context, v verification, at string) error {
 		code = exitAdvice
 	}
 	if code != exitDone {
-		return verdict{failure{fmt.Errorf("%s with the page", formatCount(report.Errors, "thing is wrong", "things are wrong"))}, code}
+		return verdict{fmt.Errorf("%s with the page", formatCount(report.Errors, "thing is wrong", "things are wrong")), code}
 	}
 	return nil
 }

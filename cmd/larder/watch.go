@@ -1,10 +1,9 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -17,7 +16,7 @@ import (
 
 // newWatch returns the command `larder log watch`, which reports events in a log.
 func newWatch(a *cli) *cobra.Command {
-	var w app.Watch
+	var w verify.WatchOptions
 	var once, asJSON bool
 	every := 10 * time.Minute
 	cmd := &cobra.Command{
@@ -46,41 +45,28 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 	f.Var(settings.BaseURLValue(&w.Server), "log", "the `URL` in front of /log/ of the Larder")
 	f.StringArrayVar(&w.Packages, "package", nil, "report only the package `NAME` and the log itself; repeatable")
 	f.StringVar(&w.Repository, "repository", "", "`URL` of the repository that every watched release has to be built from, by its provenance")
-	f.StringVar(&w.Trust.Key, "key", "", "the log's verifier `KEY`, or a file with it; without it, the one that was seen first counts")
-	f.StringVar(&w.Trust.Root, "root", "", rootFlag)
-	f.StringArrayVar(&w.Trust.Witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed each checkpoint too, or a file with it; repeatable")
+	addKeyFlags(f, &w.Verify.Trust)
+	addWitnessFlag(f, &w.Verify.Trust)
 	f.Var(settings.DurationValue(&every, time.Second), "every", "interval between two polls")
 	f.DurationVar(&w.Silence, "silence", 7*24*time.Hour, "time without a new entry after which silence is reported")
 	f.DurationVar(&w.Timeout, "timeout", time.Minute, "time limit of a poll")
 	f.BoolVar(&once, "once", false, "poll once, and exit")
-	f.StringVar(&w.Known, "known-logs", "", "`FILE` of keys and checkpoints seen before; if it is not given, larder/known-logs in the user's configuration folder")
+	addKnownLogsFlag(f, &w.Known)
 	f.StringVar(&w.State, "state", "", "`FILE` with the position of the last poll; default: one for this log and packages beside the known logs")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+	cmd.RunE = withoutSettings(func(ctx context.Context, _ []string) (err error) {
 		if w.Server == "" || w.Silence <= 0 || w.Timeout <= 0 {
-			return errors.New("watch needs the URL of a Larder in --log, and a --silence and a --timeout over 0")
+			return settings.Mistakef("watch needs the URL of a Larder in --log, and a --silence and a --timeout over 0")
 		}
-		if w.Trust.Key, err = verify.ReadKey(w.Trust.Key); err != nil {
-			return fmt.Errorf("--key: %w", err)
-		}
-		if w.Trust.Root, err = readRootKey(w.Trust.Root, w.Trust.Key); err != nil {
+		if err := errors.Join(readTrustedKeys(&w.Verify.Trust), setKnownLogs(&w.Known)); err != nil {
 			return err
 		}
-		if w.Trust.Witnesses, err = verify.ReadWitnessKeys(w.Trust.Witnesses); err != nil {
-			return fmt.Errorf("--witness: %w", err)
+		if w.State == "" {
+			w.State = verify.WatchStateFile(filepath.Dir(w.Known), w.Server, w.Packages)
 		}
-		w.Trust.Need = len(w.Trust.Witnesses)
-		if w.Known == "" {
-			dir, err := os.UserConfigDir()
-			if err != nil {
-				return fmt.Errorf("%w; say with --known-logs where to remember what was seen", err)
-			}
-			w.Known = filepath.Join(dir, "larder", "known-logs")
-		}
-		w.Folder = filepath.Dir(w.Known)
-		lines := json.NewEncoder(a.stdout)
-		lines.SetEscapeHTML(false)
-		w.OnEvent = func(e app.WatchEvent) error {
+		w.Verify.UserAgent = app.UserAgent()
+		lines := newLineEncoder(a.stdout)
+		w.OnEvent = func(e verify.WatchEvent) error {
 			if asJSON {
 				return lines.Encode(e)
 			}
@@ -88,28 +74,25 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 			return err
 		}
 		w.OnNotice = func(note string) { fmt.Fprintln(a.stderr, describeNote(note)) }
-		watcher, err := w.Open()
+		watcher, err := verify.OpenWatcher(w)
 		if err != nil {
-			return failure{err}
+			return err
 		}
 		if !once {
 			fmt.Fprintf(a.stderr, "Looking at the log of %s every %v; each event is a line.\n", w.Server, every)
-			if err := watcher.Run(cmd.Context(), every); err != nil {
-				return failure{err}
-			}
-			return nil
+			return watcher.Run(ctx, every)
 		}
-		found, err := watcher.Poll(cmd.Context())
+		found, err := watcher.Poll(ctx)
 		code := exitOf[found.Outcome]
 		switch {
 		case err != nil:
-			return failure{err}
+			return err
 		case code != exitDone:
-			return verdict{failure{errors.New(found.Problem)}, code}
+			return verdict{errors.New(found.Problem), code}
 		case found.Alarms > 0:
-			return verdict{failure{fmt.Errorf("%s attention", formatCount(found.Alarms, "event needs", "events need"))}, exitAdvice}
+			return verdict{fmt.Errorf("%s attention", formatCount(found.Alarms, "event needs", "events need")), exitAdvice}
 		}
 		return nil
-	}
+	})
 	return cmd
 }

@@ -48,8 +48,8 @@ type BackupRequest struct {
 	Region   string `json:"region,omitempty"`
 }
 
-// BackupProgress counts the log entries whose contents are in the backup.
-type BackupProgress struct {
+// EntryProgress counts the log entries whose contents are in a backup or a bundle.
+type EntryProgress struct {
 	Entries int64 `json:"entries"`
 	Of      int64 `json:"of"`
 }
@@ -66,7 +66,7 @@ type BackupResult struct {
 }
 
 // OpBackup makes a backup of the data folder, and restores it to a temporary folder as a test if that is due.
-const OpBackup Operation[BackupRequest, BackupProgress, BackupResult] = "backup"
+const OpBackup Operation[BackupRequest, EntryProgress, BackupResult] = "backup"
 
 // errUnsigned is why a log without a signed checkpoint is neither backed up nor put into a bundle.
 var errUnsigned = errors.New("the log is not signed, so a copy of it would prove nothing; start `larder up` once, which signs it")
@@ -74,7 +74,7 @@ var errUnsigned = errors.New("the log is not signed, so a copy of it would prove
 // backUpToBucket copies what the backup in b lacks of the folder's signed log and its contents, and adds a record with the data
 // that does not follow from the log. Then it deletes old records, and the contents of releases that were withdrawn before the
 // oldest record that stays. It returns how many log entries the backup has. The error is errUnsigned if the log is not signed.
-func (r *Reader) backUpToBucket(ctx context.Context, b bucket.Bucket, keys *backupKeys, report func(BackupProgress)) (size int64, err error) {
+func (r *Reader) backUpToBucket(ctx context.Context, b bucket.Bucket, keys *backupKeys, report func(EntryProgress)) (size int64, err error) {
 	note, key, err := signing.PublishedNote(r.store, keys.dir)
 	if err != nil {
 		return 0, err
@@ -90,7 +90,7 @@ func (r *Reader) backUpToBucket(ctx context.Context, b bucket.Bucket, keys *back
 	if err != nil {
 		return 0, err
 	}
-	target := cluster.PublicCopy{Store: r.store, Bucket: b, Retain: true, Progress: func(entries, of int64) { report(BackupProgress{entries, of}) }}
+	target := cluster.PublicCopy{Store: r.store, Bucket: b, Retain: true, Progress: func(entries, of int64) { report(EntryProgress{entries, of}) }}
 	if err := target.Update(ctx, from, signed); err != nil {
 		return 0, err
 	}
@@ -197,7 +197,7 @@ func folderURL(dir string) string {
 
 // backUp makes a backup as [Reader.backUpNow] does, and returns how many log entries it has, how many are missing because they
 // are not signed, and when it was last restored as a test.
-func (r *Reader) backUp(ctx context.Context, q BackupRequest, report func(BackupProgress)) (result BackupResult, err error) {
+func (r *Reader) backUp(ctx context.Context, q BackupRequest, report func(EntryProgress)) (result BackupResult, err error) {
 	if filepath.IsAbs(q.Target) {
 		q.Target = folderURL(q.Target)
 	}
@@ -217,7 +217,7 @@ func (r *Reader) backUp(ctx context.Context, q BackupRequest, report func(Backup
 // backUpNow makes a backup in the target of q, and returns how many log entries it has. If no backup in that target was
 // successfully restored as a test within a month, or the last test failed, it also does that. It stores the outcomes for `larder
 // doctor`. Only one backup of a data folder is made at a time.
-func (r *Reader) backUpNow(ctx context.Context, q BackupRequest, report func(BackupProgress)) (size int64, err error) {
+func (r *Reader) backUpNow(ctx context.Context, q BackupRequest, report func(EntryProgress)) (size int64, err error) {
 	target := q.Target
 	if q.Endpoint == "" {
 		q.Endpoint, q.Region = r.settings.BucketEndpoint, r.settings.BucketRegion
@@ -381,7 +381,7 @@ func (r *roleRun) backupPart(w *Writer) parts.Part {
 			if err != nil {
 				logger.Warn("couldn't sign the newest entries, so the backup has only those before", "err", err)
 			}
-			size, err := w.folder.backUpNow(ctx, BackupRequest{Target: r.settings.Backup}, func(BackupProgress) {})
+			size, err := w.folder.backUpNow(ctx, BackupRequest{Target: r.settings.Backup}, func(EntryProgress) {})
 			switch {
 			case ctx.Err() != nil:
 				return

@@ -17,18 +17,12 @@ type BundleRequest struct {
 	Packages []string `json:"packages,omitempty"`
 }
 
-// BundleProgress counts the entries whose contents are written.
-type BundleProgress struct {
-	Entries int64 `json:"entries"`
-	Of      int64 `json:"of"`
-}
-
 // OpBundle writes the log and its contents into one file.
-const OpBundle Operation[BundleRequest, BundleProgress, replication.BundleResult] = "bundle"
+const OpBundle Operation[BundleRequest, EntryProgress, replication.BundleResult] = "bundle"
 
 // writeBundle writes the signed log, and the contents of the entries that q selects, into the file of q, from which another
 // Larder can read them. It calls report with the number of entries done. The error is errUnsigned if the log is not signed.
-func (r *Reader) writeBundle(ctx context.Context, q BundleRequest, report func(BundleProgress)) (replication.BundleResult, error) {
+func (r *Reader) writeBundle(ctx context.Context, q BundleRequest, report func(EntryProgress)) (replication.BundleResult, error) {
 	keys, err := r.settings.KeyFolder()
 	if err != nil {
 		return replication.BundleResult{}, err
@@ -42,6 +36,6 @@ func (r *Reader) writeBundle(ctx context.Context, q BundleRequest, report func(B
 	}
 	return replication.WriteBundle(ctx, q.File, replication.BundleOptions{
 		Source: replication.FromStore(r.store, r.settings.Data).WithCheckpoint(note), Trust: verify.Trust{Key: key}, Since: q.Since, Packages: q.Packages,
-		Progress: func(entries, of int64) { report(BundleProgress{entries, of}) },
+		Progress: func(entries, of int64) { report(EntryProgress{entries, of}) },
 	})
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
-	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/signing"
@@ -54,7 +52,7 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 	}
 	n := f.node
 	n.serveNodes(r, operations{}, nil)
-	site.putInFrontOfRooms((*siteOptions).delayForLogSize, func(o *siteOptions) { o.addGate(n.gateUntilCaughtUp) })
+	site.waits, site.mayServe = true, n.mayServe
 	what, err := s.openSiteWithRooms(ctx, r, w.folder, site, roomsOptions{cluster: n})
 	if err != nil {
 		return err
@@ -85,20 +83,6 @@ func openClusterFollower(ctx context.Context, r *roleRun, o followerRole, w *Wri
 		return view.record.Close()
 	}})
 	return &clusterFollower{node: n, run: r, view: view, role: o}, nil
-}
-
-// behind is the response to clients until the node has caught up.
-var behind = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "This node is behind: it has yet to catch up with the others; ask another one", Retry: 2}
-
-// gateUntilCaughtUp returns a handler that responds 503 to every request in place of the site, or nil once the node may serve.
-// The site calls it for each request, as a [gate].
-func (n *clusterNode) gateUntilCaughtUp() http.Handler {
-	if n.mayServe() {
-		return nil
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		behind.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
-	})
 }
 
 // follow copies new entries from the log in the bucket until ctx ends. Once caught up, it deletes the outbox of an earlier time

@@ -141,7 +141,7 @@ func (l *clusterLeader) addClusterParts(r *roleRun, site *siteOptions) error {
 	if _, refused := signer.Checkpoint(); refused != nil { // the leader trusts in what was signed
 		return refused
 	}
-	site.putInFrontOfRooms((*siteOptions).delayForLogSize)
+	site.waits = true
 	r.parts.Add(parts.Part{Name: "published view in the bucket", Run: parts.RunUntilDone(l.updatePublishedView)})
 	r.parts.Add(parts.Part{Name: "reconciling the published view", Run: parts.RunUntilDone(l.reconcilePublishedView)})
 	r.parts.Add(parts.Part{Name: "writing", Run: parts.RunUntilDone(func(ctx context.Context) {

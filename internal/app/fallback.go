@@ -42,7 +42,7 @@ func (r *roleRun) addFallback(f *filler, folder *Reader, site *siteOptions) erro
 	asking, err := fallback.New(fallback.Options{
 		Bot: f.bot, Store: folder.store, Origins: c.Fallback, Key: c.FallbackKey, Root: c.FallbackRoot,
 		Known: filepath.Join(keys, "fallback-known-logs"), Quota: c.FallbackQuota,
-		Allow: c.AllowHosts, UserAgent: userAgent(), Logger: r.logger.With("part", "fallback"),
+		Allow: c.AllowHosts, UserAgent: UserAgent(), Logger: r.logger.With("part", "fallback"),
 	})
 	if err != nil {
 		return err

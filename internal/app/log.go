@@ -165,7 +165,7 @@ func newLogRepositoryClient(s *settings.Settings, logger *slog.Logger) (*git.Git
 	if s.Token == "" {
 		return nil, settings.Mistakef("%s needs a token that may write there: put it into the variable %s or %s", s.Origin("log-repository"), settings.TokenVariables[0], settings.TokenVariables[1])
 	}
-	client, err := git.NewGitHubClient(git.GitHubOptions{URL: s.GitHubURL, Token: s.Token, UserAgent: userAgent(), Logger: logger.With("part", "github")})
+	client, err := git.NewGitHubClient(git.GitHubOptions{URL: s.GitHubURL, Token: s.Token, UserAgent: UserAgent(), Logger: logger.With("part", "github")})
 	if err != nil {
 		return nil, settings.Mistakef("%s, or the token in %s: %w", s.Origin("github-url"), s.TokenFrom, err)
 	}

@@ -66,18 +66,16 @@ func logSizeOf(result any) int64 {
 // newWritten returns the response to an operation that may have published entries: the size of the log.
 func (w *Writer) newWritten() Written { return Written{w.folder.log.Checkpoint().Size} }
 
-// delayForLogSize adds a handler in front of the site that delays a request with the header field [sizeField] until the site
-// serves that many log entries, or sends the error of [published.awaitLogSize].
-func (o *siteOptions) delayForLogSize() {
+// delayForLogSize returns a handler that delays a request with the header field [sizeField] until the site serves that many log
+// entries, and then passes it to next, or sends the error of [published.awaitLogSize].
+func (p *published) delayForLogSize(next http.Handler) http.Handler {
 	places := client.NewShares(maxWaiting)
-	o.inFront = append(o.inFront, func(what *published, next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if failure := what.awaitLogSize(r, places); failure != nil {
-				failure.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if failure := p.awaitLogSize(r, places); failure != nil {
+			failure.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
+			return
+		}
+		next.ServeHTTP(w, r)
 	})
 }
 

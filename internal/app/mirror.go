@@ -65,7 +65,7 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	if s.Serve {
 		site := newSiteOptions()
 		site.signer = follower
-		site.putInFrontOfRooms((*siteOptions).delayForLogSize)
+		site.waits = true
 		if _, err := s.openSiteWithRooms(ctx, r, w.folder, site, roomsOptions{cluster: standaloneRooms{}, webhooks: true}); err != nil {
 			return err
 		}

@@ -142,14 +142,14 @@ func (r *roleRun) publishingOperations(w *Writer) operations {
 		}
 	})
 	addRequest(all, OpKeyFolder, func(context.Context, struct{}) (string, error) { return signature.signer.Folder(), nil })
-	addOperation(all, OpBackup, func(ctx context.Context, q BackupRequest, report func(BackupProgress)) (BackupResult, error) {
+	addOperation(all, OpBackup, func(ctx context.Context, q BackupRequest, report func(EntryProgress)) (BackupResult, error) {
 		if err := signature.signer.Sign(); err != nil { // a backup has what is signed
 			return BackupResult{}, err
 		}
 		done, err := w.folder.backUp(ctx, q, report)
 		return done, explainPermission(&r.self, err)
 	})
-	addOperation(all, OpBundle, func(ctx context.Context, q BundleRequest, report func(BundleProgress)) (replication.BundleResult, error) {
+	addOperation(all, OpBundle, func(ctx context.Context, q BundleRequest, report func(EntryProgress)) (replication.BundleResult, error) {
 		done, err := w.folder.writeBundle(ctx, q, report)
 		return done, explainPermission(&r.self, err)
 	})

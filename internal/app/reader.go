@@ -115,7 +115,7 @@ func openFolder(s *settings.Settings, o openOptions, logger *slog.Logger) (*Read
 			return nil, err
 		}
 		return notify.OpenOutbox(notify.WebhookOptions{
-			Runtime: runtime, Store: store, Log: log, UserAgent: userAgent(), Purge: purgeOptions(s), Logger: outboxLogger,
+			Runtime: runtime, Store: store, Log: log, UserAgent: UserAgent(), Purge: purgeOptions(s), Logger: outboxLogger,
 		})
 	}
 	r.outbox.close = func(*notify.Outbox) error { return nil } // the runtime is

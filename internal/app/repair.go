@@ -258,7 +258,7 @@ func openSource(s *settings.Settings, where string, logger *slog.Logger) (replic
 	case bucket.CheckURL(where) == nil:
 		return openBackupSource(s, where)
 	case verify.IsURL(where):
-		return replication.NewServer(verify.Options{Server: strings.TrimRight(where, "/"), UserAgent: userAgent()}), nil
+		return replication.NewServer(verify.Options{Server: strings.TrimRight(where, "/"), UserAgent: UserAgent()}), nil
 	}
 	switch info, err := os.Stat(where); {
 	case errors.Is(err, fs.ErrNotExist):

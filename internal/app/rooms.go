@@ -79,9 +79,7 @@ func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptio
 	if err != nil {
 		return err
 	}
-	site.pages.Rooms, site.api.Rooms = rooms, rooms
-	site.putInFront(rooms.Handler)
-	site.inFrontLane = append(site.inFrontLane, rooms.Lane)
+	site.rooms, site.pages.Rooms, site.api.Rooms = rooms, rooms, rooms
 	roomRecord.Subscribe(func(configured []config.Room) error { return r.applyRooms(rooms, configured, o) })
 	r.subscribe(func(ctx context.Context, fresh *settings.Settings) error {
 		file, on, err := readRooms(fresh)

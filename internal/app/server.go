@@ -205,6 +205,3 @@ func (s Server) checkSettings(c *settings.Settings) error {
 	}
 	return err
 }
-
-// hasRooms reports whether the process has waiting rooms with the settings c: it serves, and c does not turn rooms off.
-func (s Server) hasRooms(c *settings.Settings) bool { return s.Serve && c.Rooms != settings.Off }

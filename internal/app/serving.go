@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server/lane"
@@ -33,16 +34,12 @@ func (r *roleRun) addMemoryLimit(serve bool) {
 	})})
 }
 
-// openSiteWithRooms opens the public site of a folder, with the handlers of site.beforeRooms and behind waiting rooms, unless the
-// settings turn rooms off.
+// openSiteWithRooms opens the public site of a folder, behind waiting rooms unless the settings turn rooms off.
 func (s Server) openSiteWithRooms(ctx context.Context, r *roleRun, folder *Reader, site *siteOptions, rooms roomsOptions) (*published, error) {
-	if s.hasRooms(r.settings) {
+	if s.Serve && r.settings.Rooms != settings.Off {
 		if err := r.openRooms(ctx, folder, site, rooms); err != nil {
 			return nil, err
 		}
-	}
-	for _, add := range site.beforeRooms {
-		add(site)
 	}
 	return r.openSite(folder, site)
 }
@@ -58,30 +55,26 @@ func (s Server) announceSite(r *roleRun, folder *Reader) {
 	})
 }
 
-// A gate returns the response to requests that must not reach the site at the moment, nil if they may.
-type gate func() http.Handler
+// behind is the response to clients until the node has caught up.
+var behind = &answers.Failure{Status: http.StatusServiceUnavailable, Message: "This node is behind: it has yet to catch up with the others; ask another one", Retry: 2}
 
-// addGate puts the gate refusal in front of the site and of the fast lane. If refusal returns a handler, that responds to the
-// request instead; if it returns nil, the request passes.
-func (o *siteOptions) addGate(refusal gate) {
-	o.putInFront(func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if handler := refusal(); handler != nil {
-				handler.ServeHTTP(w, r)
-				return
-			}
-			next.ServeHTTP(w, r)
-		})
+// refuseUntil returns a handler that responds 503 to every request while mayServe returns false, and passes others to next.
+func refuseUntil(mayServe func() bool, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !mayServe() {
+			behind.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
+			return
+		}
+		next.ServeHTTP(w, r)
 	})
-	o.inFrontLane = append(o.inFrontLane, func(next lane.Handler) lane.Handler { return gatedLane{next, refusal} })
 }
 
-// A gatedLane is a fast lane behind a gate.
+// A gatedLane is a fast lane that responds only while mayServe returns true.
 type gatedLane struct {
 	lane.Handler
-	gate gate
+	mayServe func() bool
 }
 
-// Answer overrides [lane.Handler]: it returns false while the gate is closed, so that net/http handles the request, which then
-// gets the gate's response. Otherwise the lane behind the gate decides.
-func (g gatedLane) Answer(x *lane.Exchange) bool { return g.gate() == nil && g.Handler.Answer(x) }
+// Answer overrides [lane.Handler]: it returns false while the node may not serve, so that net/http handles the request, which
+// then gets the response of [refuseUntil]. Otherwise the lane decides.
+func (g gatedLane) Answer(x *lane.Exchange) bool { return g.mayServe() && g.Handler.Answer(x) }

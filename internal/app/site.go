@@ -21,43 +21,28 @@ import (
 	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/acme"
 	"github.com/larder-cdn/larder/server/download"
-	"github.com/larder-cdn/larder/server/lane"
+	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
 // siteOptions are the parts of a site. The parts of a role add to it before the site opens.
 type siteOptions struct {
-	signer      tiles.Signer // of the checkpoints that the site publishes
-	pages       site.Options
-	api         api.PublicOptions
-	hooks       map[string]http.Handler // by path
-	inFront     []siteWrapper           // each in front of those before it
-	inFrontLane []func(lane.Handler) lane.Handler
-	beforeRooms []func(*siteOptions) // add handlers once the waiting rooms are there, each in front of those before it
-	hot         func(kvstore.Hash)   // is notified of files in demand; nil for nothing
-	elsewhere   server.Elsewhere     // serves what is missing here; nil for nothing
-	readOnly    bool                 // nothing is written to the data folder
-	publishes   bool                 // the process publishes releases
-	fills       bool                 // the process, or the leader of its cluster, keeps a catalogue filled
-	lacking     bool                 // the data folder may be missing files that were published
+	signer    tiles.Signer // of the checkpoints that the site publishes
+	pages     site.Options
+	api       api.PublicOptions
+	hooks     map[string]http.Handler // by path
+	rooms     *waitingroom.Rooms      // in front of the site; nil for none
+	waits     bool                    // requests that name a log size wait until it is here
+	mayServe  func() bool             // reports whether requests may reach the site and the rooms now; nil for always
+	hot       func(kvstore.Hash)      // is notified of files in demand; nil for nothing
+	elsewhere server.Elsewhere        // serves what is missing here; nil for nothing
+	readOnly  bool                    // nothing is written to the data folder
+	publishes bool                    // the process publishes releases
+	fills     bool                    // the process, or the leader of its cluster, keeps a catalogue filled
+	lacking   bool                    // the data folder may be missing files that were published
 }
 
 // newSiteOptions returns options of a site without hooks, to which the parts of a role add.
 func newSiteOptions() *siteOptions { return &siteOptions{hooks: map[string]http.Handler{}} }
-
-// A siteWrapper puts a handler in front of next, which serves what is published.
-type siteWrapper func(what *published, next http.Handler) http.Handler
-
-// putInFront has openSite call wrap with the site's handler, and serve the handler that wrap returns. A later wrap is in front of
-// an earlier one.
-func (o *siteOptions) putInFront(wrap func(http.Handler) http.Handler) {
-	o.inFront = append(o.inFront, func(_ *published, next http.Handler) http.Handler { return wrap(next) })
-}
-
-// putInFrontOfRooms registers functions that put handlers in front of the site. They are called in order after the waiting rooms
-// were put there, so that requests reach these handlers before the rooms.
-func (o *siteOptions) putInFrontOfRooms(add ...func(*siteOptions)) {
-	o.beforeRooms = append(o.beforeRooms, add...)
-}
 
 // published is the data of a site: a data folder, and the parts that follow its log.
 type published struct {
@@ -145,8 +130,14 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.L
 	}
 	r.supervisor.private.site.Store(&public)
 	handler := server.Route(assets, server.RouteContents(contents, tiles.Route(log, withHooks(o.hooks, hideOperatorPages(public)))))
-	for _, wrap := range o.inFront {
-		handler = wrap(what, handler)
+	if o.rooms != nil {
+		handler = o.rooms.Handler(handler)
+	}
+	if o.waits {
+		handler = what.delayForLogSize(handler)
+	}
+	if o.mayServe != nil {
+		handler = refuseUntil(o.mayServe, handler)
 	}
 	hosts := server.NewHosts(c.AssetBase, c.SiteBase, c.APIHost, tiles.Prefix, server.ContentPrefix, api.NPMPrefix)
 	handler = c.Proxies.Handler(accessLog.Handler(hosts.Handler(handler))) // in front of all that looks at the client
@@ -156,8 +147,11 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *accesslog.L
 	}
 	if c.FastLane {
 		h.Lane = assets
-		for _, wrap := range o.inFrontLane {
-			h.Lane = wrap(h.Lane)
+		if o.rooms != nil {
+			h.Lane = o.rooms.Lane(h.Lane)
+		}
+		if o.mayServe != nil {
+			h.Lane = gatedLane{h.Lane, o.mayServe}
 		}
 		h.Lane = hosts.Lane(h.Lane)
 	}

@@ -24,8 +24,8 @@ import (
 // openClients opens the clients of registries and git hosts, with the options o and those of the settings. Settings that the
 // clients refuse are a [settings.Mistake].
 func openClients(s *settings.Settings, o bot.ClientOptions, logger *slog.Logger) (*bot.Clients, error) {
-	o.Fetch.UserAgent, o.Fetch.Allow, o.Fetch.Logger = userAgent(), s.AllowHosts, logger
-	o.GitHub.URL, o.GitHub.Token, o.GitHub.UserAgent, o.GitHub.Logger = s.GitHubURL, s.Token, userAgent(), logger
+	o.Fetch.UserAgent, o.Fetch.Allow, o.Fetch.Logger = UserAgent(), s.AllowHosts, logger
+	o.GitHub.URL, o.GitHub.Token, o.GitHub.UserAgent, o.GitHub.Logger = s.GitHubURL, s.Token, UserAgent(), logger
 	c, err := bot.OpenClients(o)
 	switch {
 	case errors.Is(err, bot.ErrGitHubOptions):

@@ -68,5 +68,5 @@ func (b Build) storeProgram() string {
 // Version returns the version of this build.
 func Version() string { return ThisBuild().Version }
 
-// userAgent returns the User-Agent field of requests to other servers, larder/VERSION.
-func userAgent() string { return "larder/" + Version() }
+// UserAgent returns the User-Agent field of requests to other servers, larder/VERSION.
+func UserAgent() string { return "larder/" + Version() }
