@@ -88,35 +88,24 @@ func newestNumber(all []stored) int64 {
 
 // read returns the version with a number. The error is [bucket.ErrNotFound] if it does not exist, a [*CorruptError] if it is damaged,
 // and otherwise says that the bucket cannot be read.
-func (b *Backend) read(ctx context.Context, number int64) (Version, error) {
-	v, _, err := b.readIfOther(ctx, number, "")
-	return v, err
-}
-
-// readIfOther reads the version with a number as [Backend.read] does, and also returns the bucket's mark of the object (entity
-// tag). known is the mark of an earlier read, "" for none: if the object is still the same, readIfOther returns a zero Version,
-// known, and no error.
-func (b *Backend) readIfOther(ctx context.Context, number int64, known bucket.Version) (v Version, object bucket.Version, err error) {
-	corrupt := func(err error) (Version, bucket.Version, error) {
-		return Version{}, "", &CorruptError{b.bucket.String() + "/" + b.key(number), err}
+func (b *Backend) read(ctx context.Context, number int64) (v Version, err error) {
+	data, _, err := b.bucket.Get(ctx, b.key(number), MaxStored)
+	if err != nil && !errors.Is(err, bucket.ErrTooLarge) {
+		return v, err
 	}
-	data, object, err := b.bucket.GetOther(ctx, b.key(number), MaxStored, known)
-	if errors.Is(err, bucket.ErrTooLarge) {
-		return corrupt(err)
+	if err == nil {
+		data, err = b.sealer.Open(number, data)
 	}
-	if err != nil || data == nil && known != "" && object == known {
-		return v, object, err
+	if err == nil {
+		err = json.Unmarshal(data, &v)
 	}
-	if data, err = b.sealer.Open(number, data); err != nil {
-		return corrupt(err)
+	if err == nil && (v.Number != number || v.Format != format) {
+		err = fmt.Errorf("it is version %d in format %d, not version %d in format %d", v.Number, v.Format, number, format)
 	}
-	if err := json.Unmarshal(data, &v); err != nil {
-		return corrupt(err)
+	if err != nil {
+		return Version{}, &CorruptError{b.bucket.String() + "/" + b.key(number), err}
 	}
-	if v.Number != number || v.Format != format {
-		return corrupt(fmt.Errorf("it is version %d in format %d, not version %d in format %d", v.Number, v.Format, number, format))
-	}
-	return v, object, nil
+	return v, nil
 }
 
 // create stores a new version. It returns [bucket.ErrExists] if the number is in use, and changes nothing then. After another

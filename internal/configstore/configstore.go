@@ -144,7 +144,6 @@ type Store struct {
 	pruned   int64          // the greatest number that was removed because of the limits of the history
 	owns     bool           // this store uploads what the authority lacks
 	foreign  bool           // the copy contains versions of another record
-	same     comparison     // the last one that found the copy to be of the authority's record
 	toCopy   map[int64]bool // versions that could not be copied
 	applying backoff        // of the version in force, where a subscriber could not apply it
 
@@ -157,13 +156,6 @@ type Store struct {
 	behind   bool      // the authority does not have the version in force
 	reported string    // the damage that was logged last
 	checked  time.Time // when the authority was listed and everything was in order; zero if something is left to do
-}
-
-// A comparison found that version number has an ID in the authority, where it is an object.
-type comparison struct {
-	number int64
-	id     string
-	object bucket.Version
 }
 
 // A backoff counts failures in a row.

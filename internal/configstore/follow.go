@@ -251,24 +251,15 @@ func (s *Store) isSameRecord(ctx context.Context, all []stored) (bool, error) {
 		if i < 0 {
 			continue
 		}
-		var object bucket.Version
-		if s.same.number == at.number && s.same.id == history[i].ID {
-			object = s.same.object
-		}
-		v, found, err := s.options.Authority.readIfOther(ctx, at.number, object)
+		v, err := s.options.Authority.read(ctx, at.number)
 		switch {
 		case isCorrupt(err) || errors.Is(err, bucket.ErrNotFound):
 			unknown = true
 			continue
 		case err != nil:
 			return false, err
-		case object != "" && found == object:
-			return true, nil
-		case v.ID == history[i].ID:
-			s.same = comparison{at.number, v.ID, found}
-			return true, nil
 		}
-		return false, nil
+		return v.ID == history[i].ID, nil
 	}
 	return unknown, nil
 }
