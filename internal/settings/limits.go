@@ -7,6 +7,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/larder-cdn/larder/kvstore"
 )
@@ -126,6 +127,15 @@ func (s *Settings) FitMemory(serve bool, root fs.FS, logger *slog.Logger) {
 	}
 	log("the memory of this process is bounded by its control group", "limit", limit, "by", file, "settings", now,
 		"cache", s.Cache, "sending", s.Sending, "store-cache", s.StoreCache, "memory", s.Memory)
+}
+
+// maxOpenFiles returns how many files the process may have open; false if that is not known.
+func maxOpenFiles() (uint64, bool) {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return 0, false
+	}
+	return uint64(limit.Cur), true
 }
 
 // reservedFiles returns how many of the most files that the process may have open are reserved for uses other than public

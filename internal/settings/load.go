@@ -36,8 +36,8 @@ var serviceLink = text.NewRegexp(`^LARDER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+
 // each with its place, or else one in settings that depend on one another.
 func (s *Settings) Load(environ []string) error {
 	s.environ = environ
-	s.Token, s.TokenFrom = findGitHubToken(environ)
-	s.BucketRegion = bucketRegion(environ)
+	s.Token, s.TokenFrom = s.lookupEnv(TokenVariables...)
+	s.BucketRegion, _ = s.lookupEnv("AWS_REGION", "AWS_DEFAULT_REGION")
 	fromEnv, err := s.loadEnv(environ)
 	problems := []error{err}
 	if s.ConfigFile != "" {
@@ -248,18 +248,6 @@ func (s *Settings) CheckEndpoint() error {
 	return Mistakef("%s has no effect without --bucket or --backup with a bucket there: s3://NAME[/PREFIX]", s.Origin("bucket-endpoint"))
 }
 
-// bucketRegion returns the region of the object store that AWS's usual variables name in environ (NAME=VALUE), "" for none.
-func bucketRegion(environ []string) string {
-	for _, name := range []string{"AWS_REGION", "AWS_DEFAULT_REGION"} {
-		for _, pair := range environ {
-			if value, ok := strings.CutPrefix(pair, name+"="); ok && value != "" {
-				return value
-			}
-		}
-	}
-	return ""
-}
-
 // suggestName returns the end of a message about an unknown name. It names the most similar one of known, or if none is similar,
 // the advice otherwise.
 func suggestName(name string, known []string, otherwise string) string {
@@ -275,10 +263,11 @@ const SecretVariable = envPrefix + "HOOK_SECRET"
 // TokenVariables may hold GitHub's token; the first one that does counts.
 var TokenVariables = []string{envPrefix + "GITHUB_TOKEN", "GITHUB_TOKEN"}
 
-// findGitHubToken returns GitHub's token from environ (NAME=VALUE), and the name of the variable that has it; "" and "" for none.
-func findGitHubToken(environ []string) (token, variable string) {
-	for _, name := range TokenVariables {
-		for _, pair := range environ {
+// lookupEnv returns the value of the first of the named variables that is set and not empty in the environment that Load got, and
+// the name of that variable; "" and "" for none.
+func (s *Settings) lookupEnv(names ...string) (value, variable string) {
+	for _, name := range names {
+		for _, pair := range s.environ {
 			if value, ok := strings.CutPrefix(pair, name+"="); ok && value != "" {
 				return value, name
 			}
@@ -287,23 +276,10 @@ func findGitHubToken(environ []string) (token, variable string) {
 	return "", ""
 }
 
-// HasEnvironment reports whether an environment variable is set and not empty in the environment that Load got.
-func (s *Settings) HasEnvironment(name string) bool {
-	return slices.ContainsFunc(s.environ, func(pair string) bool {
-		value, ok := strings.CutPrefix(pair, name+"=")
-		return ok && value != ""
-	})
-}
-
 // HookSecret returns the secret of incoming webhooks, from its variable or its file; "" for none. Errors are mistakes: both have
 // one, the file cannot be read, or the secret is unsuitable.
 func (s *Settings) HookSecret() (string, error) {
-	secret, from := "", SecretVariable
-	for _, pair := range s.environ {
-		if value, ok := strings.CutPrefix(pair, SecretVariable+"="); ok {
-			secret = value
-		}
-	}
+	secret, from := s.lookupEnv(SecretVariable)
 	if s.HookSecretFile != "" {
 		if secret != "" {
 			return "", Mistakef("%s and %s both have a secret; remove one of them", s.Origin("hook-secret-file"), SecretVariable)

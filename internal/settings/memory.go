@@ -15,7 +15,7 @@ import (
 // serve says that the process serves, with the memory for that.
 func LimitMemory(ctx context.Context, inForce func() *Settings, serve bool, logger *slog.Logger) {
 	s := inForce()
-	if s.HasEnvironment("GOMEMLIMIT") {
+	if limit, _ := s.lookupEnv("GOMEMLIMIT"); limit != "" {
 		return
 	}
 	m := memoryLimit{budget: s.MemoryBudget(serve), most: s.MemoryLimit / 10 * 9}

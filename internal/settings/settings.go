@@ -23,7 +23,9 @@ import (
 
 	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/gitlog"
+	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/acme"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
@@ -249,7 +251,7 @@ func (s *Settings) addFlags() {
 	f.SortFlags = false
 
 	f.Var(textValue(&s.ConfigFile, "file"), "config", "configuration `FILE` (YAML); its keys are the flags' names")
-	f.Var(requiredValue(&s.Data, "folder"), "data", "data `DIR` with the store; one process at a time")
+	f.Var(parsedValue(&s.Data, "folder", checked(checkNotEmpty)), "data", "data `DIR` with the store; one process at a time")
 
 	f.Var(ChoiceValue(&s.Profile, slices.Sorted(maps.Keys(Profiles))...), "profile", "presets of other settings for a `KIND` of service: team, public or mirror; see docs/configuration.md")
 	f.Var(&listValue{target: &s.Listen, kind: "address", check: checkAddress}, "listen", "public `ADDRESS`; port 0 picks a free one, unix:PATH is a Unix socket; repeatable")
@@ -258,33 +260,28 @@ func (s *Settings) addFlags() {
 	f.Var(&listValue{target: &s.ACMEDomains, kind: "domain", check: checkDomain}, "acme-domain", "`DOMAIN` of a certificate to get and renew from an ACME server, instead of --tls-cert, agreeing to its terms; repeatable, the first is the default")
 	f.Var(textValue(&s.ACMEEmail, "address"), "acme-email", "contact `ADDRESS` of the ACME account")
 	f.Var(BaseURLValue(&s.ACMEDirectory), "acme-directory", "`URL` of the ACME server's directory")
-	f.Var(plainAddressValue(&s.HTTPListen), "http-listen", "plain `ADDRESS`, usually :80, for HTTP-01 challenges; redirects everything else to HTTPS")
+	f.Var(parsedValue(&s.HTTPListen, "address", optional(parseAddress)), "http-listen", "plain `ADDRESS`, usually :80, for HTTP-01 challenges; redirects everything else to HTTPS")
 	f.Var(boolValue(&s.H2C), "h2c", "accept HTTP/2 without TLS too, from a proxy in front")
-	f.Lookup("h2c").NoOptDefVal = "true"
 	f.Var(boolValue(&s.FastLane), "fast-lane", "answer simple requests for files in front of the general HTTP server, in less than half of the processor time")
-	f.Lookup("fast-lane").NoOptDefVal = "true"
 	f.Var(boolValue(&s.Dictionaries), "dictionaries", "send browsers that have another version of a file only the difference (RFC 9842); off stores and sends none")
-	f.Lookup("dictionaries").NoOptDefVal = "true"
 	f.Var(boolValue(&s.OtherCDNURLs), "other-cdn-urls", "redirect addresses as at jsDelivr and unpkg, such as /npm/jquery@3.7.1/dist/jquery.js, to the same file here")
-	f.Lookup("other-cdn-urls").NoOptDefVal = "true"
 	f.Var(CountValue(&s.MaxConnections, 1), "max-connections", "most public connections at once, `N`; near it new ones close useless and idle ones; lowered to the limit of open files")
 	f.Var(&listValue{target: &s.TrustedProxies, kind: "network"}, "trusted-proxies", "`NETWORK` of proxies trusted to name the client, such as 10.0.0.0/8, or unix: for a Unix socket; repeatable")
-	f.Var(requiredValue(&s.ForwardedHeader, "field"), "forwarded-header", "`FIELD` in which trusted proxies name the client: a list of addresses, or Forwarded")
+	f.Var(parsedValue(&s.ForwardedHeader, "field", checked(checkNotEmpty)), "forwarded-header", "`FIELD` in which trusted proxies name the client: a list of addresses, or Forwarded")
 	f.Var(boolValue(&s.ProxyProtocol), "proxy-protocol", "require the PROXY protocol (version 1 or 2) on connections of trusted proxies")
-	f.Lookup("proxy-protocol").NoOptDefVal = "true"
 	f.Var(sizeValue(&s.Cache, Mebibyte), "cache", "`SIZE` of the memory cache of files")
 	f.Var(sizeValue(&s.Sending, Mebibyte), "sending", "`SIZE` of the memory for responses that the cache does not hold; more get 503")
 	f.Var(sizeValue(&s.StoreCache, Mebibyte), "store-cache", "`SIZE` of the store's memory cache; about 80 bytes for each file make look-ups fast")
 	f.Var(DurationValue(&s.Drain, 0), "drain", "`DURATION` that clients have to finish when the process stops")
 	f.Var(DurationValue(&s.LameDuck, 0), "lame-duck", "`DURATION` to serve on before a stop while /readyz is 503, so that load balancers notice")
 	f.Var(textValue(&s.ReadyFile, "file"), "ready-file", "write the public address to `FILE` while it serves")
-	f.Var(privateAddressValue(&s.PrivateListen), "private-listen", "private `ADDRESS` of /metrics, /rooms, /nodes, /debug/pprof/, /livez and /readyz, or off; never expose it")
+	f.Var(parsedValue(&s.PrivateListen, "address|off", parsePrivateAddress), "private-listen", "private `ADDRESS` of /metrics, /rooms, /nodes, /debug/pprof/, /livez and /readyz, or off; never expose it")
 	f.Var(&listValue{target: &s.PrivateHosts, kind: "host", check: checkHost}, "private-hosts", "`HOST` of --private-listen besides addresses and localhost; other names are refused (DNS rebinding); without a port, any; repeatable")
 
 	f.Var(BaseURLValue(&s.AssetBase), "asset-base", "`URL` in front of /ajax/libs/ in tags and the API; default: the request's address")
 	f.Var(BaseURLValue(&s.SiteBase), "site-base", "`URL` of the pages; default: the request's address")
-	f.Var(hostValue(&s.APIHost), "api-host", "`HOST` for the API alone, as api.cdnjs.com is; without a port, any")
-	f.Var(labelValue(&s.Name, 60), "name", "`NAME` of the service in pages and in the API's description")
+	f.Var(parsedValue(&s.APIHost, "host", optional(parseHost)), "api-host", "`HOST` for the API alone, as api.cdnjs.com is; without a port, any")
+	f.Var(parsedValue(&s.Name, "text", parseName), "name", "`NAME` of the service in pages and in the API's description")
 
 	f.Var(textValue(&s.PurgeHook, "hook"), "purge-hook",
 		"request after a withdrawal, `[METHOD ]URL`: with {url} or {path} once for each file (PURGE), else once with all (POST, JSON)")
@@ -309,15 +306,15 @@ func (s *Settings) addFlags() {
 	f.Var(textValue(&s.Rooms, "file|off"), "rooms", "`FILE` (YAML) of waiting rooms, or off; the configuration file may have the rooms themselves. Default: one over /download/ with generous limits")
 
 	f.Var(textValue(&s.Keys, "folder"), "keys", "key `DIR`: the log's signing key and last signed checkpoint; default: beside the data folder, keys for data, else its name and -keys")
-	f.Var(originValue(&s.LogOrigin), "log-origin", "`NAME` of the log for verifiers, such as cdn.example.com/log; fixed when the key is created")
+	f.Var(parsedValue(&s.LogOrigin, "name", optional(checked(signing.CheckOrigin))), "log-origin", "`NAME` of the log for verifiers, such as cdn.example.com/log; fixed when the key is created")
 	f.Var(&listValue{target: &s.Witnesses, kind: "url#key"}, "witness", "`URL#KEY` of a witness; a checkpoint is published when more than half of the witnesses have cosigned it; repeatable")
 	f.Var(textValue(&s.WitnessPolicy, "file"), "witness-policy", "`FILE` with the witnesses and the quorum of a checkpoint (C2SP tlog-policy), instead of --witness")
 
-	f.Var(bucketValue(&s.Bucket), "bucket", "shared `BUCKET` of a cluster: s3://NAME[/PREFIX], with credentials and AWS_REGION as for AWS's tools, or file:///DIR")
+	f.Var(parsedValue(&s.Bucket, "bucket", optional(checked(bucket.CheckURL))), "bucket", "shared `BUCKET` of a cluster: s3://NAME[/PREFIX], with credentials and AWS_REGION as for AWS's tools, or file:///DIR")
 	f.Var(BaseURLValue(&s.BucketEndpoint), "bucket-endpoint", "`URL` of the bucket's object store, such as https://s3.eu-central-1.amazonaws.com")
-	f.Var(nodeURLValue(&s.NodeURL), "node-url", "`URL` of this node for others of the cluster, such as https://10.0.0.5:8443; it listens there, for nodes with the cluster.key")
+	f.Var(parsedValue(&s.NodeURL, "url", optional(checked(checkNodeURL))), "node-url", "`URL` of this node for others of the cluster, such as https://10.0.0.5:8443; it listens there, for nodes with the cluster.key")
 
-	f.Var(bucketValue(&s.Backup), "backup", "make backups on schedule in a bucket or folder: `TARGET` s3://NAME[/PREFIX] or file:///DIR; the leader of a cluster makes them")
+	f.Var(parsedValue(&s.Backup, "bucket", optional(checked(bucket.CheckURL))), "backup", "make backups on schedule in a bucket or folder: `TARGET` s3://NAME[/PREFIX] or file:///DIR; the leader of a cluster makes them")
 	f.Var(DurationValue(&s.BackupEvery, time.Minute), "backup-every", "`DURATION` between two backups; once a month a backup is restored to a temporary folder")
 	f.Var(CountValue(&s.BackupKeep, 1), "backup-keep", "backups that are kept, `N`; the contents of releases withdrawn since the oldest are kept too")
 
@@ -330,6 +327,11 @@ func (s *Settings) addFlags() {
 	f.Var(ChoiceValue(&s.AccessLogAddresses, accesslog.Hashed, accesslog.Plain, accesslog.None), "access-log-addresses", "`WHAT` --access-log has of clients: hashed (a pseudonym for a day), plain (the address), or none")
 	f.Var(ChoiceValue(&s.LogFormat, "text", "json"), "log-format", "`FORMAT` of the log on standard error: text or json")
 	f.Var(levelValue(&s.LogLevel), "log-level", "least `LEVEL` logged: debug, info, warn or error; default: fewer on a terminal")
+	f.VisitAll(func(flag *pflag.Flag) {
+		if flag.Value.Type() == "bool" {
+			flag.NoOptDefVal = "true" // it may stand without a value
+		}
+	})
 }
 
 // set parses text as the value of the setting name, and records origin, where the value comes from, for messages. After an error

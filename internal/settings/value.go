@@ -18,9 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/larder-cdn/larder/internal/text"
-	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/gitlog"
-	"github.com/larder-cdn/larder/logs/signing"
 )
 
 // value is a setting's value as pflag wants it: text that is checked when it is set, whether it comes from a flag,
@@ -30,7 +28,6 @@ type value[T comparable] struct {
 	parse  func(string) (T, error)
 	format func(T) string
 	kind   string // what --help and the documentation call it
-	isBool bool   // may stand without a value
 }
 
 // Set implements pflag.Value: it parses text and sets the target. After an error the target stays.
@@ -62,12 +59,6 @@ func (v *value[T]) copyFrom(other pflag.Value) (same bool) {
 // Type implements pflag.Value: it returns what --help calls the kind of value, such as "duration".
 func (v *value[T]) Type() string { return v.kind }
 
-// IsBoolFlag reports whether the setting is a bool, so that its flag may stand without a value.
-func (v *value[T]) IsBoolFlag() bool { return v.isBool }
-
-// formatText returns s, as the format of settings whose value is text.
-func formatText(s string) string { return s }
-
 // optional returns a parser that returns the zero value and no error for "", and parses other texts with parse.
 func optional[T any](parse func(string) (T, error)) func(string) (T, error) {
 	return func(s string) (nothing T, err error) {
@@ -78,38 +69,45 @@ func optional[T any](parse func(string) (T, error)) func(string) (T, error) {
 	}
 }
 
-// textValue returns a setting that may be any text, which target receives. kind is what --help calls the value.
-func textValue(target *string, kind string) *value[string] {
-	return &value[string]{target: target, kind: kind, format: formatText,
-		parse: func(s string) (string, error) { return s, nil }}
+// checked returns a parser that returns texts unchanged, or the error of check.
+func checked(check func(string) error) func(string) (string, error) {
+	return func(s string) (string, error) { return s, check(s) }
 }
 
-// requiredValue returns a setting that may be any text but "", which target receives. kind is what --help calls the value.
-func requiredValue(target *string, kind string) *value[string] {
-	return &value[string]{target: target, kind: kind, format: formatText, parse: func(s string) (string, error) {
-		if s == "" {
-			return "", errors.New("must not be empty")
-		}
-		return s, nil
-	}}
+// parsedValue returns a setting that is text, of which target receives what parse returns. kind is what --help calls the value.
+func parsedValue(target *string, kind string, parse func(string) (string, error)) *value[string] {
+	return &value[string]{target: target, kind: kind, format: func(s string) string { return s }, parse: parse}
+}
+
+// textValue returns a setting that may be any text, which target receives. kind is what --help calls the value.
+func textValue(target *string, kind string) *value[string] {
+	return parsedValue(target, kind, checked(func(string) error { return nil }))
+}
+
+// checkNotEmpty returns an error for "".
+func checkNotEmpty(s string) error {
+	if s == "" {
+		return errors.New("must not be empty")
+	}
+	return nil
 }
 
 // ChoiceValue returns a setting that is one of several words, with letters of any case. target receives the word as it is in
 // choices.
 func ChoiceValue(target *string, choices ...string) pflag.Value {
-	return &value[string]{target: target, kind: strings.Join(choices, "|"), format: formatText, parse: func(s string) (string, error) {
+	return parsedValue(target, strings.Join(choices, "|"), func(s string) (string, error) {
 		for _, c := range choices {
 			if strings.EqualFold(s, c) {
 				return c, nil
 			}
 		}
 		return "", fmt.Errorf("must be one of %s", strings.Join(choices, ", "))
-	}}
+	})
 }
 
 // boolValue returns a setting that is a bool, as [strconv.ParseBool] reads it, or on or off. target receives it.
 func boolValue(target *bool) *value[bool] {
-	return &value[bool]{target: target, kind: "bool", isBool: true, format: strconv.FormatBool, parse: func(s string) (bool, error) {
+	return &value[bool]{target: target, kind: "bool", format: strconv.FormatBool, parse: func(s string) (bool, error) {
 		switch s {
 		case "on":
 			return true, nil
@@ -192,20 +190,12 @@ const unixPrefix = "unix:"
 // mostSocketPath is what a socket's address holds on every system we know.
 const mostSocketPath = 103
 
-// privateAddressValue returns a setting that is the address of a listener, HOST:PORT, which target receives; off or "" for none,
-// for which target receives [Off].
-func privateAddressValue(target *string) *value[string] {
-	return &value[string]{target: target, kind: "address|off", format: formatText, parse: func(s string) (string, error) {
-		if s == "" || s == Off {
-			return Off, nil
-		}
-		return parseAddress(s)
-	}}
-}
-
-// plainAddressValue returns a setting that is the address of a listener, HOST:PORT, or "" for none. target receives it.
-func plainAddressValue(target *string) *value[string] {
-	return &value[string]{target: target, kind: "address", format: formatText, parse: optional(parseAddress)}
+// parsePrivateAddress returns s unchanged if it is the address of a listener, HOST:PORT; [Off] for off or "".
+func parsePrivateAddress(s string) (string, error) {
+	if s == "" || s == Off {
+		return Off, nil
+	}
+	return parseAddress(s)
 }
 
 // Off is the address of a listener that is turned off.
@@ -227,7 +217,7 @@ func parseAddress(s string) (string, error) {
 // BaseURLValue returns a setting that is an http or https URL to which paths are appended, or "". target receives it without a
 // slash at its end.
 func BaseURLValue(target *string) pflag.Value {
-	return &value[string]{target: target, kind: "url", format: formatText, parse: parseBaseURL}
+	return parsedValue(target, "url", parseBaseURL)
 }
 
 // parseBaseURL returns an http or https URL to which paths can be appended, without a slash at its end; "" for "". A URL with a
@@ -261,12 +251,6 @@ func parseBaseURL(s string) (string, error) {
 		}
 	}
 	return u.Scheme + "://" + host + path, nil
-}
-
-// hostValue returns a setting that is a host as clients send it in requests, with or without a port, or "". target receives it in
-// lower case.
-func hostValue(target *string) *value[string] {
-	return &value[string]{target: target, kind: "host", format: formatText, parse: optional(parseHost)}
 }
 
 // hostName is what RFC 1123 has for names, and what people have besides: underscores, and a dot at the end. The names of
@@ -310,23 +294,16 @@ func checkDomain(s string) error {
 	return nil
 }
 
-// labelValue returns a setting that is a line of text for people, from one to most characters. target receives it without spaces
-// around it.
-func labelValue(target *string, most int) *value[string] {
-	return &value[string]{target: target, kind: "text", format: formatText, parse: func(s string) (string, error) {
-		s = strings.TrimSpace(s)
-		if s == "" || !utf8.ValidString(s) || utf8.RuneCountInString(s) > most || s != text.Plain(s) {
-			return "", fmt.Errorf("must be text of one line, at most %d characters", most)
-		}
-		return s, nil
-	}}
-}
+// maxName limits the name of the service, in characters.
+const maxName = 60
 
-// originValue returns a setting that is the origin of a log, the name in its key, or "". target receives it.
-func originValue(target *string) *value[string] {
-	return &value[string]{target: target, kind: "name", format: formatText, parse: optional(func(s string) (string, error) {
-		return s, signing.CheckOrigin(s)
-	})}
+// parseName returns s without spaces around it if it is a line of text for people, from one to maxName characters.
+func parseName(s string) (string, error) {
+	s = strings.TrimSpace(s)
+	if s == "" || !utf8.ValidString(s) || utf8.RuneCountInString(s) > maxName || s != text.Plain(s) {
+		return "", fmt.Errorf("must be text of one line, at most %d characters", maxName)
+	}
+	return s, nil
 }
 
 // remoteValue returns a setting that is a branch of a repository on GitHub, or "". target receives it.
@@ -401,26 +378,11 @@ func (v *listValue) copyFrom(other pflag.Value) (same bool) {
 // Type implements pflag.Value: it returns what --help calls a member, such as "address".
 func (v *listValue) Type() string { return v.kind }
 
-// bucketValue returns a setting that is the URL of a bucket, such as s3://NAME, or "". target receives it.
-func bucketValue(target *string) pflag.Value {
-	return &value[string]{target: target, kind: "bucket", format: formatText, parse: func(s string) (string, error) {
-		if s == "" {
-			return "", nil
-		}
-		return s, bucket.CheckURL(s)
-	}}
-}
-
-// nodeURLValue returns a setting that is the URL of a cluster node: https, a host and a port; or "". target receives it.
-func nodeURLValue(target *string) pflag.Value {
-	return &value[string]{target: target, kind: "url", format: formatText, parse: func(s string) (string, error) {
-		if s == "" {
-			return "", nil
-		}
-		u, err := url.Parse(s)
-		if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || s != "https://"+u.Host {
-			return "", errors.New("must be a URL such as https://10.0.0.5:8443: https, a host, a port, and nothing else")
-		}
-		return s, nil
-	}}
+// checkNodeURL returns an error unless s is the URL of a cluster node: https, a host and a port.
+func checkNodeURL(s string) error {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || s != "https://"+u.Host {
+		return errors.New("must be a URL such as https://10.0.0.5:8443: https, a host, a port, and nothing else")
+	}
+	return nil
 }
