@@ -418,7 +418,7 @@ func (s *Status) Lines() []Line {
 		all = s.Packages[0].Name
 	}
 	add(sum.Waiting, "release waits", "releases wait", all, "", time.Time{})
-	add(s.Squeezing.Contents, "content to be squeezed", "contents to be squeezed", "", s.Squeezing.Describe(), time.Time{})
+	add(s.Squeezing.Contents, "content to squeeze", "contents to squeeze", "", s.Squeezing.Describe(), time.Time{})
 	add(s.Squeezing.GivenUp, "content not squeezed", "contents not squeezed", "", "an encoder was killed three times; `larder squeeze` tries again", time.Time{})
 	add(sum.Withdrawn, "release withdrawn", "releases withdrawn", all, "", time.Time{})
 	add(s.Audited, "release compared", "releases compared", "", "with upstream, file by file, and the same", time.Time{})

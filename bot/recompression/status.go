@@ -48,9 +48,9 @@ type QueueState struct {
 // String returns a sentence with the contents and bytes that wait for recompression and, if the speed is known, the time that
 // they will take.
 func (s QueueState) String() string {
-	text := fmt.Sprintf("%s file contents of %s are to be squeezed", humanize.Comma(int64(s.Contents)), humanize.Bytes(uint64(s.Bytes)))
+	text := fmt.Sprintf("%s file contents of %s wait to be squeezed", humanize.Comma(int64(s.Contents)), humanize.Bytes(uint64(s.Bytes)))
 	if s.Contents == 1 {
-		text = fmt.Sprintf("1 file content of %s is to be squeezed", humanize.Bytes(uint64(s.Bytes)))
+		text = fmt.Sprintf("1 file content of %s waits to be squeezed", humanize.Bytes(uint64(s.Bytes)))
 	}
 	if s.Speed > 0 {
 		text += ", " + s.describeSpeed()
@@ -58,14 +58,14 @@ func (s QueueState) String() string {
 	return text + "."
 }
 
-// describeSpeed returns words for the expected time that the queue takes and the recent speed, as in "about 5m0s at the 1 MB/s of
-// late".
+// describeSpeed returns words for the expected time that the queue takes and the recent speed, as in "about 5m0s at the recent
+// 1 MB/s".
 func (s QueueState) describeSpeed() string {
-	return fmt.Sprintf("about %v at the %s/s of late", max(time.Second, time.Duration(s.Seconds*float64(time.Second)).Round(time.Second)), humanize.Bytes(uint64(s.Speed)))
+	return fmt.Sprintf("about %v at the recent %s/s", max(time.Second, time.Duration(s.Seconds*float64(time.Second)).Round(time.Second)), humanize.Bytes(uint64(s.Speed)))
 }
 
 // Describe returns the bytes that wait for recompression and, if the speed is known, how long they take, as in "1.2 GB, about
-// 20m0s at the 1 MB/s of late". It returns "" if none wait or the bytes are not known.
+// 20m0s at the recent 1 MB/s". It returns "" if none wait or the bytes are not known.
 func (s QueueState) Describe() string {
 	switch {
 	case s.Bytes == 0:

@@ -25,7 +25,7 @@ func TestSpeedOfSqueezing(t *testing.T) {
 		t.Errorf("%.1f bytes a second, want 2000", got)
 	}
 	left := QueueState{Contents: 1200, Bytes: 2_000_000, Speed: 2000, Seconds: 1000}
-	if got, want := left.String(), "1,200 file contents of 2.0 MB are to be squeezed, about 16m40s at the 2.0 kB/s of late."; got != want {
+	if got, want := left.String(), "1,200 file contents of 2.0 MB wait to be squeezed, about 16m40s at the recent 2.0 kB/s."; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -93,7 +93,7 @@ COUNT  WHAT                       PACKAGES              WHY, AND WHAT HELPS
 1      package without a release  c                     none can be published; ` + "`larder status NAME` says why, `larder show-files` what is selected" + `
 200    releases refused           c                     it selects none of 7 files; ` + "`larder add --retry NAME` tries again" + `
 4      releases wait              of 3                  
-1,200  contents to be squeezed                          2.0 MB, about 16m40s at the 2.0 kB/s of late
+1,200  contents to squeeze                              2.0 MB, about 16m40s at the recent 2.0 kB/s
 1      release withdrawn          of 3                  
 4      releases published         of 3                  
 
