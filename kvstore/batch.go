@@ -109,18 +109,17 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 	s.contents.Lock()
 	defer s.contents.Unlock()
 	var stale int64
-	edits := deltaEdits{}
 	for _, h := range removed {
 		c, err := s.Content(h)
 		if errors.Is(err, ErrNotFound) {
-			if _, err := s.deleteDeltas(b, edits, h); err != nil { // its row was lost
+			if _, err := s.deleteDeltas(b, h); err != nil { // its row was lost
 				return errors.Join(err, b.Close())
 			}
 			continue
 		}
 		if err == nil {
 			var bytes int64
-			bytes, err = s.deleteContent(b, edits, h, c)
+			bytes, err = s.deleteContent(b, h, c)
 			stale += bytes
 		}
 		if err != nil {
@@ -137,13 +136,13 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 
 // deleteContent adds to a batch the deletion of the content h, described by c, with its encodings, its deltas, and the deltas that have it as their
 // dictionary. It returns how many stored bytes become stale. The caller holds s.contents.
-func (s *Store) deleteContent(batch handle, e deltaEdits, h Hash, c Content) (stale int64, err error) {
+func (s *Store) deleteContent(batch handle, h Hash, c Content) (stale int64, err error) {
 	b := batch.(*pebble.Batch)
 	err = b.Delete(Contents.physical(h[:]), nil)
 	for _, r := range c.Representations {
 		err = errors.Join(err, b.Delete(Blobs.physical(blobKey(h, r.Coding)), nil))
 	}
-	deltas, failed := s.deleteDeltas(b, e, h)
+	deltas, failed := s.deleteDeltas(b, h)
 	if err = errors.Join(err, failed); err != nil {
 		return 0, fmt.Errorf("content %s: %w", h, err)
 	}

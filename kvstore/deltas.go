@@ -27,22 +27,21 @@ const MaxDeltas = 3
 // ErrBadDelta is returned for a delta that does not decode to its content.
 var ErrBadDelta = errors.New("it is not a delta of the content")
 
-// Deltas returns the deltas of a content that are stored, in the order in which they were first stored; nil without an error if there are none or the
+// Deltas returns the deltas of a content that are stored, in the order of their dictionaries' hashes; nil without an error if there are none or the
 // content is unknown.
 func (s *Store) Deltas(h Hash) ([]Delta, error) { return ReadDeltas(s, h) }
 
 // ReadDeltas is [Store.Deltas] for any reader of a store's rows, such as a snapshot.
-func ReadDeltas(from Getter, h Hash) ([]Delta, error) {
-	row, err := from.Get(Deltas, deltasKey(h))
-	switch {
-	case errors.Is(err, ErrNotFound):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	}
-	deltas, err := decodeDeltas(row)
-	if err != nil {
-		return nil, fmt.Errorf("%w: deltas of content %s: %w", ErrCorrupt, h, err)
+func ReadDeltas(from Reader, h Hash) (deltas []Delta, err error) {
+	for item, err := range from.Scan(Deltas, Range{Prefix: deltaPrefix(ofContent, h)}) {
+		if err != nil {
+			return nil, err
+		}
+		d, err := decodeDeltaRow(item.Key, item.Value)
+		if err != nil {
+			return nil, fmt.Errorf("%w: deltas of content %s: %w", ErrCorrupt, h, err)
+		}
+		deltas = append(deltas, d)
 	}
 	return deltas, nil
 }
@@ -74,21 +73,16 @@ func (s *Store) PutDelta(h Hash, delta []byte) (stored bool, err error) {
 	var stale int64
 	next := Delta{Dictionary: dictionary, Length: int64(len(delta)), Sum: Sum(delta)}
 	switch i := slices.IndexFunc(deltas, func(d Delta) bool { return d.Dictionary == dictionary }); {
-	case i >= 0 && deltas[i].Length <= next.Length:
+	case i >= 0 && deltas[i].Length <= next.Length, i < 0 && len(deltas) == MaxDeltas:
 		return false, nil
 	case i >= 0:
 		stale = deltas[i].Length
-		deltas[i] = next
-	case len(deltas) == MaxDeltas:
-		return false, nil
-	default:
-		deltas = append(deltas, next)
 	}
 	b := pebbleOf(s).NewBatchWithSize(len(delta) + 1<<10)
 	err = errors.Join(
 		b.Set(Blobs.physical(deltaBlobKey(h, dictionary)), delta, nil),
-		b.Set(Deltas.physical(deltasKey(h)), encodeDeltas(deltas), nil),
-		b.Set(Deltas.physical(dependentKey(dictionary, h)), nil, nil))
+		b.Set(Deltas.physical(deltaKey(ofContent, h, dictionary)), encodeDeltaRow(next), nil),
+		b.Set(Deltas.physical(deltaKey(ofDictionary, dictionary, h)), nil, nil))
 	if err != nil {
 		return false, errors.Join(fmt.Errorf("content %s: %w", h, err), b.Close())
 	}
@@ -183,7 +177,7 @@ func (s *Store) RequeueDelta(h, dictionary Hash) error {
 	s.contents.Lock()
 	defer s.contents.Unlock()
 	b := pebbleOf(s).NewBatch()
-	stale, err := s.deleteDelta(b, deltaEdits{}, h, dictionary)
+	stale, err := s.deleteDelta(b, h, dictionary)
 	if err == nil {
 		err = b.Set(Queue.physical(QueuedDeltaKey(time.Time{}, h, dictionary)), nil, nil)
 	}
@@ -203,14 +197,9 @@ func QueuedDeltaKey(released time.Time, h, dictionary Hash) []byte {
 	return slices.Concat(key, h[:], dictionary[:])
 }
 
-// ParseDeltaRow returns the content and the dictionary from a key in the namespace [Deltas], if it is that of the row that exists for each pair of
-// dictionary and content with a delta. ok is false for other keys, such as that of a content's list of deltas.
-func ParseDeltaRow(key []byte) (h, dictionary Hash, ok bool) {
-	if len(key) != 1+2*len(h) || key[0] != dependent {
-		return h, dictionary, false
-	}
-	return Hash(key[1+len(h):]), Hash(key[1:]), true
-}
+// ParseDeltaRow returns the content and the dictionary from a key in the namespace [Deltas], if it is that of the row with the length and checksum of
+// a delta. ok is false for other keys.
+func ParseDeltaRow(key []byte) (h, dictionary Hash, ok bool) { return parseDeltaKey(key, ofContent) }
 
 // ParseQueuedDeltaKey returns the content and the dictionary from a key made by [QueuedDeltaKey]. ok is false if the key does not have its length.
 func ParseQueuedDeltaKey(key []byte) (h, dictionary Hash, ok bool) {
@@ -221,83 +210,46 @@ func ParseQueuedDeltaKey(key []byte) (h, dictionary Hash, ok bool) {
 	return Hash(key[hashes:]), Hash(key[hashes+len(h):]), true
 }
 
-// deltaEdits are the lists of deltas as a batch, which is not committed yet, changes them.
-type deltaEdits map[Hash][]Delta
-
-// read returns the list of a content's deltas as the uncommitted batch leaves it, or as stored if the batch does not change it. It returns nil if the
-// stored row is malformed, because the batch replaces it.
-func (e deltaEdits) read(s *Store, h Hash) ([]Delta, error) {
-	if edited, ok := e[h]; ok {
-		return edited, nil
-	}
-	deltas, err := s.Deltas(h)
-	if errors.Is(err, ErrCorrupt) {
-		return nil, nil
-	}
-	return deltas, err
-}
-
-// write adds to a batch the row that lists the deltas of a content, or its deletion if the list is empty, and remembers the list for
-// [deltaEdits.read].
-func (e deltaEdits) write(batch handle, h Hash, deltas []Delta) error {
-	b := batch.(*pebble.Batch)
-	e[h] = deltas
-	if len(deltas) == 0 {
-		return b.Delete(Deltas.physical(deltasKey(h)), nil)
-	}
-	return b.Set(Deltas.physical(deltasKey(h)), encodeDeltas(deltas), nil)
-}
-
-// deleteDelta adds to a batch the deletion of the delta of h against a dictionary: its bytes, its row by dictionary, and its place in the content's
-// list. It returns the bytes of the delta, 0 if the list does not have it. The caller holds s.contents.
-func (s *Store) deleteDelta(batch handle, e deltaEdits, h, dictionary Hash) (stale int64, err error) {
-	b := batch.(*pebble.Batch)
-	deltas, err := e.read(s, h)
-	if err != nil {
+// deleteDelta adds to a batch the deletion of the delta of h against a dictionary: its bytes and its rows. It returns the bytes of the delta, 0 if it
+// is not stored or its row is malformed. The caller holds s.contents.
+func (s *Store) deleteDelta(batch handle, h, dictionary Hash) (stale int64, err error) {
+	key := deltaKey(ofContent, h, dictionary)
+	row, err := s.get(s.db, Deltas, key)
+	if ignoreMissing(err) != nil {
 		return 0, err
 	}
-	var rest []Delta
-	for _, d := range deltas {
-		if d.Dictionary == dictionary {
-			stale += d.Length
-		} else {
-			rest = append(rest, d)
-		}
-	}
-	return stale, errors.Join(e.write(b, h, rest), b.Delete(Blobs.physical(deltaBlobKey(h, dictionary)), nil), b.Delete(Deltas.physical(dependentKey(dictionary, h)), nil))
+	d, _ := decodeDeltaRow(key, row)
+	b := batch.(*pebble.Batch)
+	return d.Length, errors.Join(b.Delete(Deltas.physical(key), nil), b.Delete(Deltas.physical(deltaKey(ofDictionary, dictionary, h)), nil), b.Delete(Blobs.physical(deltaBlobKey(h, dictionary)), nil))
 }
 
 // deleteDeltas adds to a batch the deletion of all deltas of a content, and of all deltas of other contents that have it as their dictionary. It
 // returns how many stored bytes that makes stale. The caller holds s.contents.
-func (s *Store) deleteDeltas(batch handle, e deltaEdits, h Hash) (stale int64, err error) {
-	deltas, err := e.read(s, h)
-	if err != nil {
-		return 0, err
-	}
-	pairs := make([][2]Hash, 0, len(deltas))
-	for _, d := range deltas {
-		pairs = append(pairs, [2]Hash{h, d.Dictionary})
-	}
-	for item, err := range s.Scan(Deltas, Range{Prefix: dependentPrefix(h)}) {
-		if errors.Is(err, ErrCorrupt) {
-			break // a delta without its dictionary is of no use and does no harm; an erasure must not wait for it
+func (s *Store) deleteDeltas(batch handle, h Hash) (stale int64, err error) {
+	for _, kind := range []byte{ofContent, ofDictionary} {
+		for item, err := range s.Scan(Deltas, Range{Prefix: deltaPrefix(kind, h)}) {
+			if errors.Is(err, ErrCorrupt) {
+				break // an erasure must not wait for these rows: the bytes are deleted below
+			}
+			if err != nil {
+				return 0, err
+			}
+			first, second, ok := parseDeltaKey(item.Key, kind)
+			if !ok {
+				continue
+			}
+			if kind == ofDictionary {
+				first, second = second, first
+			}
+			bytes, err := s.deleteDelta(batch, first, second)
+			if err != nil {
+				return 0, err
+			}
+			stale += bytes
 		}
-		if err != nil {
-			return 0, err
-		}
-		if of, dictionary, ok := ParseDeltaRow(item.Key); ok {
-			pairs = append(pairs, [2]Hash{of, dictionary})
-		}
-	}
-	for _, pair := range pairs {
-		bytes, err := s.deleteDelta(batch, e, pair[0], pair[1])
-		if err != nil {
-			return 0, err
-		}
-		stale += bytes
 	}
 	blobs := blobKey(h, coding.DCZ)
-	for item, err := range s.Scan(Blobs, Range{Prefix: blobs}) { // also those that a damaged row does not list
+	for item, err := range s.Scan(Blobs, Range{Prefix: blobs}) { // also those of which the rows are lost
 		if err != nil {
 			return 0, err
 		}
@@ -307,7 +259,7 @@ func (s *Store) deleteDeltas(batch handle, e deltaEdits, h Hash) (stale int64, e
 			}
 		}
 	}
-	return stale, e.write(batch, h, nil)
+	return stale, nil
 }
 
 // A DamagedDelta is a delta that is damaged, or whose content or dictionary is not stored; or a row in [Deltas] with a malformed key.
@@ -344,17 +296,18 @@ func (s *Store) DamagedDeltas(ctx context.Context, deep bool, fn func(DamagedDel
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
-		if h, dictionary, ok := ParseDeltaRow(item.Key); ok {
-			err = s.checkDelta(h, dictionary, deep)
-			if _, gone := s.get(s.db, Deltas, dependentKey(dictionary, h)); err != nil && !errors.Is(gone, ErrNotFound) {
-				err = fn(DamagedDelta{Content: h, Dictionary: dictionary, Problem: err})
-			} else {
-				err = nil // sound, or deleted meanwhile
-			}
-		} else if len(item.Key) == 1+len(h) && item.Key[0] == ofContent {
-			err = s.checkDeltaList(Hash(item.Key[1:]), fn)
+		damaged := DamagedDelta{}
+		h, dictionary, ok := ParseDeltaRow(item.Key)
+		if ok {
+			damaged.Problem = s.checkDelta(h, dictionary, deep)
+		} else if dictionary, h, ok = parseDeltaKey(item.Key, ofDictionary); ok {
+			damaged.Problem = s.requireDeltaRow(deltaKey(ofContent, h, dictionary))
 		} else {
-			err = fn(DamagedDelta{Key: bytes.Clone(item.Key), Problem: fmt.Errorf("%w: the key of a delta is malformed", ErrCorrupt)})
+			damaged = DamagedDelta{Key: bytes.Clone(item.Key), Problem: fmt.Errorf("%w: the key of a delta is malformed", ErrCorrupt)}
+		}
+		damaged.Content, damaged.Dictionary = h, dictionary
+		if _, gone := s.get(s.db, Deltas, item.Key); damaged.Problem != nil && !errors.Is(gone, ErrNotFound) {
+			err = fn(damaged)
 		}
 		if err != nil {
 			return err
@@ -363,49 +316,31 @@ func (s *Store) DamagedDeltas(ctx context.Context, deep bool, fn func(DamagedDel
 	return nil
 }
 
-// checkDeltaList checks the row that lists the deltas of a content. It calls fn if the row is malformed, and with each delta in it that lacks the row
-// by its dictionary. It returns read errors and those of fn.
-func (s *Store) checkDeltaList(h Hash, fn func(DamagedDelta) error) error {
-	deltas, err := s.Deltas(h)
-	if errors.Is(err, ErrCorrupt) {
-		return fn(DamagedDelta{Content: h, Problem: err})
-	}
-	if err != nil {
-		return err
-	}
-	for _, d := range deltas {
-		_, err := s.get(s.db, Deltas, dependentKey(d.Dictionary, h))
-		if now, e := s.Deltas(h); errors.Is(err, ErrNotFound) && e == nil && slices.Contains(now, d) {
-			err = fn(DamagedDelta{Content: h, Dictionary: d.Dictionary, Problem: fmt.Errorf("%w: the row of its dictionary is missing", ErrCorrupt)})
-		}
-		if ignoreMissing(err) != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// checkDelta returns nil if the delta of a content against a dictionary is sound: both contents are stored, and the content's list has the delta. If
-// deep is true, it also reads the delta, checks its checksum and decodes it. Otherwise the error says what is wrong.
+// checkDelta returns nil if the delta of a content against a dictionary is sound: both contents and both rows of the delta are stored. If deep is
+// true, it also reads the delta, checks its checksum and decodes it. Otherwise the error says what is wrong.
 func (s *Store) checkDelta(h, dictionary Hash, deep bool) error {
 	for _, needed := range []Hash{h, dictionary} {
 		if _, err := s.Content(needed); err != nil {
 			return err
 		}
 	}
-	deltas, err := s.Deltas(h)
+	key := deltaKey(ofContent, h, dictionary)
+	row, err := s.get(s.db, Deltas, key)
+	if err == nil {
+		err = s.requireDeltaRow(deltaKey(ofDictionary, dictionary, h))
+	}
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(deltas, func(d Delta) bool { return d.Dictionary == dictionary })
-	if i < 0 {
-		return fmt.Errorf("%w: the row of the content's deltas does not list it", ErrCorrupt)
+	d, err := decodeDeltaRow(key, row)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	if !deep {
 		return nil
 	}
 	delta, err := s.get(s.db, Blobs, deltaBlobKey(h, dictionary))
-	if err == nil && Sum(delta) != deltas[i].Sum {
+	if err == nil && Sum(delta) != d.Sum {
 		err = fmt.Errorf("%w: it does not have the checksum with which it was stored", ErrCorrupt)
 	}
 	if err == nil {
@@ -414,48 +349,58 @@ func (s *Store) checkDelta(h, dictionary Hash, deep bool) error {
 	return err
 }
 
-// Keys of [Deltas] begin with one of these bytes.
+// requireDeltaRow returns an error unless the store has the row of a delta with this key.
+func (s *Store) requireDeltaRow(key []byte) error {
+	_, err := s.get(s.db, Deltas, key)
+	if errors.Is(err, ErrNotFound) {
+		err = fmt.Errorf("%w: one of its two rows is missing", ErrCorrupt)
+	}
+	return err
+}
+
+// Each delta has two rows in [Deltas], whose keys begin with one of these bytes.
 const (
-	ofContent = 'c' // hash: a list of deltas
-	dependent = 'd' // dictionary, hash: nothing; the content has a delta against the dictionary
+	ofContent    = 'c' // hash, dictionary: length and checksum of the delta
+	ofDictionary = 'd' // dictionary, hash: nothing
 )
 
-// deltasKey returns the key in [Deltas] of the row that lists the deltas of the content h.
-func deltasKey(h Hash) []byte { return append([]byte{ofContent}, h[:]...) }
+// deltaPrefix returns the prefix of the keys in [Deltas] of the rows of a kind that begin with the hash first.
+func deltaPrefix(kind byte, first Hash) []byte { return append([]byte{kind}, first[:]...) }
 
-// dependentPrefix returns the prefix of the keys in [Deltas] of the rows that name the contents with deltas against a dictionary.
-func dependentPrefix(dictionary Hash) []byte { return append([]byte{dependent}, dictionary[:]...) }
+// deltaKey returns the key in [Deltas] of the row of a kind with these hashes, in its order.
+func deltaKey(kind byte, first, second Hash) []byte {
+	return append(deltaPrefix(kind, first), second[:]...)
+}
 
-// dependentKey returns the key in [Deltas] of the row that says that the content h has a delta against a dictionary.
-func dependentKey(dictionary, h Hash) []byte { return append(dependentPrefix(dictionary), h[:]...) }
+// parseDeltaKey returns the hashes in a key of [Deltas], in its order; ok is false if it is not the key of a row of this kind.
+func parseDeltaKey(key []byte, kind byte) (first, second Hash, ok bool) {
+	if len(key) != 1+2*len(first) || key[0] != kind {
+		return first, second, false
+	}
+	return Hash(key[1:]), Hash(key[1+len(first):]), true
+}
 
 // deltaBlobKey returns the key in [Blobs] of the row with the bytes of the delta of h against a dictionary.
 func deltaBlobKey(h, dictionary Hash) []byte { return append(blobKey(h, coding.DCZ), dictionary[:]...) }
 
-// A row that lists deltas is a format (1 byte), and for each of them the dictionary (32 bytes), the length (uvarint) and the sum (32 bytes).
-const deltasFormat = 1
+// The row of a delta is a format (1 byte), the length (uvarint) and the sum (32 bytes).
+const deltaFormat = 1
 
-// encodeDeltas returns the value of the row that lists a content's deltas.
-func encodeDeltas(deltas []Delta) []byte {
-	row := []byte{deltasFormat}
-	for _, d := range deltas {
-		row = binary.AppendUvarint(append(row, d.Dictionary[:]...), uint64(d.Length))
-		row = append(row, d.Sum[:]...)
-	}
-	return row
+// encodeDeltaRow returns the value of the row with the length and checksum of a delta.
+func encodeDeltaRow(d Delta) []byte {
+	return append(binary.AppendUvarint([]byte{deltaFormat}, uint64(d.Length)), d.Sum[:]...)
 }
 
-// decodeDeltas parses the value of a row that lists a content's deltas. It returns errRow for anything that encodeDeltas does not write.
-func decodeDeltas(row []byte) (deltas []Delta, err error) {
-	if len(row) == 0 || row[0] != deltasFormat {
-		return nil, errRow
+// decodeDeltaRow parses the row of kind ofContent with this key and value. It returns errRow for anything that [Store.PutDelta] does not write.
+func decodeDeltaRow(key, row []byte) (Delta, error) {
+	_, dictionary, ok := parseDeltaKey(key, ofContent)
+	if !ok || len(row) == 0 || row[0] != deltaFormat {
+		return Delta{}, errRow
 	}
-	d := rowDecoder{row: row[1:]}
-	for len(d.row) > 0 && !d.failed {
-		deltas = append(deltas, Delta{Dictionary: d.hash(), Length: d.length(), Sum: d.hash()})
+	r := rowDecoder{row: row[1:]}
+	d := Delta{Dictionary: dictionary, Length: r.length(), Sum: r.hash()}
+	if r.failed || len(r.row) > 0 {
+		return Delta{}, errRow
 	}
-	if d.failed || len(deltas) == 0 || len(deltas) > MaxDeltas || !bytes.Equal(encodeDeltas(deltas), row) {
-		return nil, errRow
-	}
-	return deltas, nil
+	return d, nil
 }

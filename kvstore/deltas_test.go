@@ -44,6 +44,7 @@ func TestDeltas(t *testing.T) {
 	for n := range MaxDeltas {
 		want = append(want, putDelta(t, s, version(5), version(n)))
 	}
+	slices.SortFunc(want, func(a, b Delta) int { return bytes.Compare(a.Dictionary[:], b.Dictionary[:]) })
 	if got, err := s.Deltas(h); err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("Deltas = %v, %v; want %v", got, err, want)
 	}
@@ -52,7 +53,11 @@ func TestDeltas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := coding.DecodeDelta(version(n), delta, int64(len(version(5)))); err != nil || !bytes.Equal(got, version(5)) {
+		dictionary, err := s.Identity(d.Dictionary)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := coding.DecodeDelta(dictionary, delta, int64(len(version(5)))); err != nil || !bytes.Equal(got, version(5)) {
 			t.Errorf("delta %d decodes to something else, or %v", n, err)
 		}
 	}
@@ -150,7 +155,7 @@ func TestDeltasOfContentsRemovedTogether(t *testing.T) {
 		t.Errorf("the deltas that stay: %v, %v", deltas, err)
 	}
 	if got := rows(t, s, Deltas, Range{}); len(got) != 2 {
-		t.Errorf("there are %d rows of deltas, want the list and its dictionary", len(got))
+		t.Errorf("there are %d rows of deltas, want the two of one delta", len(got))
 	}
 	if got := rows(t, s, Blobs, Range{}); len(got) != 3 {
 		t.Errorf("there are %d blobs, want two contents and a delta", len(got))
@@ -166,8 +171,8 @@ func TestDamagedDelta(t *testing.T) {
 		key, value string
 	}{
 		{Blobs, string(deltaBlobKey(h, dictionary)), "other bytes"},
-		{Deltas, string(deltasKey(h)), "\x01"},
-		{Deltas, string(deltasKey(h)), "\x02 of the future"},
+		{Deltas, string(deltaKey(ofContent, h, dictionary)), "\x01"},
+		{Deltas, string(deltaKey(ofContent, h, dictionary)), "\x02 of the future"},
 	} {
 		s := inMemory(t)
 		put(t, s, old)
@@ -191,7 +196,7 @@ func TestErasureOfDamagedDeltas(t *testing.T) {
 	old, now := bytes.Repeat([]byte("dictionary "), 500), bytes.Repeat([]byte("dictionary "), 501)
 	h := Sum(now)
 	for name, damage := range map[string]func(s *Store){
-		"list": func(s *Store) { set(t, s, Deltas, string(deltasKey(h)), "\x02 of the future") },
+		"list": func(s *Store) { set(t, s, Deltas, string(deltaKey(ofContent, h, Sum(old))), "\x02 of the future") },
 		"content": func(s *Store) {
 			if err := pebbleOf(s).Delete(Contents.physical(h[:]), nil); err != nil {
 				t.Fatal(err)
@@ -257,9 +262,11 @@ func TestDamagedDeltas(t *testing.T) {
 	}{
 		{"no content", false, func(t *testing.T, s *Store) { remove(t, s, Contents, h[:]) }},
 		{"no dictionary", false, func(t *testing.T, s *Store) { remove(t, s, Contents, dictionary[:]) }},
-		{"no list", false, func(t *testing.T, s *Store) { remove(t, s, Deltas, deltasKey(h)) }},
-		{"malformed list", false, func(t *testing.T, s *Store) { set(t, s, Deltas, string(deltasKey(h)), "\x02 of the future") }},
-		{"no row of the dictionary", false, func(t *testing.T, s *Store) { remove(t, s, Deltas, dependentKey(dictionary, h)) }},
+		{"no list", false, func(t *testing.T, s *Store) { remove(t, s, Deltas, deltaKey(ofContent, h, dictionary)) }},
+		{"malformed list", false, func(t *testing.T, s *Store) {
+			set(t, s, Deltas, string(deltaKey(ofContent, h, dictionary)), "\x02 of the future")
+		}},
+		{"no row of the dictionary", false, func(t *testing.T, s *Store) { remove(t, s, Deltas, deltaKey(ofDictionary, dictionary, h)) }},
 		{"malformed key", false, func(t *testing.T, s *Store) { set(t, s, Deltas, "d of nothing", "") }},
 		{"empty key", false, func(t *testing.T, s *Store) { set(t, s, Deltas, "", "") }},
 		{"no bytes", true, func(t *testing.T, s *Store) { remove(t, s, Blobs, deltaBlobKey(h, dictionary)) }},
@@ -267,7 +274,7 @@ func TestDamagedDeltas(t *testing.T) {
 		{"wrong bytes", true, func(t *testing.T, s *Store) {
 			wrong := encodeDelta(t, old, old)
 			set(t, s, Blobs, string(deltaBlobKey(h, dictionary)), string(wrong))
-			set(t, s, Deltas, string(deltasKey(h)), string(encodeDeltas([]Delta{{dictionary, int64(len(wrong)), Sum(wrong)}})))
+			set(t, s, Deltas, string(deltaKey(ofContent, h, dictionary)), string(encodeDeltaRow(Delta{dictionary, int64(len(wrong)), Sum(wrong)})))
 		}},
 	} {
 		s := inMemory(t)

@@ -139,7 +139,7 @@ func (s *Store) removeUnpinned(h Hash) (removed bool, bytes int64, err error) {
 		return false, 0, err
 	}
 	b := pebbleOf(s).NewBatch()
-	bytes, err = s.deleteContent(b, deltaEdits{}, h, c)
+	bytes, err = s.deleteContent(b, h, c)
 	if err != nil {
 		return false, 0, errors.Join(err, b.Close())
 	}

@@ -86,7 +86,28 @@ func (e *engine) carryAll(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return e.queueDeltas(ctx)
+}
+
+// queueDeltas queues the deltas that the damaged store had, to be made or fetched again.
+func (e *engine) queueDeltas(ctx context.Context) error {
+	if e.damaged == nil {
+		return nil
+	}
+	w := newRowWriter(e.store, rowsPerCommit)
+	defer func() { w.batch.Close() }()
+	for row, err := range e.damaged.scan.Rows(ctx, kvstore.Deltas) {
+		if err != nil && !errors.Is(err, kvstore.ErrUndecided) {
+			return err
+		}
+		if h, dictionary, ok := kvstore.ParseDeltaRow(row.Key); ok {
+			w.batch.Set(kvstore.Queue, kvstore.QueuedDeltaKey(time.Time{}, h, dictionary), nil)
+			if err := w.countAdded(1); err != nil {
+				return err
+			}
+		}
+	}
+	return w.commit()
 }
 
 // carryRows copies the newest version of each row of a namespace from the damaged store to the new one. It lists in the result, under name, rows that

@@ -133,5 +133,5 @@ func (d *damagedStore) Content(ctx context.Context, w replication.Wanted) (repli
 	if errors.Is(err, kvstore.ErrNotFound) {
 		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	}
-	return replication.Found{Squeezed: squeezed, Coded: coded, Dictionaries: replication.ReadDictionaries(d.scan, w.Hash)}, err
+	return replication.Found{Squeezed: squeezed, Coded: coded}, err
 }

@@ -23,8 +23,8 @@ type deltaSource interface {
 	Delta(ctx context.Context, h, dictionary kvstore.Hash, size int64) ([]byte, error)
 }
 
-// ReadDictionaries returns the hashes of the dictionaries against which a store has deltas of a content; none if its list of deltas cannot be read.
-func ReadDictionaries(from kvstore.Getter, h kvstore.Hash) (dictionaries []kvstore.Hash) {
+// readDictionaries returns the hashes of the dictionaries against which a store has deltas of a content; none if they cannot be read.
+func readDictionaries(from kvstore.Reader, h kvstore.Hash) (dictionaries []kvstore.Hash) {
 	deltas, _ := kvstore.ReadDeltas(from, h)
 	for _, d := range deltas {
 		dictionaries = append(dictionaries, d.Dictionary)
@@ -38,7 +38,7 @@ func (f *Follower) queueDeltas(b *kvstore.Batch, released time.Time, h kvstore.H
 	if _, ok := f.Source.(deltaSource); !ok || !f.Dictionaries || len(dictionaries) == 0 {
 		return
 	}
-	have := ReadDictionaries(f.Store, h)
+	have := readDictionaries(f.Store, h)
 	for _, dictionary := range dictionaries {
 		if !slices.Contains(have, dictionary) {
 			b.Set(kvstore.Queue, kvstore.QueuedDeltaKey(released, h, dictionary), nil)

@@ -119,7 +119,7 @@ func (s *Store) Content(ctx context.Context, w Wanted) (found Found, err error) 
 	if found.Coded == nil {
 		return Found{}, fmt.Errorf("content %s: %w", w.Hash, fs.ErrNotExist)
 	}
-	found.Dictionaries = ReadDictionaries(s.store, w.Hash)
+	found.Dictionaries = readDictionaries(s.store, w.Hash)
 	return found, ctx.Err()
 }
 
