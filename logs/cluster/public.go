@@ -79,7 +79,7 @@ func (p PublicCopy) Update(ctx context.Context, from int64, signed signing.Signe
 			s.start(path, func() ([]byte, error) { return s.readLog(path) })
 		}
 	}
-	err := s.putContents(from, signed.Size)
+	err := s.startContents(from, signed.Size)
 	if err = errors.Join(err, s.group.Wait()); err != nil {
 		return err
 	}
@@ -98,8 +98,7 @@ func (p PublicCopy) Update(ctx context.Context, from int64, signed signing.Signe
 // Prune deletes from the bucket the contents that the entries from one index to another, exclusive, erase, unless the store has them again or a later
 // entry erases them, too.
 func (p PublicCopy) Prune(ctx context.Context, from, to int64) error {
-	s := newPublication(ctx, p)
-	gone := map[kvstore.Hash]struct{}{}
+	gone, stays := map[kvstore.Hash]struct{}{}, map[kvstore.Hash]struct{}{}
 	for e, err := range logs.Entries(p.Store, from) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return err
@@ -111,25 +110,33 @@ func (p PublicCopy) Prune(ctx context.Context, from, to int64) error {
 		if err != nil {
 			return err
 		}
+		erased := gone
+		if e.Index >= to {
+			erased = stays
+		}
 		for _, h := range list.Contents {
-			if e.Index >= to {
-				s.put[h] = struct{}{} // it stays
-			} else {
-				gone[h] = struct{}{}
-			}
+			erased[h] = struct{}{}
 		}
 	}
+	s := newPublication(ctx, p)
 	for h := range gone {
-		if _, err := p.Store.Identity(h); !errors.Is(err, kvstore.ErrNotFound) {
-			delete(gone, h)
+		if _, later := stays[h]; later {
+			continue
 		}
+		s.group.Go(func() error {
+			_, err := p.Store.Content(h)
+			if errors.Is(err, kvstore.ErrNotFound) {
+				err = p.Bucket.Delete(s.ctx, contentKey(h))
+			}
+			return err
+		})
 	}
-	return errors.Join(s.deleteContents(gone), s.group.Wait())
+	return s.group.Wait()
 }
 
 // newPublication returns a publication, whose requests run concurrently, at most showAtOnce, and end with ctx. The caller waits for its group.
 func newPublication(ctx context.Context, p PublicCopy) *publication {
-	s := &publication{PublicCopy: p, put: map[kvstore.Hash]struct{}{}}
+	s := &publication{PublicCopy: p, started: map[kvstore.Hash]struct{}{}}
 	s.group, s.ctx = errgroup.WithContext(ctx)
 	s.group.SetLimit(showAtOnce)
 	return s
@@ -193,9 +200,9 @@ func (p PublicCopy) putCheckpoint(ctx context.Context, signed signing.Signed) er
 // A publication is one bringing up to date of public/.
 type publication struct {
 	PublicCopy
-	group *errgroup.Group
-	ctx   context.Context
-	put   map[kvstore.Hash]struct{} // contents that are put, or stay
+	group   *errgroup.Group
+	ctx     context.Context
+	started map[kvstore.Hash]struct{} // contents that are brought up to date
 }
 
 // start puts the bytes that fn returns into the bucket at a path below public/, in a goroutine of the group.
@@ -227,94 +234,70 @@ func (s *publication) readLog(path string) ([]byte, error) {
 	return data, nil
 }
 
-// putContents starts to put the contents that the entries from one index to another, exclusive, name, and to delete those that no live release has by
-// now.
-func (s *publication) putContents(from, to int64) error {
-	gone := map[kvstore.Hash]struct{}{}
+// startContents starts to bring the contents that the entries from one index to another, exclusive, name up to date, each once.
+func (s *publication) startContents(from, to int64) error {
+	start := func(h kvstore.Hash) {
+		if _, ok := s.started[h]; !ok {
+			s.started[h] = struct{}{}
+			s.group.Go(func() error {
+				_, err := s.updateContent(h)
+				return err
+			})
+		}
+	}
 	for e, err := range logs.Entries(s.Store, from) {
 		if err != nil || e.Index >= to || s.ctx.Err() != nil {
-			if err == nil && !s.Retain {
-				err = s.deleteContents(gone)
-			}
 			return err
 		}
 		if s.Progress != nil {
 			s.Progress(e.Index, to)
 		}
-		for _, h := range e.Contents() {
-			s.startContent(h, false)
-		}
 		change, err := views.Load(s.Store, e)
 		if err != nil {
 			return err
 		}
-		if change.Manifest == nil {
-			continue
+		for _, h := range e.Contents() {
+			start(h)
 		}
-		v, err := views.LookupVersion(s.Store, e.Package, e.Version)
-		if err != nil {
-			return err
-		}
-		for _, f := range change.Manifest.Files {
-			switch {
-			case s.Retain:
-				s.startContent(f.SHA256, v.Withdrawn != nil)
-			case v.Withdrawn != nil:
-				gone[f.SHA256] = struct{}{}
-			case e.Kind != logs.Withdrawn:
-				s.startContent(f.SHA256, false)
+		if change.Manifest != nil {
+			for _, f := range change.Manifest.Files {
+				start(f.SHA256)
 			}
 		}
-	}
-	if s.Retain {
-		return nil
-	}
-	return s.deleteContents(gone)
-}
-
-// startContent puts a content into public/, in a goroutine of the group, unless that was started before or the bucket of a backup has it. If
-// mayBeErased is set, a content that the store does not have is left out; otherwise it is an error.
-func (s *publication) startContent(h kvstore.Hash, mayBeErased bool) {
-	if _, ok := s.put[h]; ok {
-		return
-	}
-	s.put[h] = struct{}{}
-	path := contentPath + h.String()
-	s.group.Go(func() error {
-		if s.Retain {
-			_, _, err := s.Bucket.Get(s.ctx, publicPrefix+path, 0)
-			if err == nil || errors.Is(err, bucket.ErrTooLarge) {
-				return nil
-			}
-			if !errors.Is(err, bucket.ErrNotFound) {
-				return err
-			}
-		}
-		data, err := s.Store.Identity(h)
-		if mayBeErased && errors.Is(err, kvstore.ErrNotFound) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return s.Bucket.Put(s.ctx, publicPrefix+path, data)
-	})
-}
-
-// deleteContents starts to delete from public/ those contents in gone that no live release has and that this publication has not put.
-func (s *publication) deleteContents(gone map[kvstore.Hash]struct{}) error {
-	for h := range gone {
-		standing, err := views.StandingOf(s.Store, h)
-		if err != nil {
-			return err
-		}
-		if _, kept := s.put[h]; kept || standing == views.NamedLive {
-			continue
-		}
-		s.group.Go(func() error { return s.Bucket.Delete(s.ctx, publicPrefix+contentPath+h.String()) })
 	}
 	return nil
 }
+
+// updateContent puts a content into public/ if an entry or a live release names it by now, and deletes it, and returns true, if only withdrawn
+// releases do. In a backup it deletes nothing, and puts what the bucket lacks. A content that was erased is left out.
+func (s *publication) updateContent(h kvstore.Hash) (deleted bool, err error) {
+	standing, err := views.StandingOf(s.Store, h)
+	switch {
+	case err != nil:
+		return false, err
+	case s.Retain:
+		_, _, err := s.Bucket.Get(s.ctx, contentKey(h), 0)
+		if err == nil || errors.Is(err, bucket.ErrTooLarge) {
+			return false, nil
+		}
+		if !errors.Is(err, bucket.ErrNotFound) {
+			return false, err
+		}
+	case standing == views.NamedOnce:
+		return true, s.Bucket.Delete(s.ctx, contentKey(h))
+	}
+	data, err := s.Store.Identity(h)
+	if standing != views.NamedLive && errors.Is(err, kvstore.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return false, s.Bucket.Put(s.ctx, contentKey(h), data)
+}
+
+// contentKey returns the key of the object in the bucket that has a content below public/.
+func contentKey(h kvstore.Hash) string { return publicPrefix + contentPath + h.String() }
 
 // How a bucket is requested that does not respond.
 const (

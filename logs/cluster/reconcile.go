@@ -154,7 +154,7 @@ func (m *reconciliation) reconcileContents(atOnce int) error {
 			return err
 		}
 		h, err := kvstore.ParseHash(strings.TrimPrefix(o.Key, publicPrefix+contentPath))
-		if err != nil || publicPrefix+contentPath+h.String() != o.Key {
+		if err != nil || contentKey(h) != o.Key {
 			continue // none of ours
 		}
 		listed[h] = o.Size
@@ -222,17 +222,16 @@ func (m *reconciliation) isPublishedRight(h kvstore.Hash, size int64, there bool
 	return there && size == content.Size, err
 }
 
-// correctContent puts a content into public/ if a live release has it now, and deletes it if only withdrawn ones have.
+// correctContent brings a content in public/ up to date, and counts that.
 func (m *reconciliation) correctContent(h kvstore.Hash) error {
-	standing, err := views.StandingOf(m.Store, h)
+	deleted, err := m.updateContent(h)
 	switch {
 	case err != nil:
 		return err
-	case standing == views.NamedLive:
-		return m.putMissing(contentPath+h.String(), func() ([]byte, error) { return m.Store.Identity(h) })
-	case standing == views.NamedOnce:
+	case deleted:
 		m.done.Removed++
-		return m.Bucket.Delete(m.ctx, publicPrefix+contentPath+h.String())
+	default:
+		m.done.Added++
 	}
 	return nil
 }
