@@ -22,25 +22,27 @@ var errBlobFile = errors.New("a file of large values is damaged")
 // blobFooter is the length of the end of a blob file, which begins with its own checksum.
 const blobFooter = 38
 
-// blobFile is a blob file that is open for reading.
-type blobFile struct {
+// checkedFile is a table or blob file that is open for reading. Where a block of a table does not have its checksum, Pebble tries every
+// bit of up to 40 KB of it for the one that may be flipped. For a block of an index that takes seconds, at each request that reads it.
+// So a guardFS looks first here too.
+type checkedFile struct {
 	vfs.File
-	name   string
-	footer int64 // where it begins
-	guard  *guard
+	name  string
+	size  int64
+	kind  error // which the error of a damaged block wraps
+	guard *guard
 }
 
 // openBlobFile returns the opened blob file f, wrapped so that the checksum of each block is checked when it is read. It returns errBlobFile, and
 // closes f, if its size is not the expected one or its footer is damaged. f and err are the results of opening it.
 func (g *guard) openBlobFile(name string, f vfs.File, err error) (vfs.File, error) {
-	have, err := checkOpened(errBlobFile, name, f, g.expectedSize(name), err)
+	size, err := checkOpened(errBlobFile, name, f, g.expectedSize(name), err)
 	if err != nil {
 		return nil, err
 	}
-	b := blobFile{f, name, have - blobFooter, g}
 	footer := make([]byte, blobFooter)
-	if b.footer >= 0 {
-		_, err = f.ReadAt(footer, b.footer)
+	if size >= blobFooter {
+		_, err = f.ReadAt(footer, size-blobFooter)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -48,40 +50,31 @@ func (g *guard) openBlobFile(name string, f vfs.File, err error) (vfs.File, erro
 	if binary.LittleEndian.Uint32(footer) != maskChecksum(checksum(footer[4:])) {
 		return nil, errors.Join(fmt.Errorf("%w: %s does not have its end", errBlobFile, name), f.Close())
 	}
-	return b, nil
-}
-
-// ReadAt implements [vfs.File]. It returns errBlobFile if p, a block that Pebble reads as a whole, does not have its checksum.
-func (b blobFile) ReadAt(p []byte, offset int64) (int, error) {
-	n, err := b.File.ReadAt(p, offset)
-	if err == nil && offset < b.footer && !isBlock(p[:n]) {
-		n, err = 0, fmt.Errorf("%w: %s, byte %d: a block does not have its checksum", errBlobFile, b.name, offset)
-	}
-	return n, b.guard.checkRead(err)
+	return checkedFile{f, name, size, errBlobFile, g}, nil
 }
 
 // isBlobFile reports whether the name of a file is that of a blob file, which has large values such as the bytes of contents.
 func isBlobFile(name string) bool { return strings.HasSuffix(name, ".blob") }
 
-// tableFile is a table that is open for reading. Where a block does not have its checksum,
-// Pebble tries every bit of up to 40 KB of it for the one that may be flipped. For a block of
-// an index that takes seconds, at each request that reads it. So a guardFS looks first here too.
-type tableFile struct {
-	vfs.File
-	name  string
-	size  int64
-	guard *guard
-}
-
 // openTableFile returns the opened table f, wrapped so that the checksum of each block is checked when it is read. If the table is missing or does
 // not have the expected size, it returns [pebble.ErrCorruption]: Pebble would end the process, or look for values in the wrong files. f and err are
 // the results of opening it.
 func (g *guard) openTableFile(name string, f vfs.File, err error) (vfs.File, error) {
-	have, err := checkOpened(pebble.ErrCorruption, name, f, g.expectedSize(name), err)
+	size, err := checkOpened(pebble.ErrCorruption, name, f, g.expectedSize(name), err)
 	if err != nil {
 		return nil, err
 	}
-	return tableFile{f, name, have, g}, nil
+	return checkedFile{f, name, size, pebble.ErrCorruption, g}, nil
+}
+
+// ReadAt implements [vfs.File]. It returns an error if p, a block that Pebble reads as a whole, does not have its checksum; the footer at the end of
+// the file is not a block.
+func (c checkedFile) ReadAt(p []byte, offset int64) (int, error) {
+	n, err := c.File.ReadAt(p, offset)
+	if err == nil && offset+int64(n) < c.size && !isBlock(p[:n]) {
+		n, err = 0, fmt.Errorf("%w: %s, byte %d: a block does not have its checksum", c.kind, c.name, offset)
+	}
+	return n, c.guard.checkRead(err)
 }
 
 // checkOpened returns the size of the file f; f and err are the results of opening it. If the file is missing, or does not have want bytes, it closes
@@ -101,16 +94,6 @@ func checkOpened(kind error, name string, f vfs.File, want int64, err error) (si
 		return 0, errors.Join(err, f.Close())
 	}
 	return info.Size(), nil
-}
-
-// ReadAt implements [vfs.File]. It returns [pebble.ErrCorruption] if p, a block that Pebble reads as a whole, does not have its checksum; the footer
-// at the end has none.
-func (t tableFile) ReadAt(p []byte, offset int64) (int, error) {
-	n, err := t.File.ReadAt(p, offset)
-	if err == nil && offset+int64(n) < t.size && !isBlock(p[:n]) {
-		n, err = 0, fmt.Errorf("%w: %s, byte %d: checksum mismatch", pebble.ErrCorruption, t.name, offset)
-	}
-	return n, t.guard.checkRead(err)
 }
 
 // checkRead returns err, the error of reading a block of a file, and records that the store is damaged unless err is nil or [io.EOF].

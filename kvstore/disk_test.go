@@ -254,7 +254,7 @@ func TestDamagedFiles(t *testing.T) {
 			if err != nil && strings.Contains(err.Error(), "carrier") {
 				t.Errorf("the error has Pebble's marker in it: %v", err)
 			}
-			if text := log.String(); pattern == "*.sst" && !strings.Contains(text, "checksum mismatch") || strings.Contains(text, "stack trace") {
+			if text := log.String(); pattern == "*.sst" && !strings.Contains(text, "a block does not have its checksum") || strings.Contains(text, "stack trace") {
 				t.Errorf("logged:\n%s", text)
 			}
 		})

@@ -106,13 +106,11 @@ func (c *check) compareLive(ctx context.Context) error {
 		}
 		rows.Unexplained++
 		c.reportLiveRow(item.Key, "no entry of the log explains this row")
-		if c.repair != nil {
-			if err := c.repair.replace(kvstore.LogLive, item, false); err != nil {
-				return err
-			}
-		}
 	}
-	return c.commitReplacedRows()
+	if rows.Unexplained > 0 {
+		return c.storeLive(ctx)
+	}
+	return nil
 }
 
 // reportLiveRow reports a wrong row of the stored map of live releases, as repaired if this is a repair.
@@ -140,13 +138,5 @@ func (c *check) storeLive(ctx context.Context) error {
 			failed = c.repair.replace(kvstore.LogLive, kvstore.Item{Key: row, Value: value}, true)
 		}
 	})
-	return errors.Join(failed, c.commitReplacedRows())
-}
-
-// commitReplacedRows commits the rows of the map of live releases that a repair has replaced. It does nothing in a check.
-func (c *check) commitReplacedRows() error {
-	if c.repair == nil {
-		return nil
-	}
-	return c.repair.commit()
+	return errors.Join(failed, c.repair.commit())
 }
