@@ -138,7 +138,7 @@ func (f *clusterFollower) awaitArrival(ctx context.Context, operation string, si
 func (n *clusterNode) refuseExceptOnLeader(message string) admin.Operation {
 	return func(ctx context.Context, _ admin.Request, _ func(any)) (any, error) {
 		where := ""
-		if at, err := n.cluster.FindLeader(ctx); err == nil && at != "" {
+		if _, at, err := n.cluster.Leader(ctx); err == nil && at != "" {
 			where = ", the one at " + at
 		}
 		return nil, fmt.Errorf(message, where)

@@ -31,10 +31,14 @@ func (n *clusterNode) newNodeClient(keep bool) *http.Client {
 // findLeader returns the URL of the leader. The error says why this node cannot send requests there: the leader is unknown or has
 // no URL, is this node itself, or the node lacks the cluster's key.
 func (n *clusterNode) findLeader(ctx context.Context) (url string, err error) {
-	if url, err = n.cluster.FindLeader(ctx); err == nil {
-		err = n.checkLeaderURL(url)
+	epoch, url, err := n.cluster.Leader(ctx)
+	switch {
+	case err != nil:
+		return url, err
+	case epoch == 0:
+		return url, &cluster.NotWriterError{}
 	}
-	return url, err
+	return url, n.checkLeaderURL(url)
 }
 
 // checkLeaderURL returns why this node cannot send requests to the leader at a URL, nil if it can: the URL is "", is that of this

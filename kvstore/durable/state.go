@@ -51,28 +51,10 @@ func (s *State) GetAll(ctx context.Context, keys []string, options ...Option) (m
 
 // get does the work of [State.Get]: it returns the value of a key, and false if none exists. But the value is shared with the cache, and must not
 // be changed.
-func (s *State) get(ctx context.Context, key string, option Option) ([]byte, bool, error) {
-	if err := checkKey(key); err != nil {
-		return nil, false, err
-	}
-	if err := s.lock(ctx); err != nil {
-		return nil, false, err
-	}
-	if value, ok, known := s.lookupMemory(key); known {
-		s.object.mu.Unlock()
-		return value, ok, nil
-	}
-	var value []byte
-	var ok bool
-	o := s.object
-	err := s.read(option, func(r kvstore.Reader) (err error) {
-		value, ok, err = o.readStored(r, key)
-		return err
-	}, func() { o.cache.put(key, value, ok) })
-	if err != nil {
-		return nil, false, err
-	}
-	return value, ok, nil
+func (s *State) get(ctx context.Context, key string, option Option) (value []byte, ok bool, err error) {
+	found, err := s.getAll(ctx, []string{key}, option)
+	value, ok = found[key]
+	return value, ok, err
 }
 
 // getAll does the work of [State.GetAll], but its values are shared with the cache, and must not be changed.

@@ -49,33 +49,39 @@ func (e *engine) acceptLoss(ctx context.Context) error {
 }
 
 // An ownLog says, by its own tree, which entries its log has.
-type ownLog interface {
-	// size returns how many entries the log had.
-	size() int64
-	// hasEntryAt reports whether raw is the entry at that index.
-	hasEntryAt(index int64, raw []byte) bool
+type ownLog struct {
+	size int64                              // how many entries the log had
+	has  func(index int64, raw []byte) bool // reports whether raw is the entry at that index
 }
 
 // chooseBaseLog returns the log that decides which entries the new store takes after the signed ones: that of the damaged store. If the operator
 // accepts the loss of signed entries, it is the log with the most entries without a gap, most, among the damaged store and the folders among the
 // sources. It returns nil if there is no such log.
-func (e *engine) chooseBaseLog() (best ownLog, most int64) {
+func (e *engine) chooseBaseLog() (best *ownLog, most int64) {
 	if e.damaged != nil {
-		best = e.damaged
-		if e.accepting {
-			if most = e.damaged.completePrefix(); most == 0 {
-				best = nil
-			}
-		}
+		best = &ownLog{e.damaged.tree.size, e.damaged.tree.hasEntryAt}
 	}
 	if !e.accepting {
 		return best, 0
 	}
+	if e.damaged != nil {
+		if most = e.damaged.completePrefix(); most == 0 {
+			best = nil
+		}
+	}
 	for _, s := range e.RepairOptions.Sources {
-		if folder, ok := s.(*replication.Store); ok {
-			if n := readablePrefix(folder.Underlying(), e.former.Size); n > most {
-				best, most = folderLog{folder.Underlying()}, n
+		folder, ok := s.(*replication.Store)
+		if !ok {
+			continue
+		}
+		store := folder.Underlying()
+		if n := readablePrefix(store, e.former.Size); n > most {
+			had, err := logs.ReadCheckpoint(store)
+			if err != nil { // then those count that are there
+				had.Size = readablePrefix(store, math.MaxInt64)
 			}
+			most = n
+			best = &ownLog{had.Size, func(index int64, raw []byte) bool { return logs.MatchesTree(store, index, raw) }}
 		}
 	}
 	return best, most
@@ -96,35 +102,11 @@ func (e *engine) signedAtSources(ctx context.Context) (most logs.Checkpoint) {
 
 // readablePrefix returns how many entries of a store, from the first one on without a gap, can be read and belong to the store's tree; it stops at
 // most.
-func readablePrefix(store *kvstore.Store, most int64) int64 {
-	var n int64
-	for n < most && logs.MatchesTree(store, n, readEntry(store, n)) {
+func readablePrefix(store kvstore.Getter, most int64) (n int64) {
+	for n < most && isStored(store, n) {
 		n++
 	}
 	return n
-}
-
-// readEntry returns the bytes of an entry of a store's log, nil if they cannot be read.
-func readEntry(store *kvstore.Store, index int64) []byte {
-	raw, _ := logs.RawEntry(store, index)
-	return raw
-}
-
-// A folderLog is the log of a store that is a source.
-type folderLog struct{ store *kvstore.Store }
-
-// hasEntryAt implements [ownLog], by the tree in the store.
-func (s folderLog) hasEntryAt(index int64, raw []byte) bool {
-	return logs.MatchesTree(s.store, index, raw)
-}
-
-// size implements [ownLog]. If the store's checkpoint cannot be read, it counts the entries that can.
-func (s folderLog) size() int64 {
-	had, err := logs.ReadCheckpoint(s.store)
-	if err != nil { // then those count that are there
-		return readablePrefix(s.store, math.MaxInt64)
-	}
-	return had.Size
 }
 
 // isAccepted reports whether a finding is about the loss of signed entries that the operator accepts.

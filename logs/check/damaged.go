@@ -22,9 +22,8 @@ var scannedRows = []kvstore.Namespace{
 // A damagedStore is the rows that a scan has found of a damaged store, as a source.
 type damagedStore struct {
 	scan   *kvstore.FileScan
-	signed *tree           // the entries that were signed
-	had    logs.Checkpoint // what the store says that it had
-	tail   *tree           // all entries that it had, also those that were not signed yet
+	signed int64 // how many entries were signed
+	tree   *tree // of all entries that the store had, also those that were not signed yet
 }
 
 // scanStore scans all files of the damaged store in the data folder into an index. It returns nil if the folder has no store.
@@ -43,17 +42,21 @@ func (e *engine) scanStore(ctx context.Context) (*damagedStore, error) {
 
 // readLog finds, among the rows of the scan, the entries of the log: those that the signed checkpoint covers, and the later ones that the store had.
 func (d *damagedStore) readLog(ctx context.Context, signed logs.Checkpoint) (err error) {
-	if d.signed, err = readTree(ctx, d.scan, signed); err != nil {
+	d.signed = signed.Size
+	if d.tree, err = readTree(ctx, d.scan, signed); err != nil {
 		return err
 	}
-	if d.had, err = logs.ReadCheckpoint(d.scan); err != nil || d.had.Size <= 0 || d.had.Size > d.mostEntries(signed) {
-		d.had = logs.Checkpoint{} // the row is lost: then the entries count that are there
-		for d.isStored(max(d.had.Size, signed.Size)) {
-			d.had.Size = max(d.had.Size, signed.Size) + 1
+	had, err := logs.ReadCheckpoint(d.scan)
+	if err != nil || had.Size <= 0 || had.Size > d.mostEntries(signed) { // the row is lost: then the entries count that are there
+		had = logs.Checkpoint{Size: signed.Size}
+		for isStored(d.scan, had.Size) {
+			had.Size++
 		}
 	}
-	if d.tail = d.signed; d.had.Size > signed.Size {
-		d.tail, err = readTree(ctx, d.scan, d.had)
+	if had.Size > signed.Size {
+		proven := d.tree.leaves
+		d.tree, err = readTree(ctx, d.scan, had)
+		copy(d.tree.leaves, proven)
 	}
 	return errors.Join(err, d.scan.Err(), ctx.Err())
 }
@@ -66,34 +69,15 @@ func (d *damagedStore) mostEntries(signed logs.Checkpoint) int64 {
 	return signed.Size + d.scan.Count(kvstore.LogEntries) + d.scan.Count(kvstore.LogHashes) + mostLost
 }
 
-// isStored reports whether the scan found an entry and its hash in the tree.
-func (d *damagedStore) isStored(index int64) bool {
-	raw, err := logs.RawEntry(d.scan, index)
-	return err == nil && logs.MatchesTree(d.scan, index, raw)
-}
-
-// size implements [ownLog]: it returns how many entries the store had.
-func (d *damagedStore) size() int64 { return max(d.had.Size, d.signed.size) }
-
-// entry returns the bytes of an entry that was signed or is in the tree that the store had, nil if they are lost.
-func (d *damagedStore) entry(index int64) []byte {
-	if index < d.signed.size {
-		return d.signed.entry(index)
-	}
-	return d.tail.entry(index)
-}
-
-// hasEntryAt implements [ownLog], by the signed tree or, for later entries, the tree that the store had.
-func (d *damagedStore) hasEntryAt(index int64, raw []byte) bool {
-	if index < d.signed.size {
-		return d.signed.hasEntryAt(index, raw)
-	}
-	return d.tail.hasEntryAt(index, raw)
+// isStored reports whether a store, or what a scan has found of one, has an entry and its hash in the tree.
+func isStored(from kvstore.Getter, index int64) bool {
+	raw, err := logs.RawEntry(from, index)
+	return err == nil && logs.MatchesTree(from, index, raw)
 }
 
 // completePrefix returns how many entries were found from the first one on without a gap.
 func (d *damagedStore) completePrefix() (n int64) {
-	for d.entry(n) != nil {
+	for d.tree.entry(n) != nil {
 		n++
 	}
 	return n
@@ -101,8 +85,8 @@ func (d *damagedStore) completePrefix() (n int64) {
 
 // lostEntries returns the indexes of the signed entries whose bytes the scan did not find.
 func (d *damagedStore) lostEntries() (all []int64) {
-	for index := range d.signed.size {
-		if d.signed.entry(index) == nil {
+	for index := range d.signed {
+		if d.tree.entry(index) == nil {
 			all = append(all, index)
 		}
 	}
@@ -115,7 +99,7 @@ func (d *damagedStore) Name() string { return "the damaged store" }
 // Entries returns the raw entries from index on that were found, without a gap, for [replication.ReadEntries]; [fs.ErrNotExist] if none exists.
 func (d *damagedStore) Entries(ctx context.Context, index int64) (entries [][]byte, err error) {
 	for n := index; n < index+tiles.Width; n++ {
-		raw := d.entry(n)
+		raw := d.tree.entry(n)
 		if raw == nil {
 			break
 		}

@@ -228,11 +228,11 @@ func (e *engine) isDamagedStore(s Source) bool { return e.damaged != nil && s ==
 
 // appendUnsigned appends the entries after the signed ones that belong to the tree of base, from any source. It lists in the result those that are
 // lost. It returns a [*LossError] if nothing was signed and entries are lost. It does nothing if base is nil.
-func (e *engine) appendUnsigned(ctx context.Context, base ownLog) error {
+func (e *engine) appendUnsigned(ctx context.Context, base *ownLog) error {
 	if base == nil {
 		return nil
 	}
-	size := base.size()
+	size := base.size
 	if size == 0 && e.signed.Size == 0 && !e.accepting {
 		return errors.New("nothing says how many entries the log had")
 	}
@@ -242,7 +242,7 @@ func (e *engine) appendUnsigned(ctx context.Context, base ownLog) error {
 			return ctx.Err()
 		}
 		n := 0
-		for n < len(batch) && base.hasEntryAt(batch[n].Index, batch[n].Raw) {
+		for n < len(batch) && base.has(batch[n].Index, batch[n].Raw) {
 			n++
 		}
 		if n == 0 && e.accepting {
@@ -277,7 +277,7 @@ func (e *engine) addLostEntries(from, to int64, err error) {
 	}
 	for index := from; index < to; index++ {
 		where := fmt.Sprintf("entry %d", index)
-		if e.damaged.entry(index) != nil {
+		if e.damaged.tree.entry(index) != nil {
 			problem = "it was not signed yet, and an entry before it cannot be read"
 		}
 		e.result.Lost = append(e.result.Lost, Lost{Where: where, Problem: problem})

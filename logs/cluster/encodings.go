@@ -130,13 +130,7 @@ func (n *Node) ApplyEncodings(ctx context.Context) (next int64, err error) {
 	if err := n.attachBucket(ctx); err != nil || n.Bootstrapping() { // a new bucket has none yet
 		return 0, err
 	}
-	row, err := n.Store.Get(kvstore.Meta, encodingsRow)
-	switch {
-	case err == nil && len(row) == 8:
-		next = int64(binary.BigEndian.Uint64(row))
-	case err == nil:
-		return 0, fmt.Errorf("cluster: the row that says which codings were taken over is malformed: %x", row)
-	case !errors.Is(err, kvstore.ErrNotFound):
+	if err := n.readNumbers(encodingsRow, &next); err != nil {
 		return 0, err
 	}
 	for ; ; next++ {

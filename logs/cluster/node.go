@@ -220,18 +220,27 @@ func (n *Node) Bootstrapping() bool {
 }
 
 // readState returns up to which commit the store has applied the bucket's commits; the zero value before the first.
-func (n *Node) readState() (state, error) {
-	row, err := n.Store.Get(kvstore.Meta, stateKey)
-	if errors.Is(err, kvstore.ErrNotFound) {
-		return state{}, nil
+func (n *Node) readState() (s state, err error) {
+	err = n.readNumbers(stateKey, &s.number, &s.epoch)
+	return s, err
+}
+
+// readNumbers sets numbers to those in a row of [kvstore.Meta] with this key, which has 8 bytes for each. If the row does not exist, it leaves them
+// as they are.
+func (n *Node) readNumbers(key []byte, numbers ...*int64) error {
+	row, err := n.Store.Get(kvstore.Meta, key)
+	switch {
+	case errors.Is(err, kvstore.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case len(row) != 8*len(numbers):
+		return fmt.Errorf("the row %q about the cluster is malformed: %x", key, row)
 	}
-	if err == nil && len(row) != 16 {
-		err = fmt.Errorf("the row that says how far the bucket was followed is malformed: %x", row)
+	for i := range numbers {
+		*numbers[i] = int64(binary.BigEndian.Uint64(row[8*i:]))
 	}
-	if err != nil {
-		return state{}, fmt.Errorf("cluster: %w", err)
-	}
-	return state{int64(binary.BigEndian.Uint64(row)), int64(binary.BigEndian.Uint64(row[8:]))}, nil
+	return nil
 }
 
 // encode returns the value of the row that stores the state.

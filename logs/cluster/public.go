@@ -151,18 +151,9 @@ func (n *Node) setPublishedSize(size int64) error {
 }
 
 // publishedSize returns how many entries public/ in the bucket has with everything that they name, as far as this store knows.
-func (n *Node) publishedSize() (int64, error) {
-	row, err := n.Store.Get(kvstore.Meta, shownKey)
-	if errors.Is(err, kvstore.ErrNotFound) {
-		return 0, nil
-	}
-	if err == nil && len(row) != 8 {
-		err = fmt.Errorf("cluster: the row that says what the bucket shows is malformed: %x", row)
-	}
-	if err != nil {
-		return 0, err
-	}
-	return int64(binary.BigEndian.Uint64(row)), nil
+func (n *Node) publishedSize() (size int64, err error) {
+	err = n.readNumbers(shownKey, &size)
+	return size, err
 }
 
 // putCheckpoint replaces the checkpoint in public/ by a signed one that is not smaller. If the one there is larger, the error is [ErrNewerPublished].

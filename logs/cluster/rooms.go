@@ -31,19 +31,6 @@ func roomsKey(name string) string {
 	return roomedPrefix + kvstore.Sum([]byte(name)).String()[:roomedID]
 }
 
-// Leader reads from the bucket the latest epoch, 0 before the first, and returns it with the URL of the node that leads in it.
-func (n *Node) Leader(ctx context.Context) (epoch int64, url string, err error) {
-	if epoch, err = n.latestEpoch(ctx); err != nil {
-		return 0, "", err
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.latest != epoch { // a later one is known meanwhile
-		return n.latest, n.writer, nil
-	}
-	return epoch, n.writer, nil
-}
-
 // JoinRooms lists a node and its waiting rooms in the bucket, in place of an earlier list.
 func (n *Node) JoinRooms(ctx context.Context, r RoomsOfNode) error {
 	data, err := json.Marshal(r)

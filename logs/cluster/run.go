@@ -107,16 +107,14 @@ func (n *Node) Leave(ctx context.Context) {
 	}
 }
 
-// FindLeader reads from the bucket which node leads, and returns its URL, "" if the node has none. If no node has led yet, the error is a
-// [NotWriterError].
-func (n *Node) FindLeader(ctx context.Context) (url string, err error) {
-	latest, err := n.latestEpoch(ctx)
-	if err == nil && latest == 0 {
-		err = &NotWriterError{}
+// Leader reads from the bucket the latest epoch, 0 before the first, and returns it with the URL of the node that leads in it, "" if that has none.
+func (n *Node) Leader(ctx context.Context) (epoch int64, url string, err error) {
+	if _, err := n.latestEpoch(ctx); err != nil {
+		return 0, "", err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.writer, err
+	return n.latest, n.writer, nil
 }
 
 // readHeartbeat reads from the bucket the latest epoch and its leader's last heartbeat; sign is a text that changes with each heartbeat, "" if there
