@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/withdrawal"
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
@@ -57,7 +57,7 @@ func TestEveryKindOfEntryIsAsTheSchemaHasIt(t *testing.T) {
 		}
 	}
 
-	desk := withdrawal.New(r.store, r.log, func() time.Time { return r.now })
+	desk := bot.NewWithdrawalService(r.store, r.log, func() time.Time { return r.now })
 	for _, do := range []func() error{
 		func() error { _, err := desk.Withdraw(t.Context(), "a", "1.0.0", "malware"); return err },
 		func() error { _, err := desk.Restore(t.Context(), "a", "1.0.0", "a mistake", nil); return err },

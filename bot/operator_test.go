@@ -10,8 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/ingest"
-	"github.com/larder-cdn/larder/bot/withdrawal"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages/archive"
@@ -160,7 +160,7 @@ func TestAPublishedVersionNeverGetsOtherFiles(t *testing.T) {
 	}
 	r.open()
 	r.once()
-	desk := withdrawal.New(r.store, r.log, r.clock)
+	desk := bot.NewWithdrawalService(r.store, r.log, r.clock)
 	before := map[string]kvstore.Hash{}
 	manifest := func(version string) kvstore.Hash {
 		v, err := views.LookupVersion(r.store, "a", version)

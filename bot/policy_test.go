@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/ingest"
-	"github.com/larder-cdn/larder/bot/withdrawal"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -228,7 +228,7 @@ func TestPolicyOfRestored(t *testing.T) {
 			r.register("sigstore", fromNpm("sigstore", "dist/util/*.js"))
 			r.open()
 			r.settle()
-			desk := withdrawal.New(r.store, r.log, r.clock)
+			desk := bot.NewWithdrawalService(r.store, r.log, r.clock)
 			if _, err := desk.Withdraw(t.Context(), "sigstore", "1.3.0", "malware"); err != nil {
 				t.Fatal(err)
 			}

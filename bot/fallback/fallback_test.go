@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/bot/withdrawal"
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/internal/testkit/lardertest"
 	"github.com/larder-cdn/larder/kvstore"
@@ -248,7 +248,7 @@ func TestQuota(t *testing.T) {
 	r.wantKinds(logs.PackageAdded, logs.Mirrored)
 
 	// Erased files free the quota at the next check.
-	desk := withdrawal.New(r.Store, r.Log, r.clock)
+	desk := bot.NewWithdrawalService(r.Store, r.Log, r.clock)
 	if _, _, err := desk.WithdrawAndErase(t.Context(), "a", "1.0.0", "by order", true, func(context.Context) error { return nil }); err != nil {
 		t.Fatal(err)
 	}

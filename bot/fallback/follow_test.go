@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/ingest"
-	"github.com/larder-cdn/larder/bot/withdrawal"
 	"github.com/larder-cdn/larder/internal/testkit/lardertest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -106,11 +106,11 @@ func TestOriginDoesNotUndoTheOperator(t *testing.T) {
 		s.Shelf.Withdraw("a", version, "a mistake")
 	}
 	r.follows(7)
-	desk := withdrawal.New(r.Store, r.Log, r.clock)
+	desk := bot.NewWithdrawalService(r.Store, r.Log, r.clock)
 	if _, err := desk.Withdraw(t.Context(), "a", "1.0.0", "malware"); err != nil {
 		t.Error(err)
 	}
-	if _, err := desk.Withdraw(t.Context(), "a", "1.0.0", "malware"); !errors.Is(err, withdrawal.ErrAlready) {
+	if _, err := desk.Withdraw(t.Context(), "a", "1.0.0", "malware"); !errors.Is(err, bot.ErrAlreadyWithdrawn) {
 		t.Errorf("withdrawn twice: %v", err)
 	}
 	if e, err := desk.Erase(t.Context(), "a", "2.0.0", "by order"); err != nil || e.Erased != 1 {
@@ -159,7 +159,7 @@ func TestOriginWithASlowClock(t *testing.T) {
 	r, s := withdrawnAtItsOrigin(t)
 	r.follows(3)
 	r.pass(time.Hour) // the origin's clock stands
-	if _, err := withdrawal.New(r.Store, r.Log, r.clock).Restore(t.Context(), "a", "1.0.0", "we need it", nil); err != nil {
+	if _, err := bot.NewWithdrawalService(r.Store, r.Log, r.clock).Restore(t.Context(), "a", "1.0.0", "we need it", nil); err != nil {
 		t.Fatal(err)
 	}
 	r.pass(time.Minute)

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/bot/withdrawal"
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/internal/testkit/lardertest"
 	"github.com/larder-cdn/larder/logs"
@@ -49,8 +49,8 @@ func TestWithdrawalsAndRestorationsAreFollowed(t *testing.T) {
 			read, _ = r.fallback.follow.readCursor(r.fallback.origins[0].origin.(*larder)) // none before the first check
 		}
 	}
-	desk := withdrawal.New(r.Store, r.Log, r.clock)
-	decide := func(do func() (withdrawal.Outcome, error)) {
+	desk := bot.NewWithdrawalService(r.Store, r.Log, r.clock)
+	decide := func(do func() (bot.WithdrawalOutcome, error)) {
 		t.Helper()
 		if _, err := do(); err != nil {
 			t.Fatal(err)
@@ -60,7 +60,7 @@ func TestWithdrawalsAndRestorationsAreFollowed(t *testing.T) {
 	for _, version := range []string{"1.0.0", "2.0.0", "3.0.0"} {
 		s.Shelf.Withdraw("a", version, "malware")
 	}
-	decide(func() (withdrawal.Outcome, error) { return desk.Withdraw(t.Context(), "a", "4.0.0", "not here") })
+	decide(func() (bot.WithdrawalOutcome, error) { return desk.Withdraw(t.Context(), "a", "4.0.0", "not here") })
 	caughtUp()
 	for _, version := range []string{"1.0.0", "2.0.0", "3.0.0", "4.0.0"} {
 		if !withdrawn(version) {
@@ -69,7 +69,9 @@ func TestWithdrawalsAndRestorationsAreFollowed(t *testing.T) {
 	}
 	// The operator knows better of one, before the origin restores another.
 	r.pass(time.Hour)
-	decide(func() (withdrawal.Outcome, error) { return desk.Restore(t.Context(), "a", "2.0.0", "it is none", nil) })
+	decide(func() (bot.WithdrawalOutcome, error) {
+		return desk.Restore(t.Context(), "a", "2.0.0", "it is none", nil)
+	})
 	s.Shelf.Restore("a", "1.0.0", "it was none")
 	s.Shelf.Withdraw("a", "4.0.0", "malware")
 	s.Shelf.Restore("a", "4.0.0", "it was none")
@@ -89,9 +91,9 @@ func TestWithdrawalsAndRestorationsAreFollowed(t *testing.T) {
 		logs.Withdrawn, logs.Withdrawn, logs.Withdrawn, logs.Withdrawn, logs.Restored, logs.Restored)
 
 	// What was erased here stays away.
-	decide(func() (withdrawal.Outcome, error) {
+	decide(func() (bot.WithdrawalOutcome, error) {
 		_, err := desk.Erase(t.Context(), "a", "3.0.0", "by order")
-		return withdrawal.Outcome{}, err
+		return bot.WithdrawalOutcome{}, err
 	})
 	s.Shelf.Restore("a", "3.0.0", "it was none")
 	caughtUp()

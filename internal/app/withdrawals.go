@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/notify"
-	"github.com/larder-cdn/larder/bot/withdrawal"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server"
 )
@@ -43,8 +43,8 @@ const (
 type Withdrawn struct {
 	// Release is what was withdrawn or restored; nil where only files were erased, because the release was withdrawn
 	// before.
-	Release *withdrawal.Outcome `json:"release,omitempty"`
-	Erasure *withdrawal.Erasure `json:"erasure,omitempty"`
+	Release *bot.WithdrawalOutcome `json:"release,omitempty"`
+	Erasure *bot.Erasure           `json:"erasure,omitempty"`
 	// Prefix is what the addresses of the release's files begin with, a path where the host is not known.
 	Prefix string `json:"prefix"`
 	Tag    string `json:"tag"` // cache tag of the responses with its files
@@ -95,8 +95,8 @@ func (w withdrawals) addOperations(all operations) {
 }
 
 // newService returns the service that withdraws and restores releases in the store and the log of the Writer.
-func (w withdrawals) newService() *withdrawal.Service {
-	return withdrawal.New(w.writer.folder.store, w.writer.folder.log, time.Now)
+func (w withdrawals) newService() *bot.WithdrawalService {
+	return bot.NewWithdrawalService(w.writer.folder.store, w.writer.folder.log, time.Now)
 }
 
 // newResponse returns the part of the response to a withdrawal or restoration of a package's version that is known before it: the

@@ -1,12 +1,4 @@
-// Package withdrawal withdraws published releases, restores them, and erases the contents that only they have.
-//
-// Guarantees: each of these is an entry of the log, in the same write as the rows that it changes; a restored release is served as it was before;
-// erasing removes no content that another release needs that is served or could be restored, that the log names, or that a release on its way to
-// publication is about to name.
-//
-// It needs only a store and its log, no catalogue, so an operator can withdraw whatever else fails. It must not know how releases are served: the
-// server follows the log.
-package withdrawal
+package bot
 
 import (
 	"context"
@@ -22,29 +14,34 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// MaxReason bounds a reason, in bytes. Responses to requests for the release contain it.
-const MaxReason = 1000
+// MaxWithdrawalReason bounds a reason, in bytes. Responses to requests for the release contain it.
+const MaxWithdrawalReason = 1000
 
-// actor is the actor of all entries.
-const actor = "operator"
+// operatorActor is the actor of all entries.
+const operatorActor = "operator"
 
-// A Service withdraws, restores and erases releases for an operator. Its methods may be called at the same time.
-type Service struct {
+// A WithdrawalService withdraws, restores and erases releases for an operator. Its methods may be called at the same time. It needs only a store
+// and its log, no catalogue, so an operator can withdraw whatever else fails.
+//
+// Guarantees: each of these is an entry of the log, in the same write as the rows that it changes; a restored release is served as it was before;
+// erasing removes no content that another release needs that is served or could be restored, that the log names, or that a release on its way to
+// publication is about to name.
+type WithdrawalService struct {
 	store *kvstore.Store
 	log   *logs.Log
 	now   func() time.Time
 }
 
-// New returns a service over a store and its log. now returns the current time, for log entries.
-func New(store *kvstore.Store, log *logs.Log, now func() time.Time) *Service {
-	return &Service{store: store, log: log, now: now}
+// NewWithdrawalService returns a service over a store and its log. now returns the current time, for log entries.
+func NewWithdrawalService(store *kvstore.Store, log *logs.Log, now func() time.Time) *WithdrawalService {
+	return &WithdrawalService{store: store, log: log, now: now}
 }
 
-// ErrAlready says that an operator withdrew the release before.
-var ErrAlready = errors.New("is withdrawn already")
+// ErrAlreadyWithdrawn says that an operator withdrew the release before.
+var ErrAlreadyWithdrawn = errors.New("is withdrawn already")
 
-// An Outcome describes a release that was withdrawn or restored.
-type Outcome struct {
+// A WithdrawalOutcome describes a release that was withdrawn or restored.
+type WithdrawalOutcome struct {
 	Package string   `json:"package"`
 	Version string   `json:"version"`
 	Reason  string   `json:"reason"`
@@ -54,9 +51,9 @@ type Outcome struct {
 }
 
 // Withdraw withdraws a published release, for a reason of one line that is published with it. It withdraws a release again that
-// the bot withdrew, so that the bot does not restore it. The error wraps [ErrAlready] if an operator has withdrawn it; others say
+// the bot withdrew, so that the bot does not restore it. The error wraps [ErrAlreadyWithdrawn] if an operator has withdrawn it; others say
 // that the reason is not acceptable or the release was never published.
-func (d *Service) Withdraw(_ context.Context, name, version, reason string) (Outcome, error) {
+func (d *WithdrawalService) Withdraw(_ context.Context, name, version, reason string) (WithdrawalOutcome, error) {
 	return d.appendEntry(logs.Entry{Kind: logs.Withdrawn}, name, version, reason, func(v views.Version, _ *logs.Manifest, _ *kvstore.Pins) error {
 		w := v.Withdrawn
 		if w == nil {
@@ -64,8 +61,8 @@ func (d *Service) Withdraw(_ context.Context, name, version, reason string) (Out
 		}
 		if e, err := logs.ReadEntry(d.store, w.Entry); err != nil {
 			return err
-		} else if e.Actor == actor {
-			return fmt.Errorf("%s %s %w (log entry %d: %s)", name, version, ErrAlready, w.Entry, w.Reason)
+		} else if e.Actor == operatorActor {
+			return fmt.Errorf("%s %s %w (log entry %d: %s)", name, version, ErrAlreadyWithdrawn, w.Entry, w.Reason)
 		}
 		return nil
 	})
@@ -74,7 +71,7 @@ func (d *Service) Withdraw(_ context.Context, name, version, reason string) (Out
 // Restore makes a withdrawn release served again, with the same files. policy is what the log entry says about the provenance
 // policy of the package, nil for a package without a policy. Restore returns an error if the release is not withdrawn, a content
 // of it was erased or is missing, or the log published it with another manifest than the store has.
-func (d *Service) Restore(ctx context.Context, name, version, reason string, policy *logs.Provenance) (Outcome, error) {
+func (d *WithdrawalService) Restore(ctx context.Context, name, version, reason string, policy *logs.Provenance) (WithdrawalOutcome, error) {
 	return d.appendEntry(logs.Entry{Kind: logs.Restored, Provenance: policy}, name, version, reason, func(v views.Version, m *logs.Manifest, pins *kvstore.Pins) error {
 		if v.Withdrawn == nil {
 			return fmt.Errorf("%s %s is not withdrawn", name, version)
@@ -102,14 +99,14 @@ func (d *Service) Restore(ctx context.Context, name, version, reason string, pol
 // It appends it to the log and updates the views in one transaction, unless check returns an error. check runs in the
 // transaction; it gets the release's row, its manifest, and pins that protect from deletion the contents that check looks up.
 // appendEntry also returns an error for an unacceptable reason, and for a release that was never published.
-func (d *Service) appendEntry(e logs.Entry, name, version, reason string, check func(views.Version, *logs.Manifest, *kvstore.Pins) error) (Outcome, error) {
-	reason, err := checkReason(reason)
+func (d *WithdrawalService) appendEntry(e logs.Entry, name, version, reason string, check func(views.Version, *logs.Manifest, *kvstore.Pins) error) (WithdrawalOutcome, error) {
+	reason, err := checkWithdrawalReason(reason)
 	if err != nil {
-		return Outcome{}, err
+		return WithdrawalOutcome{}, err
 	}
 	pins := d.store.Pin()
 	defer pins.Release()
-	var out Outcome
+	var out WithdrawalOutcome
 	err = d.log.Update(func(tx *logs.Tx) error {
 		v, m, err := d.lookup(name, version)
 		if err != nil {
@@ -118,22 +115,22 @@ func (d *Service) appendEntry(e logs.Entry, name, version, reason string, check 
 		if err := check(v, m, pins); err != nil {
 			return err
 		}
-		e.Time, e.Actor, e.Package, e.Version, e.Released = d.now(), actor, name, version, v.Released
+		e.Time, e.Actor, e.Package, e.Version, e.Released = d.now(), operatorActor, name, version, v.Released
 		e.Reason, e.Manifest, e.Mirror = reason, v.Manifest, v.Mirror
 		appended, err := tx.Append(e)
 		if err != nil {
 			return err
 		}
-		out = newOutcome(appended, m)
+		out = newWithdrawalOutcome(appended, m)
 		return views.Apply(tx.Batch, views.Change{Index: appended.Index, Entry: appended.Entry, Manifest: m})
 	})
 	return out, err
 }
 
-// newOutcome returns the description of what the entry e did to its release, whose manifest is m: the files, and their bytes
+// newWithdrawalOutcome returns the description of what the entry e did to its release, whose manifest is m: the files, and their bytes
 // together.
-func newOutcome(e logs.Indexed, m *logs.Manifest) Outcome {
-	out := Outcome{Package: e.Package, Version: e.Version, Reason: e.Reason, Entry: e.Index, Files: make([]string, len(m.Files))}
+func newWithdrawalOutcome(e logs.Indexed, m *logs.Manifest) WithdrawalOutcome {
+	out := WithdrawalOutcome{Package: e.Package, Version: e.Version, Reason: e.Reason, Entry: e.Index, Files: make([]string, len(m.Files))}
 	for i, f := range m.Files {
 		out.Files[i] = f.Path
 		out.Bytes += f.Size
@@ -143,7 +140,7 @@ func newOutcome(e logs.Indexed, m *logs.Manifest) Outcome {
 
 // lookup returns the row of a version that is published or was withdrawn, and its manifest. If the version was never published,
 // the error says so to people, and why.
-func (d *Service) lookup(name, version string) (views.Version, *logs.Manifest, error) {
+func (d *WithdrawalService) lookup(name, version string) (views.Version, *logs.Manifest, error) {
 	v, err := views.LookupVersion(d.store, name, version)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return v, nil, d.explainAbsent(name, version)
@@ -157,7 +154,7 @@ func (d *Service) lookup(name, version string) (views.Version, *logs.Manifest, e
 
 // explainAbsent returns an error that says why a version was never published: by its state, or because the package or version is
 // unknown.
-func (d *Service) explainAbsent(name, version string) error {
+func (d *WithdrawalService) explainAbsent(name, version string) error {
 	state, err := views.LookupState(d.store, name, version)
 	switch {
 	case err == nil:
@@ -176,7 +173,7 @@ func (d *Service) explainAbsent(name, version string) error {
 
 // explainMissing returns the error that says why a release cannot be restored: its files were erased, with the log entry about
 // that, or the content of the file f is lost. It reads the whole log; an error of that is returned instead.
-func (d *Service) explainMissing(ctx context.Context, name, version string, f logs.File) error {
+func (d *WithdrawalService) explainMissing(ctx context.Context, name, version string, f logs.File) error {
 	erased := logs.Indexed{Index: -1}
 	for e, err := range logs.Entries(d.store, 0) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
@@ -192,15 +189,15 @@ func (d *Service) explainMissing(ctx context.Context, name, version string, f lo
 	return fmt.Errorf("%s %s cannot be restored: its files were erased for good (log entry %d: %s)", name, version, erased.Index, erased.Reason)
 }
 
-// checkReason returns a reason without white space at its ends, or an error unless it is one printable line of at most MaxReason
+// checkWithdrawalReason returns a reason without white space at its ends, or an error unless it is one printable line of at most MaxWithdrawalReason
 // bytes.
-func checkReason(reason string) (string, error) {
+func checkWithdrawalReason(reason string) (string, error) {
 	reason = strings.TrimSpace(reason)
 	switch {
 	case reason == "":
 		return "", errors.New("a reason is needed: it is published in the log and in each response to a request for the release")
-	case len(reason) > MaxReason:
-		return "", fmt.Errorf("the reason has %d bytes; at most %d are allowed: shorten it, and link to more", len(reason), MaxReason)
+	case len(reason) > MaxWithdrawalReason:
+		return "", fmt.Errorf("the reason has %d bytes; at most %d are allowed: shorten it, and link to more", len(reason), MaxWithdrawalReason)
 	case !utf8.ValidString(reason) || strings.ContainsFunc(reason, text.Unprintable):
 		return "", errors.New("the reason must be one line of text, without control characters")
 	}
@@ -210,13 +207,13 @@ func checkReason(reason string) (string, error) {
 // WithdrawAndErase withdraws a release. Then it calls inForce, which waits until no process serves the release any more. If erase
 // is true, it erases the release's files after that, also those of a release that an operator has withdrawn before. The outcome
 // is nil for such a release, and not nil once the withdrawal is recorded, even if a later step fails. The erasure is nil unless
-// erasing was tried. Without erase, a release that was withdrawn before is [ErrAlready].
-func (d *Service) WithdrawAndErase(ctx context.Context, name, version, reason string, erase bool, inForce func(context.Context) error) (*Outcome, *Erasure, error) {
-	var withdrawn *Outcome
+// erasing was tried. Without erase, a release that was withdrawn before is [ErrAlreadyWithdrawn].
+func (d *WithdrawalService) WithdrawAndErase(ctx context.Context, name, version, reason string, erase bool, inForce func(context.Context) error) (*WithdrawalOutcome, *Erasure, error) {
+	var withdrawn *WithdrawalOutcome
 	switch out, err := d.Withdraw(ctx, name, version, reason); {
 	case err == nil:
 		withdrawn = &out
-	case !errors.Is(err, ErrAlready) || !erase:
+	case !errors.Is(err, ErrAlreadyWithdrawn) || !erase:
 		return nil, nil, err
 	}
 	if err := inForce(ctx); err != nil || !erase {

@@ -1,4 +1,4 @@
-package withdrawal_test
+package bot_test
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/withdrawal"
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -23,7 +23,7 @@ func now() time.Time { return testkit.Released.Add(time.Hour) }
 // A counter is a desk over a shelf with some releases.
 type counter struct {
 	*testkit.Shelf
-	desk *withdrawal.Service
+	desk *bot.WithdrawalService
 	t    *testing.T
 }
 
@@ -33,7 +33,7 @@ func stocked(t *testing.T) *counter {
 	s.Publish("demo", "1.1.0", "demo.js", map[string]string{"demo.js": "two", "shared.js": "shared"})
 	s.Publish("other", "2.0.0", "a.js", map[string]string{"a.js": "old"})
 	s.Register("x", `{"name":"x"}`)
-	return &counter{s, withdrawal.New(s.Store, s.Log, now), t}
+	return &counter{s, bot.NewWithdrawalService(s.Store, s.Log, now), t}
 }
 
 func (c *counter) rows() (all []string) {
@@ -69,7 +69,7 @@ func (c *counter) withdraw(name, version string) {
 	}
 }
 
-func (c *counter) erase(name, version string) withdrawal.Erasure {
+func (c *counter) erase(name, version string) bot.Erasure {
 	c.t.Helper()
 	e, err := c.desk.Erase(c.t.Context(), name, version, "by order")
 	if err != nil {
@@ -83,7 +83,7 @@ func TestWithdrawAndRestore(t *testing.T) {
 	before := c.rows()
 	size := c.Log.Checkpoint().Size
 	out, err := c.desk.Withdraw(t.Context(), "demo", "1.0.0", "  a stolen token published it ")
-	want := withdrawal.Outcome{
+	want := bot.WithdrawalOutcome{
 		Package: "demo", Version: "1.0.0", Reason: "a stolen token published it", Entry: size,
 		Files: []string{"demo.js", "old.js", "package.json", "shared.js"}, Bytes: 24,
 	}
@@ -119,7 +119,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 	c.Refuse("demo", "3.0.0", "a bomb")
 	c.withdraw("demo", "1.1.0")
 	size := c.Log.Checkpoint().Size
-	long := strings.Repeat("é", withdrawal.MaxReason/2+1)
+	long := strings.Repeat("é", bot.MaxWithdrawalReason/2+1)
 	for _, tt := range []struct{ do, name, version, reason, want string }{
 		{"withdraw", "demo", "1.0.0", " \n ", "a reason is needed"},
 		{"withdraw", "demo", "1.0.0", long, "1002 bytes; at most 1000"},
@@ -160,7 +160,7 @@ func TestErase(t *testing.T) {
 	c := stocked(t)
 	c.withdraw("demo", "1.0.0")
 	got := c.erase("demo", "1.0.0")
-	want := withdrawal.Erasure{Entry: 5, Erased: 1, Bytes: 3, Shared: 3, With: []string{"demo 1.1.0", "log entry 3", "other 2.0.0"}}
+	want := bot.Erasure{Entry: 5, Erased: 1, Bytes: 3, Shared: 3, With: []string{"demo 1.1.0", "log entry 3", "other 2.0.0"}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("erased %+v, want %+v", got, want)
 	}

@@ -1,4 +1,4 @@
-package withdrawal
+package bot
 
 import (
 	"context"
@@ -30,8 +30,8 @@ type Erasure struct {
 // log. It keeps contents that another release needs or that a release being made may need, and counts them in the result. It can
 // be called again for the latter. It reads the whole log. It returns an error for a release that is not withdrawn, and one that
 // was restored meanwhile.
-func (d *Service) Erase(ctx context.Context, name, version, reason string) (Erasure, error) {
-	reason, err := checkReason(reason)
+func (d *WithdrawalService) Erase(ctx context.Context, name, version, reason string) (Erasure, error) {
+	reason, err := checkWithdrawalReason(reason)
 	if err != nil {
 		return Erasure{}, err
 	}
@@ -52,7 +52,7 @@ func (d *Service) Erase(ctx context.Context, name, version, reason string) (Eras
 	}
 	for {
 		entry, err := d.appendErasure(ctx, c, seen, logs.Entry{
-			Kind: logs.Erased, Time: d.now(), Actor: actor,
+			Kind: logs.Erased, Time: d.now(), Actor: operatorActor,
 			Package: name, Version: version, Released: v.Released, Reason: reason, Manifest: v.Manifest,
 		})
 		var pinned *kvstore.PinnedError
@@ -74,7 +74,7 @@ func (d *Service) Erase(ctx context.Context, name, version, reason string) (Eras
 // is how many entries of the log were checked before; first it removes from c what later entries need. It returns the index of
 // the entry, -1 if no candidate was left and nothing was written. The error is a *kvstore.PinnedError if a release that is being
 // made may need candidates.
-func (d *Service) appendErasure(ctx context.Context, c *candidates, seen int64, entry logs.Entry) (int64, error) {
+func (d *WithdrawalService) appendErasure(ctx context.Context, c *erasureCandidates, seen int64, entry logs.Entry) (int64, error) {
 	index := int64(-1)
 	pins := d.store.Pin()
 	defer pins.Release()
@@ -120,7 +120,7 @@ func (d *Service) appendErasure(ctx context.Context, c *candidates, seen int64, 
 
 // storeDocument stores data, a document that a log entry names, uncompressed as a content unless the store has it, and returns
 // its hash. It pins the content, so that nothing deletes it before pins is released.
-func (d *Service) storeDocument(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
+func (d *WithdrawalService) storeDocument(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
 	h := kvstore.Sum(data)
 	if there, err := pins.Has(h); err != nil || there {
 		return h, err
@@ -128,17 +128,17 @@ func (d *Service) storeDocument(pins *kvstore.Pins, data []byte) (kvstore.Hash, 
 	return h, d.store.PutContent(h, int64(len(data)), false, []kvstore.Coded{{Coding: coding.Identity, Bytes: data}})
 }
 
-// candidates are contents that may be erased, unless something else turns out to need them.
-type candidates struct {
+// erasureCandidates are contents that may be erased, unless something else turns out to need them.
+type erasureCandidates struct {
 	sizes  map[kvstore.Hash]int64
 	shared int
 	with   map[string]struct{} // some of the releases that share them
 	busy   int
 }
 
-// newCandidates returns, as candidates for erasing, the contents of the files in the manifest m that the store has.
-func (d *Service) newCandidates(m *logs.Manifest) (*candidates, error) {
-	c := &candidates{sizes: make(map[kvstore.Hash]int64), with: make(map[string]struct{})}
+// newErasureCandidates returns, as candidates for erasing, the contents of the files in the manifest m that the store has.
+func (d *WithdrawalService) newCandidates(m *logs.Manifest) (*erasureCandidates, error) {
+	c := &erasureCandidates{sizes: make(map[kvstore.Hash]int64), with: make(map[string]struct{})}
 	for _, f := range m.Files {
 		switch _, err := d.store.Content(f.SHA256); {
 		case err == nil:
@@ -150,25 +150,25 @@ func (d *Service) newCandidates(m *logs.Manifest) (*candidates, error) {
 	return c, nil
 }
 
-// maxNamed is how many of the releases that share contents are named.
-const maxNamed = 5
+// maxNamedSharers is how many of the releases that share contents are named.
+const maxNamedSharers = 5
 
 // excludeContent removes a content from the candidates and counts it as shared, because by, a release or a log entry, needs it.
 // The result of Erase names a few of these. It does nothing if the content is no candidate.
-func (c *candidates) excludeContent(h kvstore.Hash, by string) {
+func (c *erasureCandidates) excludeContent(h kvstore.Hash, by string) {
 	if _, ok := c.sizes[h]; !ok {
 		return
 	}
 	delete(c.sizes, h)
 	c.shared++
-	if len(c.with) < maxNamed {
+	if len(c.with) < maxNamedSharers {
 		c.with[by] = struct{}{}
 	}
 }
 
 // excludeNeeded removes the candidates that anything besides the given release needs: another release that is served or could be
 // restored, or the log. It returns the number of entries of the log that it read, so that the caller checks later ones.
-func (c *candidates) excludeNeeded(ctx context.Context, store *kvstore.Store, name, version string) (int64, error) {
+func (c *erasureCandidates) excludeNeeded(ctx context.Context, store *kvstore.Store, name, version string) (int64, error) {
 	snapshot := store.Snapshot()
 	defer snapshot.Close()
 	for f, err := range views.AllFiles(snapshot) {
@@ -204,7 +204,7 @@ func (c *candidates) excludeNeeded(ctx context.Context, store *kvstore.Store, na
 
 // excludeEntry removes the candidates that the log entry e names itself, and those that are files of the release that e publishes
 // or restores. It returns an error if that release's manifest cannot be read.
-func (c *candidates) excludeEntry(store *kvstore.Store, e logs.Indexed) error {
+func (c *erasureCandidates) excludeEntry(store *kvstore.Store, e logs.Indexed) error {
 	c.excludeNamed(e)
 	if e.Kind.Serves() {
 		return c.excludeManifest(store, e.Manifest, e.Package+" "+e.Version)
@@ -213,7 +213,7 @@ func (c *candidates) excludeEntry(store *kvstore.Store, e logs.Indexed) error {
 }
 
 // excludeNamed removes the candidates that an entry itself names, such as a package JSON that is also a file.
-func (c *candidates) excludeNamed(e logs.Indexed) {
+func (c *erasureCandidates) excludeNamed(e logs.Indexed) {
 	for _, h := range e.Contents() {
 		c.excludeContent(h, fmt.Sprintf("log entry %d", e.Index))
 	}
@@ -221,7 +221,7 @@ func (c *candidates) excludeNamed(e logs.Indexed) {
 
 // excludeManifest removes the candidates that are files of the manifest with the hash h. by is the name of its release, for the
 // result of Erase. It returns an error if the manifest cannot be read.
-func (c *candidates) excludeManifest(store *kvstore.Store, h kvstore.Hash, by string) error {
+func (c *erasureCandidates) excludeManifest(store *kvstore.Store, h kvstore.Hash, by string) error {
 	m, err := logs.ReadManifest(store, h)
 	if err != nil {
 		return fmt.Errorf("%s may share files: %w", by, err)
@@ -234,7 +234,7 @@ func (c *candidates) excludeManifest(store *kvstore.Store, h kvstore.Hash, by st
 
 // newErasure returns the result for the caller of Erase. The candidates that are left were erased; entry is the index of the log
 // entry, -1 if there were none.
-func (c *candidates) newErasure(entry int64) Erasure {
+func (c *erasureCandidates) newErasure(entry int64) Erasure {
 	e := Erasure{Entry: entry, Erased: len(c.sizes), Shared: c.shared, Busy: c.busy}
 	for _, size := range c.sizes {
 		e.Bytes += size

@@ -1,11 +1,11 @@
-package withdrawal_test
+package bot_test
 
 import (
 	"context"
 	"errors"
 	"testing"
 
-	"github.com/larder-cdn/larder/bot/withdrawal"
+	"github.com/larder-cdn/larder/bot"
 )
 
 // Files are erased when no process serves them any longer, and not before.
@@ -24,7 +24,7 @@ func TestEnd(t *testing.T) {
 	if err != nil || out == nil || erasure != nil || calls != 1 {
 		t.Fatalf("withdrawn: %+v, %+v, %v, asked %d times", out, erasure, err, calls)
 	}
-	if _, _, err := c.desk.WithdrawAndErase(ctx, "demo", "1.0.0", "by order", false, inForce); !errors.Is(err, withdrawal.ErrAlready) {
+	if _, _, err := c.desk.WithdrawAndErase(ctx, "demo", "1.0.0", "by order", false, inForce); !errors.Is(err, bot.ErrAlreadyWithdrawn) {
 		t.Errorf("withdrawn twice: %v", err)
 	}
 	stuck := errors.New("stuck")
