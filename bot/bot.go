@@ -1,7 +1,7 @@
 // Package bot brings releases in: it opens the packages that do so over one store, and runs them together. Package discovery decides which releases
 // come in and when, ingest makes and publishes them, and recompression makes what was published smaller; they work with the upstreams and records of
-// package sources. [ReadStatus] reports from the store how far releases have come. A [WithdrawalService] takes releases out again, without the rest
-// of the bot.
+// package sources. [ReadStatus] reports from the store how far releases have come. A [CatalogueWatcher] polls the
+// folder, archive or git repository of the catalogue. A [WithdrawalService] takes releases out again, without the rest of the bot.
 //
 // Imports point one way: bot, discovery, ingest, recompression. None of them knows how files are served.
 package bot

@@ -17,7 +17,6 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/catalogue"
 	"github.com/larder-cdn/larder/bot/discovery"
 	"github.com/larder-cdn/larder/bot/fallback"
 	"github.com/larder-cdn/larder/bot/notify"
@@ -43,8 +42,8 @@ func TestDoctorNamesFaults(t *testing.T) {
 		"unreadable key":      {Status{LogStatus: LogStatus{Unsigned: "no log.key"}}, nil, []string{"log", "no log.key", "larder log rotate-key"}},
 		"forked log":          {Status{LogStatus: LogStatus{Disputes: []string{"w has seen another tree"}}}, nil, []string{"log", "another tree", "larder fsck --all"}},
 		"no sandbox":          {Status{Unprotected: []string{"Landlock"}}, nil, []string{"sandbox", "Landlock", "uname -r"}},
-		"no catalogue":        {Status{Catalogue: &catalogue.State{Source: "x", Problem: "no such folder"}}, nil, []string{"catalogue", "no such folder", "larder reload"}},
-		"refused package":     {Status{Catalogue: &catalogue.State{Refused: []catalogue.Refused{{File: "a.json", Reason: "no name"}}}}, nil, []string{"catalogue", "no name", "larder lint a.json"}},
+		"no catalogue":        {Status{Catalogue: &bot.CatalogueState{Source: "x", Problem: "no such folder"}}, nil, []string{"catalogue", "no such folder", "larder reload"}},
+		"refused package":     {Status{Catalogue: &bot.CatalogueState{Refused: []bot.RefusedFile{{File: "a.json", Reason: "no name"}}}}, nil, []string{"catalogue", "no name", "larder lint a.json"}},
 		"feed away":           {Status{Feed: &discovery.FeedState{Problem: "503"}}, nil, []string{"feed", "503", "larder reload"}},
 		"polls that fail":     {Status{Status: bot.Status{Problems: []bot.Problem{{Kind: bot.UpstreamProblem, Count: 2, Packages: []string{"a", "b"}, Cause: "refused"}}}}, nil, []string{"upstream", "2 packages", "larder status"}},
 		"other repository":    {Status{Status: bot.Status{Problems: []bot.Problem{{Kind: bot.ReplacedProblem, Count: 1, Packages: []string{"a"}, Cause: "replaced"}}}}, nil, []string{"repository", "replaced", "larder status a"}},

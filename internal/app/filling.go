@@ -11,7 +11,6 @@ import (
 
 	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/catalogue"
 	"github.com/larder-cdn/larder/bot/discovery"
 	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/git"
@@ -65,7 +64,7 @@ func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret
 	if !f.watcher.Static() {
 		site.pages.Catalogue = f.describeCatalogue
 		if secret != "" {
-			site.hooks[catalogue.HookPath] = f.watcher.Hook(secret, logger)
+			site.hooks[bot.CatalogueHookPath] = f.watcher.Hook(secret, logger)
 		}
 	}
 	site.pages.Draft, err = newDraftWriter(r.settings, r.logger.With("part", "site"))
@@ -130,8 +129,8 @@ func (f *filler) runBot(ctx context.Context, serve bool, logger *slog.Logger) er
 
 // newCatalogueWatcher returns the watcher that reads the catalogue named by the settings, with the git client of c. dir is the
 // folder for a copy of the last valid catalogue.
-func newCatalogueWatcher(s *settings.Settings, dir string, c *bot.Clients, logger *slog.Logger) (*catalogue.Watcher, error) {
-	watcher, err := catalogue.New(catalogue.Options{
+func newCatalogueWatcher(s *settings.Settings, dir string, c *bot.Clients, logger *slog.Logger) (*bot.CatalogueWatcher, error) {
+	watcher, err := bot.NewCatalogueWatcher(bot.CatalogueOptions{
 		Source: s.Catalogue, Dir: dir, Git: c.Git, Interval: min(s.Interval, 5*time.Minute), Logger: logger,
 		Token: func(at *url.URL) string {
 			if s.Token == "" || !git.IsGitHubHost(s.GitHubURL, at.Host) {

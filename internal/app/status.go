@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/catalogue"
 	"github.com/larder-cdn/larder/bot/discovery"
 	"github.com/larder-cdn/larder/bot/fallback"
 	"github.com/larder-cdn/larder/bot/notify"
@@ -33,7 +32,7 @@ type Status struct {
 	// Unprotected says what the child processes that read strangers' files go without on this system, and why.
 	Unprotected []string `json:"unprotected,omitempty"`
 	// Catalogue is the state of the catalogue, of a process that follows it.
-	Catalogue *catalogue.State `json:"catalogue,omitempty"`
+	Catalogue *bot.CatalogueState `json:"catalogue,omitempty"`
 	// Feed is the state of the registry's change feed, of a process that follows one.
 	Feed *discovery.FeedState `json:"feed,omitempty"`
 	// Certificates are those with which the process serves, from an ACME server or files.

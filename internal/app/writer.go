@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/catalogue"
 	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/internal/settings"
@@ -31,7 +30,7 @@ type Writer struct {
 // A filler is a bot with the catalogue that it goes by.
 type filler struct {
 	bot     *bot.Bot
-	watcher *catalogue.Watcher
+	watcher *bot.CatalogueWatcher
 }
 
 // A writerConfig says how a Writer works.
@@ -165,7 +164,7 @@ type dependencies struct {
 	clients      *bot.Clients
 	attestations *npm.AttestationVerifier
 	downloads    func(context.Context, string) (int64, error) // nil for none
-	watcher      *catalogue.Watcher
+	watcher      *bot.CatalogueWatcher
 	first        *packages.Catalogue
 }
 
@@ -252,7 +251,7 @@ const openTime = time.Minute
 // openCatalogue returns the first catalogue of the bot: the copy that was stored before, if the catalogue is remote and there is
 // one, else it reads the catalogue for up to openTime. If follow is true and a remote catalogue has no copy, it returns nil
 // without an error.
-func openCatalogue(watcher *catalogue.Watcher, follow bool) (*packages.Catalogue, error) {
+func openCatalogue(watcher *bot.CatalogueWatcher, follow bool) (*packages.Catalogue, error) {
 	c, ok := watcher.Cached()
 	if ok || follow && watcher.Remote() {
 		return c, nil

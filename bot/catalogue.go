@@ -1,10 +1,4 @@
-// Package catalogue polls the folder, archive or git repository that has the catalogue, and applies each change.
-//
-// What it guarantees: if the source has an error, the last valid catalogue stays, and the state says what is wrong and since when. A catalogue from
-// a git repository is cached in a folder, so a start needs no network. Polls that are requested during a poll are one poll.
-//
-// The package must not know what a catalogue is for, nor which part requests a poll.
-package catalogue
+package bot
 
 import (
 	"cmp"
@@ -27,8 +21,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Options configures a [Watcher]. Source and Dir are required, and Git for a repository that is not on this machine.
-type Options struct {
+// CatalogueOptions configures a [CatalogueWatcher]. Source and Dir are required, and Git for a repository that is not on this machine.
+type CatalogueOptions struct {
 	// Source is a folder, an archive, a bare git repository, the URL of one over https, with #BRANCH where
 	// it is not the default branch, or "starter".
 	Source string
@@ -46,8 +40,8 @@ type Options struct {
 	Now func() time.Time
 }
 
-// A State is the state of a catalogue.
-type State struct {
+// A CatalogueState is the state of a catalogue.
+type CatalogueState struct {
 	Source string `json:"source"`
 	// Commit and Branch are those of the catalogue in use, for a git repository.
 	Commit string `json:"commit,omitempty"`
@@ -60,49 +54,52 @@ type State struct {
 	// Problem is why the last poll failed, and Since when the first of the failed polls in a row ended.
 	Problem string    `json:"problem,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
-	// Refused are up to a hundred invalid files. Their packages stay as they were.
-	Refused []Refused `json:"refused,omitempty"`
+	// RefusedFile are up to a hundred invalid files. Their packages stay as they were.
+	Refused []RefusedFile `json:"refused,omitempty"`
 }
 
-// Refused is an invalid file of a catalogue.
-type Refused struct {
+// RefusedFile is an invalid file of a catalogue.
+type RefusedFile struct {
 	File   string `json:"file"`
 	Reason string `json:"reason"`
 }
 
-// A Watcher polls one catalogue. It is safe for concurrent use.
-type Watcher struct {
-	o      Options
-	source source
+// A CatalogueWatcher polls one catalogue. It is safe for concurrent use.
+//
+// If the source has an error, the last valid catalogue stays, and the state says what is wrong and since when. A catalogue from a git repository is
+// cached in a folder, so a start needs no network. Polls that are requested during a poll are one poll.
+type CatalogueWatcher struct {
+	o      CatalogueOptions
+	source catalogueSource
 	wake   chan struct{}
 
 	mu    sync.Mutex
-	state State
+	state CatalogueState
 	seen  string // fingerprint of the source when the catalogue in use was read
 }
 
-// New returns a watcher, which has not read the catalogue yet.
-func New(o Options) (*Watcher, error) {
+// NewCatalogueWatcher returns a watcher, which has not read the catalogue yet.
+func NewCatalogueWatcher(o CatalogueOptions) (*CatalogueWatcher, error) {
 	o.Interval = cmp.Or(o.Interval, 5*time.Minute)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	k := &Watcher{o: o, wake: make(chan struct{}, 1)}
+	k := &CatalogueWatcher{o: o, wake: make(chan struct{}, 1)}
 	var err error
-	if k.source, err = newSource(o); err != nil {
+	if k.source, err = newCatalogueSource(o); err != nil {
 		return nil, err
 	}
 	k.state.Source = o.Source
 	return k, nil
 }
 
-// newSource returns the source that the options name: a git repository here or elsewhere, a folder or an archive, or the starter catalogue.
-func newSource(o Options) (source, error) {
+// newCatalogueSource returns the source that the options name: a git repository here or elsewhere, a folder or an archive, or the starter catalogue.
+func newCatalogueSource(o CatalogueOptions) (catalogueSource, error) {
 	location, branch, _ := strings.Cut(o.Source, "#")
 	switch {
 	case o.Source == "" || o.Source == "starter":
-		return starter{}, nil
+		return starterCatalogue{}, nil
 	case strings.HasPrefix(location, "https://"), strings.HasPrefix(location, "http://"):
 		at, err := url.Parse(location)
 		if err != nil || at.Host == "" || at.RawQuery != "" {
@@ -115,36 +112,36 @@ func newSource(o Options) (source, error) {
 		if o.Token != nil {
 			token = o.Token(at)
 		}
-		return remote{o, git.Remote{URL: at, Branch: branch, Token: token}}, nil
+		return remoteCatalogue{o, git.Remote{URL: at, Branch: branch, Token: token}}, nil
 	case strings.Contains(location, "://"):
 		return nil, fmt.Errorf("the catalogue %.100q: of URLs, https: is what can be fetched", location)
 	case git.IsRepository(location):
-		return local{o, location, branch}, nil
+		return localCatalogue{o, location, branch}, nil
 	}
-	return folder{o.Source}, nil
+	return catalogueFolder{o.Source}, nil
 }
 
 // Static reports whether the catalogue can never change.
-func (k *Watcher) Static() bool {
-	_, static := k.source.(starter)
+func (k *CatalogueWatcher) Static() bool {
+	_, static := k.source.(starterCatalogue)
 	return static
 }
 
 // Remote reports whether the catalogue comes over a network.
-func (k *Watcher) Remote() bool {
-	_, remote := k.source.(remote)
+func (k *CatalogueWatcher) Remote() bool {
+	_, remote := k.source.(remoteCatalogue)
 	return remote
 }
 
-// State returns the state of the catalogue.
-func (k *Watcher) State() State {
+// CatalogueState returns the state of the catalogue.
+func (k *CatalogueWatcher) State() CatalogueState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.state
 }
 
 // Refresh makes Run poll soon, and returns at once.
-func (k *Watcher) Refresh() {
+func (k *CatalogueWatcher) Refresh() {
 	select {
 	case k.wake <- struct{}{}:
 	default: // one is about to be
@@ -152,11 +149,11 @@ func (k *Watcher) Refresh() {
 }
 
 // Cached returns the cached catalogue; false if none is cached, or the source is on this machine.
-func (k *Watcher) Cached() (*packages.Catalogue, bool) {
+func (k *CatalogueWatcher) Cached() (*packages.Catalogue, bool) {
 	if !k.Remote() {
 		return nil, false
 	}
-	c, head, err := readCache(k.o)
+	c, head, err := readCatalogueCache(k.o)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			k.o.Logger.Warn("the cached catalogue is not used", "err", err)
@@ -168,7 +165,7 @@ func (k *Watcher) Cached() (*packages.Catalogue, bool) {
 }
 
 // Open returns the catalogue as the source has it now.
-func (k *Watcher) Open(ctx context.Context) (*packages.Catalogue, error) {
+func (k *CatalogueWatcher) Open(ctx context.Context) (*packages.Catalogue, error) {
 	c, head, err := k.source.read(ctx, "")
 	if err != nil {
 		return nil, err
@@ -177,16 +174,16 @@ func (k *Watcher) Open(ctx context.Context) (*packages.Catalogue, error) {
 	return c, nil
 }
 
-// firstBackoff is the time until the next poll after the first failure while there is no catalogue yet. It doubles up to the interval.
-const firstBackoff = 5 * time.Second
+// firstCatalogueBackoff is the time until the next poll after the first failure while there is no catalogue yet. It doubles up to the interval.
+const firstCatalogueBackoff = 5 * time.Second
 
 // Run polls the source at once, each interval, and on request, until ctx ends. It calls apply with a changed catalogue, and again after the next
 // poll if that fails.
-func (k *Watcher) Run(ctx context.Context, apply func(context.Context, *packages.Catalogue) error) {
+func (k *CatalogueWatcher) Run(ctx context.Context, apply func(context.Context, *packages.Catalogue) error) {
 	if k.Static() {
 		return
 	}
-	backoff := firstBackoff
+	backoff := firstCatalogueBackoff
 	for {
 		if err := k.Poll(ctx, apply); err == nil || !k.State().Changed.IsZero() {
 			backoff = k.o.Interval
@@ -199,7 +196,7 @@ func (k *Watcher) Run(ctx context.Context, apply func(context.Context, *packages
 }
 
 // Poll polls the source once, and calls apply with a changed catalogue.
-func (k *Watcher) Poll(ctx context.Context, apply func(context.Context, *packages.Catalogue) error) error {
+func (k *CatalogueWatcher) Poll(ctx context.Context, apply func(context.Context, *packages.Catalogue) error) error {
 	k.mu.Lock()
 	seen := k.seen
 	k.mu.Unlock()
@@ -228,7 +225,7 @@ func (k *Watcher) Poll(ctx context.Context, apply func(context.Context, *package
 }
 
 // recordFailure stores why a poll failed, and logs it unless the poll before failed for the same reason.
-func (k *Watcher) recordFailure(err error) {
+func (k *CatalogueWatcher) recordFailure(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.o.Now().UTC()
@@ -242,65 +239,65 @@ func (k *Watcher) recordFailure(err error) {
 	k.state.Problem = problem
 }
 
-// maxRefused is how many invalid files a state lists.
-const maxRefused = 100
+// maxRefusedFiles is how many invalid files a state lists.
+const maxRefusedFiles = 100
 
 // use stores in the state that a catalogue is in use from now on.
-func (k *Watcher) use(c *packages.Catalogue, head version) {
+func (k *CatalogueWatcher) use(c *packages.Catalogue, head catalogueVersion) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.o.Now().UTC()
 	k.seen = head.seen
-	k.state = State{
+	k.state = CatalogueState{
 		Source: k.o.Source, Commit: head.Commit, Branch: head.Branch,
 		Packages: len(c.Packages()), Changed: now, Checked: now,
 	}
 	for i, invalid := range c.Problems() {
 		k.o.Logger.Warn("package refused", "file", invalid.File, "err", invalid)
-		if i < maxRefused {
-			k.state.Refused = append(k.state.Refused, Refused{File: invalid.File, Reason: invalid.Error()})
+		if i < maxRefusedFiles {
+			k.state.Refused = append(k.state.Refused, RefusedFile{File: invalid.File, Reason: invalid.Error()})
 		}
 	}
 }
 
-// A version is the state of a source when it was read.
-type version struct {
+// A catalogueVersion is the state of a source when it was read.
+type catalogueVersion struct {
 	git.Head
 	seen string // fingerprint, another one if the source has changed
 }
 
-// A source has a catalogue.
-type source interface {
+// A catalogueSource has a catalogue.
+type catalogueSource interface {
 	// read returns the catalogue, nil if the source still has the fingerprint seen.
-	read(ctx context.Context, seen string) (*packages.Catalogue, version, error)
+	read(ctx context.Context, seen string) (*packages.Catalogue, catalogueVersion, error)
 }
 
-// starter is the built-in catalogue.
-type starter struct{}
+// starterCatalogue is the built-in catalogue.
+type starterCatalogue struct{}
 
-// read implements [source].
-func (starter) read(context.Context, string) (*packages.Catalogue, version, error) {
-	return packages.Starter(), version{}, nil
+// read implements [catalogueSource].
+func (starterCatalogue) read(context.Context, string) (*packages.Catalogue, catalogueVersion, error) {
+	return packages.Starter(), catalogueVersion{}, nil
 }
 
-// A folder is a folder, or an archive of one.
-type folder struct{ name string }
+// A catalogueFolder is a folder, or an archive of one.
+type catalogueFolder struct{ name string }
 
-// read implements [source].
-func (f folder) read(ctx context.Context, seen string) (*packages.Catalogue, version, error) {
+// read implements [catalogueSource].
+func (f catalogueFolder) read(ctx context.Context, seen string) (*packages.Catalogue, catalogueVersion, error) {
 	now, err := hashListing(ctx, f.name)
 	if err == nil && now == seen {
-		return nil, version{}, nil
+		return nil, catalogueVersion{}, nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, version{}, err
+		return nil, catalogueVersion{}, err
 	}
 	c, err := packages.Open(f.name) // its error says what is missing
-	return c, version{seen: now}, err
+	return c, catalogueVersion{seen: now}, err
 }
 
-// maxEntries bounds the files and folders that a poll reads.
-const maxEntries = 200_000
+// maxCatalogueEntries bounds the files and folders that a poll reads.
+const maxCatalogueEntries = 200_000
 
 // hashListing returns a hash of the names, sizes and times of all files in a folder: another one if a file was added, removed or written.
 func hashListing(ctx context.Context, name string) (string, error) {
@@ -321,8 +318,8 @@ func hashListing(ctx context.Context, name string) (string, error) {
 			}
 			return nil
 		}
-		if entries++; entries > maxEntries {
-			return fmt.Errorf("it has more than %d files and folders", maxEntries)
+		if entries++; entries > maxCatalogueEntries {
+			return fmt.Errorf("it has more than %d files and folders", maxCatalogueEntries)
 		}
 		info, err := entry.Info()
 		if errors.Is(err, fs.ErrNotExist) {
@@ -340,41 +337,41 @@ func hashListing(ctx context.Context, name string) (string, error) {
 	return kvstore.Sum([]byte(all.String())).String(), nil
 }
 
-// A remote is a git repository elsewhere.
-type remote struct {
-	o Options
+// A remoteCatalogue is a git repository elsewhere.
+type remoteCatalogue struct {
+	o CatalogueOptions
 	git.Remote
 }
 
-// read implements [source]. It stores what it has fetched in the cache on disk, which the next start reads.
-func (r remote) read(ctx context.Context, seen string) (*packages.Catalogue, version, error) {
+// read implements [catalogueSource]. It stores what it has fetched in the cache on disk, which the next start reads.
+func (r remoteCatalogue) read(ctx context.Context, seen string) (*packages.Catalogue, catalogueVersion, error) {
 	if seen != "" {
 		head, err := r.o.Git.Head(ctx, r.Remote)
 		if err != nil || head.Commit == seen {
-			return nil, version{}, err
+			return nil, catalogueVersion{}, err
 		}
 	}
-	return fetchIntoCache(r.o, func(dst *os.File) (git.Head, error) {
+	return fetchIntoCatalogueCache(r.o, func(dst *os.File) (git.Head, error) {
 		head, _, err := r.o.Git.Snapshot(ctx, r.Remote, dst)
 		return head, err
 	})
 }
 
-// local is a bare git repository on this machine.
-type local struct {
-	o           Options
+// localCatalogue is a bare git repository on this machine.
+type localCatalogue struct {
+	o           CatalogueOptions
 	dir, branch string
 }
 
-// read implements [source].
-func (l local) read(ctx context.Context, seen string) (*packages.Catalogue, version, error) {
+// read implements [catalogueSource].
+func (l localCatalogue) read(ctx context.Context, seen string) (*packages.Catalogue, catalogueVersion, error) {
 	if seen != "" {
 		head, err := git.ReadLocalHead(l.dir, l.branch)
 		if err != nil || head.Commit == seen {
-			return nil, version{}, err
+			return nil, catalogueVersion{}, err
 		}
 	}
-	return fetchIntoCache(l.o, func(dst *os.File) (git.Head, error) {
+	return fetchIntoCatalogueCache(l.o, func(dst *os.File) (git.Head, error) {
 		head, _, err := git.LocalSnapshot(ctx, l.dir, l.branch, dst)
 		return head, err
 	})
@@ -382,25 +379,25 @@ func (l local) read(ctx context.Context, seen string) (*packages.Catalogue, vers
 
 // The cache of a git repository: the files of the last commit that was a valid catalogue, and a description of them.
 const (
-	filesName = "catalogue.tar"
-	headName  = "catalogue.json"
+	catalogueFilesName = "catalogue.tar"
+	catalogueHeadName  = "catalogue.json"
 )
 
-// A cacheHead describes the files of the cache.
-type cacheHead struct {
+// A catalogueCacheHead describes the files of the cache.
+type catalogueCacheHead struct {
 	Source string `json:"source"`
 	Commit string `json:"commit"`
 	Branch string `json:"branch,omitempty"`
 }
 
-// fetchIntoCache calls fetch, which writes the files of a commit into a file, and puts them into the cache if they are a catalogue.
-func fetchIntoCache(o Options, fetch func(*os.File) (git.Head, error)) (_ *packages.Catalogue, _ version, err error) {
+// fetchIntoCatalogueCache calls fetch, which writes the files of a commit into a file, and puts them into the cache if they are a catalogue.
+func fetchIntoCatalogueCache(o CatalogueOptions, fetch func(*os.File) (git.Head, error)) (_ *packages.Catalogue, _ catalogueVersion, err error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, version{}, fmt.Errorf("couldn't make a folder for the catalogue: %w", err)
+		return nil, catalogueVersion{}, fmt.Errorf("couldn't make a folder for the catalogue: %w", err)
 	}
 	file, err := os.CreateTemp(o.Dir, "fetched-*.tar")
 	if err != nil {
-		return nil, version{}, fmt.Errorf("couldn't make a file for the catalogue: %w", err)
+		return nil, catalogueVersion{}, fmt.Errorf("couldn't make a file for the catalogue: %w", err)
 	}
 	defer func() {
 		if gone := os.Remove(file.Name()); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
@@ -410,28 +407,28 @@ func fetchIntoCache(o Options, fetch func(*os.File) (git.Head, error)) (_ *packa
 	defer file.Close()
 	head, err := fetch(file)
 	if err != nil {
-		return nil, version{}, err
+		return nil, catalogueVersion{}, err
 	}
 	c, err := packages.Open(file.Name())
 	if err != nil {
-		return nil, version{}, fmt.Errorf("commit %s is not a catalogue: %w", head.Commit, unwrapPath(err))
+		return nil, catalogueVersion{}, fmt.Errorf("commit %s is not a catalogue: %w", head.Commit, unwrapPath(err))
 	}
 	if len(c.Packages()) == 0 {
-		return nil, version{}, fmt.Errorf("commit %s is not a catalogue: all %d package files are refused, the first because of %w", head.Commit, len(c.Problems()), c.Problems()[0])
+		return nil, catalogueVersion{}, fmt.Errorf("commit %s is not a catalogue: all %d package files are refused, the first because of %w", head.Commit, len(c.Problems()), c.Problems()[0])
 	}
-	data, err := json.Marshal(cacheHead{o.Source, head.Commit, head.Branch})
+	data, err := json.Marshal(catalogueCacheHead{o.Source, head.Commit, head.Branch})
 	if err != nil {
-		return nil, version{}, err
+		return nil, catalogueVersion{}, err
 	}
-	at := filepath.Join(o.Dir, headName)
+	at := filepath.Join(o.Dir, catalogueHeadName)
 	// If this is interrupted, the head never describes other files.
 	if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, version{}, err
+		return nil, catalogueVersion{}, err
 	}
-	if err := errors.Join(file.Sync(), os.Rename(file.Name(), filepath.Join(o.Dir, filesName)), os.WriteFile(at, data, 0o600)); err != nil {
-		return nil, version{}, fmt.Errorf("couldn't cache the catalogue: %w", err)
+	if err := errors.Join(file.Sync(), os.Rename(file.Name(), filepath.Join(o.Dir, catalogueFilesName)), os.WriteFile(at, data, 0o600)); err != nil {
+		return nil, catalogueVersion{}, fmt.Errorf("couldn't cache the catalogue: %w", err)
 	}
-	return c, version{head, head.Commit}, nil
+	return c, catalogueVersion{head, head.Commit}, nil
 }
 
 // unwrapPath returns the cause of an error about a temporary file, without the file's name.
@@ -442,19 +439,19 @@ func unwrapPath(err error) error {
 	return errors.New("it has no package; a catalogue has them as packages/{first letter}/{name}.json")
 }
 
-// readCache returns the cached catalogue of the source. Its error is [fs.ErrNotExist] if none is cached.
-func readCache(o Options) (*packages.Catalogue, version, error) {
-	data, err := os.ReadFile(filepath.Join(o.Dir, headName))
+// readCatalogueCache returns the cached catalogue of the source. Its error is [fs.ErrNotExist] if none is cached.
+func readCatalogueCache(o CatalogueOptions) (*packages.Catalogue, catalogueVersion, error) {
+	data, err := os.ReadFile(filepath.Join(o.Dir, catalogueHeadName))
 	if err != nil {
-		return nil, version{}, err
+		return nil, catalogueVersion{}, err
 	}
-	var n cacheHead
+	var n catalogueCacheHead
 	if err := json.Unmarshal(data, &n); err != nil || n.Commit == "" {
-		return nil, version{}, fmt.Errorf("%s is damaged", headName)
+		return nil, catalogueVersion{}, fmt.Errorf("%s is damaged", catalogueHeadName)
 	}
 	if n.Source != o.Source {
-		return nil, version{}, fs.ErrNotExist
+		return nil, catalogueVersion{}, fs.ErrNotExist
 	}
-	c, err := packages.Open(filepath.Join(o.Dir, filesName))
-	return c, version{git.Head{Commit: n.Commit, Branch: n.Branch}, n.Commit}, err
+	c, err := packages.Open(filepath.Join(o.Dir, catalogueFilesName))
+	return c, catalogueVersion{git.Head{Commit: n.Commit, Branch: n.Branch}, n.Commit}, err
 }

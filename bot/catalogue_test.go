@@ -1,4 +1,4 @@
-package catalogue_test
+package bot_test
 
 import (
 	"context"
@@ -11,43 +11,41 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/catalogue"
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/internal/testkit/gittest"
 	"github.com/larder-cdn/larder/packages"
 )
 
-var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-
-func sound(name string) string {
+func soundPackage(name string) string {
 	return `{"name": "` + name + `", "description": "A.", "keywords": ["a"], "repository": {"type": "git", "url": "https://example.com/a.git"}}`
 }
 
-// A taker is what changes are applied to.
-type taker struct {
+// A catalogueTaker is what changes are applied to.
+type catalogueTaker struct {
 	mu   sync.Mutex
 	all  []string
 	fail error
 }
 
-func (t *taker) apply(_ context.Context, c *packages.Catalogue) error {
+func (t *catalogueTaker) apply(_ context.Context, c *packages.Catalogue) error {
 	if t.fail != nil {
 		return t.fail
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.all = append(t.all, names(c))
+	t.all = append(t.all, packageNames(c))
 	return nil
 }
 
-func (t *taker) taken() string {
+func (t *catalogueTaker) taken() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return strings.Join(t.all, ", ")
 }
 
-func names(c *packages.Catalogue) string {
+func packageNames(c *packages.Catalogue) string {
 	var all []string
 	for _, p := range c.Packages() {
 		all = append(all, p.Name)
@@ -55,14 +53,14 @@ func names(c *packages.Catalogue) string {
 	return strings.Join(all, " ")
 }
 
-func keeper(t *testing.T, source, dir string) *catalogue.Watcher {
+func newCatalogueWatcher(t *testing.T, source, dir string) *bot.CatalogueWatcher {
 	t.Helper()
 	f, err := fetch.New(fetch.Options{Tries: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.Close)
-	k, err := catalogue.New(catalogue.Options{Source: source, Dir: dir, Git: git.New(git.Options{Fetch: f}), Now: func() time.Time { return noon }})
+	k, err := bot.NewCatalogueWatcher(bot.CatalogueOptions{Source: source, Dir: dir, Git: git.New(git.Options{Fetch: f}), Now: func() time.Time { return noon }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,11 +72,11 @@ func TestLastGood(t *testing.T) {
 	server := gittest.New(t)
 	r := server.Repository(t, "c.git")
 	dir := filepath.Join(t.TempDir(), "kept")
-	k := keeper(t, r.URL, dir)
+	k := newCatalogueWatcher(t, r.URL, dir)
 	if !k.Remote() || k.Static() {
 		t.Error("what it is")
 	}
-	to := &taker{}
+	to := &catalogueTaker{}
 	look := func(want string, problem bool) {
 		t.Helper()
 		err := k.Poll(t.Context(), to.apply)
@@ -94,7 +92,7 @@ func TestLastGood(t *testing.T) {
 		t.Error("something was kept of nothing")
 	}
 	look("", true) // no commit yet
-	r.Commit(noon, gittest.Files{"packages/a/a.json": sound("a"), "link:packages/l/l.json": "/etc/passwd"})
+	r.Commit(noon, gittest.Files{"packages/a/a.json": soundPackage("a"), "link:packages/l/l.json": "/etc/passwd"})
 	look("a", false)
 	look("a", false)
 	r.Commit(noon, gittest.Files{"README": "nothing else"})
@@ -102,14 +100,14 @@ func TestLastGood(t *testing.T) {
 	look("a", true)
 	r.Commit(noon, gittest.Files{"packages/a/a.json": "{", "packages/b/b.json": "{"})
 	look("a", true) // all are broken: that is no catalogue
-	r.Commit(noon, gittest.Files{"packages/a/a.json": "{", "packages/b/b.json": sound("b")})
+	r.Commit(noon, gittest.Files{"packages/a/a.json": "{", "packages/b/b.json": soundPackage("b")})
 	look("a, b", false)
 	if s := k.State(); len(s.Refused) != 1 || s.Refused[0].File != "packages/a/a.json" || s.Packages != 1 || s.Branch != "main" || len(s.Commit) != 40 {
 		t.Errorf("%+v", s)
 	}
 
 	// What could not be applied is tried again.
-	r.Commit(noon, gittest.Files{"packages/c/c.json": sound("c")})
+	r.Commit(noon, gittest.Files{"packages/c/c.json": soundPackage("c")})
 	to.fail = errors.New("the disk is full")
 	look("a, b", true)
 	to.fail = nil
@@ -117,16 +115,16 @@ func TestLastGood(t *testing.T) {
 
 	// Another start needs no network; another source needs another catalogue.
 	server.Answer(nil)
-	if c, ok := keeper(t, r.URL, dir).Cached(); !ok || names(c) != "c" {
+	if c, ok := newCatalogueWatcher(t, r.URL, dir).Cached(); !ok || packageNames(c) != "c" {
 		t.Errorf("kept: %v", ok)
 	}
-	if _, ok := keeper(t, r.URL+"#other", dir).Cached(); ok {
+	if _, ok := newCatalogueWatcher(t, r.URL+"#other", dir).Cached(); ok {
 		t.Error("that is another branch")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "catalogue.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := keeper(t, r.URL, dir).Cached(); ok {
+	if _, ok := newCatalogueWatcher(t, r.URL, dir).Cached(); ok {
 		t.Error("that is damaged")
 	}
 	left, err := filepath.Glob(filepath.Join(dir, "*"))
@@ -145,7 +143,7 @@ func TestSources(t *testing.T) {
 		"https://example.com/c.git#main":        "",
 		"starter":                               "",
 	} {
-		k, err := catalogue.New(catalogue.Options{Source: source})
+		k, err := bot.NewCatalogueWatcher(bot.CatalogueOptions{Source: source})
 		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret@")) {
 			t.Errorf("%s: %v", source, err)
 		}
@@ -153,7 +151,7 @@ func TestSources(t *testing.T) {
 			t.Errorf("%s: static %v", source, k.Static())
 		}
 	}
-	if _, err := keeper(t, filepath.Join(t.TempDir(), "none"), "").Open(t.Context()); err == nil || !strings.Contains(err.Error(), "give a folder") {
+	if _, err := newCatalogueWatcher(t, filepath.Join(t.TempDir(), "none"), "").Open(t.Context()); err == nil || !strings.Contains(err.Error(), "give a folder") {
 		t.Errorf("nothing there: %v", err)
 	}
 }
@@ -168,10 +166,10 @@ func TestRun(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("a", sound("a"))
+	write("a", soundPackage("a"))
 	synctest.Test(t, func(t *testing.T) {
-		k := keeper(t, dir, "")
-		to := &taker{}
+		k := newCatalogueWatcher(t, dir, "")
+		to := &catalogueTaker{}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
@@ -188,11 +186,11 @@ func TestRun(t *testing.T) {
 		expect("a")
 		time.Sleep(11 * time.Minute)
 		expect("a")
-		write("b", sound("b"))
+		write("b", soundPackage("b"))
 		expect("a")
 		time.Sleep(5 * time.Minute)
 		expect("a, a b")
-		write("c", sound("c"))
+		write("c", soundPackage("c"))
 		k.Refresh()
 		k.Refresh()
 		expect("a, a b, a b c")
@@ -209,18 +207,18 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// A folder may be behind a link, and be replaced at once by another one.
+// A catalogueFolder may be behind a link, and be replaced at once by another one.
 func TestLinkedFolder(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"one", "two"} {
 		at := filepath.Join(dir, name)
-		if err := errors.Join(os.Mkdir(at, 0o700), os.WriteFile(filepath.Join(at, name+".json"), []byte(sound(name)), 0o600)); err != nil {
+		if err := errors.Join(os.Mkdir(at, 0o700), os.WriteFile(filepath.Join(at, name+".json"), []byte(soundPackage(name)), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	link := filepath.Join(dir, "current")
-	k := keeper(t, link, "")
-	to := &taker{}
+	k := newCatalogueWatcher(t, link, "")
+	to := &catalogueTaker{}
 	look := func(want string) {
 		t.Helper()
 		if err := k.Poll(t.Context(), to.apply); err != nil {
@@ -235,7 +233,7 @@ func TestLinkedFolder(t *testing.T) {
 	}
 	look("one")
 	look("one")
-	if err := os.WriteFile(filepath.Join(dir, "one", "more.json"), []byte(sound("more")), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "one", "more.json"), []byte(soundPackage("more")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	look("one, more one")

@@ -1,4 +1,4 @@
-package catalogue
+package bot
 
 import (
 	"context"
@@ -10,12 +10,12 @@ import (
 )
 
 // Part returns the part of the process that runs the watcher. It calls apply with each changed catalogue.
-func (k *Watcher) Part(apply func(context.Context, *packages.Catalogue) error) parts.Part {
+func (k *CatalogueWatcher) Part(apply func(context.Context, *packages.Catalogue) error) parts.Part {
 	return parts.Part{Name: "catalogue", Run: parts.RunUntilDone(func(ctx context.Context) { k.Run(ctx, apply) })}
 }
 
 // Register registers the metrics of the catalogue.
-func (k *Watcher) Register(r prometheus.Registerer) {
+func (k *CatalogueWatcher) Register(r prometheus.Registerer) {
 	r.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "larder_catalogue_failing",
