@@ -13,8 +13,8 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// packages returns the response to /packages: the names of all packages as a JSON array. It is cached until the list of
-// libraries changes.
+// packages returns the response to /packages: the names of all packages as a JSON array. This process
+// caches it until the list of libraries changes, clients for five minutes.
 func (p *public) packages(ctx context.Context, _ *request) (*answers.Body, answers.Caching, error) {
 	listing, err := p.Library.Listing(ctx)
 	if err != nil {

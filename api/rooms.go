@@ -61,8 +61,8 @@ func (p *public) roomVersions(context.Context, *request) (*answers.Body, answers
 }
 
 // roomAnalytics returns the response to /rooms/{room}/analytics: what happened in a waiting room in the last minutes, 60 or
-// the number in the query, as JSON or CSV. The error is a failure with status 400 for malformed parameters, or 404 for an
-// unknown room.
+// the number in the query, as JSON or CSV. The error is a failure with status 400 for malformed parameters or 404 for an
+// unknown room, or one of reading the room's history.
 func (p *public) roomAnalytics(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	name, err := pathParam(r.c, "room")
 	if err != nil {

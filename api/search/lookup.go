@@ -161,8 +161,9 @@ func (l *lookup) addPartialMatches(list []string, joined string, found matches) 
 	}
 }
 
-// wordRarities returns how few libraries have each of the words, from 0 for all to 1 for a single one. It returns nil if a
-// word says little (see isNoise), or no library has it, so that it is mistyped or nonsense.
+// wordRarities returns how few libraries match each of the words, also by a part, another form or a synonym of it: from
+// nearly 0 for all to 1 for a single one. It returns nil if a word says little (see isNoise), or no library matches it, so
+// that it is mistyped or nonsense.
 func (l *lookup) wordRarities(list []string) []float64 {
 	rarities := make([]float64, len(list))
 	for i, w := range list {
@@ -468,8 +469,8 @@ func (l *lookup) eachLibrary(s placedSegment, list []posting, do func(i int, p p
 }
 
 // repetitions returns a value for each of l.libraries, by its index: how often a word of the query is repeated in the fields
-// that say what the library is for. A word counts as the number of these fields that have it, in any form, minus one (0 if
-// none has it). The value is the mean of all queryWords.
+// that say what the library is for and that the query searches. A word counts as the number of these fields that have it, in
+// any form, minus one (0 if none has it). The value is the mean of all queryWords.
 func (l *lookup) repetitions(queryWords []string) []float64 {
 	repetitions := make([]float64, len(l.libraries))
 	for _, w := range queryWords {

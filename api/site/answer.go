@@ -133,9 +133,9 @@ type failed struct {
 // made up.
 var addable = text.NewRegexp(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
-// failurePage returns the page for an error of a request, with the HTTP status that the error means; no other function of
-// the site maps errors to statuses. If a library, version or file is missing, the page suggests others. An error that is
-// neither the client's nor one of libraries that are still being read is logged, with a reference that the page displays.
+// failurePage returns the page for an error of a request, with the HTTP status that the error means: the one of a refusal,
+// 404, 410, 503, or 500 for unexpected ones. If a library, version or file is missing, the page suggests others. It logs
+// unexpected errors and those of a damaged store, with a reference that the page displays.
 func (s *Site) failurePage(q *request, err error) *pageAnswer {
 	var (
 		refused     *refusal

@@ -219,7 +219,8 @@ func awaitDocuments(ctx context.Context, all []*rendering.PendingError) error {
 }
 
 // makeInTurn waits until it is the client's turn and makes the page of a path. It neither reads nor fills the cache of
-// pages.
+// pages. A failure is a page, too, such as "not found", or 503 if no turn comes in time; an error means that not even that
+// could be made.
 func (s *Site) makeInTurn(q *request, path string) (*page, error) {
 	return s.takeTurn(q, func() (*page, error) { return s.makePage(q, path) })
 }

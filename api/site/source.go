@@ -32,7 +32,9 @@ var languages = map[string]string{
 
 // addLines adds to the page of file f one part of the lines of its source, by the page number in the request. A worker
 // highlights them if the language is known and the file not too large; otherwise, and until it has, they are plain text. A
-// source over document.MaxSource is cut, and p.Shortened set. Pending lines are recorded in q.inputs.
+// source over document.MaxSource is cut, and p.Shortened set. Pending lines are recorded in q.inputs. A page number beyond
+// the end means the last page; q.inputs.arbitrary is set then, so that the page is not cached. An error is one of rendering
+// or of the store.
 func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p *filePage, source string) error {
 	p.Shortened = len(source) > document.MaxSource
 	source = text.Cut(source, document.MaxSource)

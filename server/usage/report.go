@@ -40,7 +40,7 @@ type Version struct {
 	Amount
 }
 
-// A File is one of those that are wanted most.
+// A File is one of the most requested files.
 type File struct {
 	Version, Path string
 	// Requests is about how many there were lately: those of 30 days ago count half. At least AtLeast of them there were.
@@ -146,7 +146,7 @@ func (u *Usage) Files(pkg string) []File {
 	const most = 10_000
 	u.mu.Lock()
 	u.gather()
-	all := u.wanted.all()
+	all := u.topFiles.all()
 	u.mu.Unlock()
 	var files []File
 	for _, f := range all[:min(most, len(all))] {

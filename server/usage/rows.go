@@ -15,7 +15,7 @@ import (
 //
 //	'p', month, package              days of all versions together
 //	'v', month, package, 0, version  days of a version
-//	'w'                              the most wanted files
+//	'w'                              the most requested files
 //	's'                              how many batches were written
 //	'P', month, package, 0, store             days of a package as another store has reported them
 //	'V', month, package, 0, version, 0, store days of a version as another store has reported them
@@ -134,7 +134,7 @@ func (u *Usage) load() error {
 		errs = append(errs, err)
 	}
 	if value, err := u.store.Get(kvstore.Usage, []byte{kindWanted}); err == nil {
-		if err := u.wanted.decode(value, u.day); err != nil {
+		if err := u.topFiles.decode(value, u.day); err != nil {
 			errs = append(errs, err)
 		}
 	} else if !errors.Is(err, kvstore.ErrNotFound) {

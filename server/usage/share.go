@@ -17,7 +17,7 @@ import (
 
 // Several processes that serve the same releases, each with a store of its own, report their counts to one another: each the
 // complete counts of a day, repeatedly, under the name of its store. A report replaces the earlier one of the same store and
-// day, in rows of its own. So nothing is counted twice, whatever is repeated or lost on the way. The most wanted files are
+// day, in rows of its own. So nothing is counted twice, whatever is repeated or lost on the way. The most requested files are
 // not reported.
 
 const (
@@ -277,8 +277,9 @@ func (t *reportWriter) replaceCount(kind byte, of []byte, now count) (before cou
 	return before, nil
 }
 
-// commit writes and closes the batch, and adds the requests that are new to the scores of their packages. To go on, the
-// caller sets t.batch to a new batch. It locks Usage.mu.
+// commit writes and closes the batch, and adds the requests that are new, weighted by the day's age, to the scores of their
+// packages. After an error of the batch it closes it and adds nothing. To go on, the caller sets t.batch to a new batch. It
+// locks Usage.mu.
 func (t *reportWriter) commit() error {
 	if err := errors.Join(t.batch.Commit(), t.batch.Close()); err != nil {
 		return err

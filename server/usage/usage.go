@@ -1,8 +1,8 @@
 // Package usage counts the requests for the files of each release.
 //
 // It counts requests that were answered with a file, or could have been (HEAD, 304, ranges), and the bytes of
-// their bodies that were sent, by package, version and day (UTC). It knows the files that are wanted most, approximately
-// (wanted.go), and how popular a package is lately.
+// their bodies that were sent, by package, version and day (UTC). It knows the most requested files, approximately
+// (topfiles.go), and how popular a package is lately.
 //
 // What it guarantees:
 //
@@ -36,8 +36,8 @@ import (
 const (
 	// saveEvery is how often what was counted is written: what a kill may lose.
 	saveEvery = time.Minute
-	// wantedEvery is how many times that the most wanted files are written, a megabyte.
-	wantedEvery = 15
+	// topFilesEvery is how many times that the most requested files are written, a megabyte.
+	topFilesEvery = 15
 	// mostPending bounds the files with counts that are not gathered. They are gathered when there are so many, which takes
 	// about a millisecond.
 	mostPending = 8 << 10
@@ -68,19 +68,19 @@ type Usage struct {
 	logger *slog.Logger
 	early  chan struct{} // asks Run to write
 
-	mu      sync.Mutex
-	pending []*Counter         // that have counts, or had
-	fresh   map[slot]count     // gathered and not written
-	writing map[slot]count     // of them, those that are being written
-	saves   uint64             // how many batches were written, or are being written; the store has it too
-	day     int                // that is being counted
-	scores  map[string]float64 // of packages: requests, of which older ones count less
-	wanted  *wanted
-	lost    uint64 // requests that there was no room for
+	mu       sync.Mutex
+	pending  []*Counter         // that have counts, or had
+	fresh    map[slot]count     // gathered and not written
+	writing  map[slot]count     // of them, those that are being written
+	saves    uint64             // how many batches were written, or are being written; the store has it too
+	day      int                // that is being counted
+	scores   map[string]float64 // of packages: requests, of which older ones count less
+	topFiles *topFiles
+	lost     uint64 // requests that there was no room for
 
 	saving     sync.Mutex // held by Save
 	month      int        // that expire has looked at
-	sinceFiles int        // saves since the most wanted files were written
+	sinceFiles int        // saves since the most requested files were written
 
 	reported map[int][]byte // counts of the last days, as Report has reported them
 }
@@ -118,7 +118,7 @@ func Open(o Options) *Usage {
 	}
 	u := &Usage{
 		store: o.Store, now: o.Now, logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
-		early: make(chan struct{}, 1), fresh: map[slot]count{}, scores: map[string]float64{}, wanted: newWanted(mostWanted), reported: map[int][]byte{},
+		early: make(chan struct{}, 1), fresh: map[slot]count{}, scores: map[string]float64{}, topFiles: newTopFiles(maxTopFiles), reported: map[int][]byte{},
 	}
 	u.day = dayOf(u.now())
 	if err := u.load(); err != nil {
@@ -187,7 +187,7 @@ func (u *Usage) gather() {
 		}
 		u.fresh[at] = before.plus(n)
 		u.addScore(c.pkg, float64(n.requests))
-		u.wanted.add(c.file, float64(n.requests))
+		u.topFiles.add(c.file, float64(n.requests))
 	}
 	clear(u.pending)
 	u.pending = u.pending[:0]
@@ -220,7 +220,7 @@ func (u *Usage) changeDay() {
 		for name := range u.scores {
 			u.scores[name] *= faded
 		}
-		u.wanted.scale(faded)
+		u.topFiles.scale(faded)
 	}
 	u.day = today
 }
@@ -251,7 +251,7 @@ func (u *Usage) Run(ctx context.Context) {
 		}
 		timer.Stop()
 		u.sinceFiles++
-		if err := u.save(u.sinceFiles >= wantedEvery); err != nil {
+		if err := u.save(u.sinceFiles >= topFilesEvery); err != nil {
 			u.logger.Warn("usage: counts couldn't be written; it is tried again", "err", err)
 		}
 	}
@@ -275,9 +275,9 @@ func (u *Usage) save(files bool) error {
 		u.lost = 0
 	}
 	var file []byte
-	if files && u.wanted.changed {
-		file = u.wanted.encode(u.day)
-		u.wanted.changed = false
+	if files && u.topFiles.changed {
+		file = u.topFiles.encode(u.day)
+		u.topFiles.changed = false
 	}
 	if len(u.fresh) == 0 && file == nil {
 		u.mu.Unlock()
@@ -292,7 +292,7 @@ func (u *Usage) save(files bool) error {
 	u.mu.Lock()
 	u.writing = nil
 	if err != nil {
-		u.wanted.changed = u.wanted.changed || file != nil
+		u.topFiles.changed = u.topFiles.changed || file != nil
 		for at, n := range writing {
 			u.fresh[at] = u.fresh[at].plus(n)
 		}

@@ -238,8 +238,8 @@ func TestMemoryIsBounded(t *testing.T) {
 			t.Fatalf("%d counters wait", len(u.pending))
 		}
 	}
-	if len(u.fresh) != mostFresh || u.lost == 0 || len(u.wanted.heap) != mostWanted {
-		t.Errorf("%d counts, %d files, and %d lost", len(u.fresh), len(u.wanted.heap), u.lost)
+	if len(u.fresh) != mostFresh || u.lost == 0 || len(u.topFiles.heap) != maxTopFiles {
+		t.Errorf("%d counts, %d files, and %d lost", len(u.fresh), len(u.topFiles.heap), u.lost)
 	}
 }
 
@@ -312,9 +312,9 @@ func TestCountingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// With many more files than are counted, those that are wanted most are found, and how much is known to a bound.
+// With many more files than are counted, the most requested ones are found, and how much is known to a bound.
 func TestMostWanted(t *testing.T) {
-	w := newWanted(1000)
+	w := newTopFiles(1000)
 	random := rand.New(rand.NewPCG(1, 2))
 	zipf := rand.NewZipf(random, 1.1, 1, 100_000)
 	exact := map[string]float64{}
@@ -336,14 +336,14 @@ func TestMostWanted(t *testing.T) {
 		}
 	}
 	if found < 95 {
-		t.Errorf("%d of the 100 most wanted files are found", found)
+		t.Errorf("%d of the 100 most requested files are found", found)
 	}
 }
 
 func FuzzRow(f *testing.F) {
 	d := daily{0: {1, 2}, 30: {1 << 40, 1 << 60}}
 	f.Add(d.encode())
-	w := newWanted(4)
+	w := newTopFiles(4)
 	w.add("p/1/x.js", 3)
 	w.add("p/1/y.js", 1)
 	f.Add(w.encode(20000))
@@ -354,7 +354,7 @@ func FuzzRow(f *testing.F) {
 				t.Fatalf("%v became %v (%v)", d, again, err)
 			}
 		}
-		w := newWanted(8)
+		w := newTopFiles(8)
 		if err := w.decode(value, 20000); err != nil {
 			return
 		}
