@@ -227,14 +227,7 @@ func PrefersJSON(lines []string) bool {
 	for _, line := range lines {
 		for member := range strings.SplitSeq(line, ",") {
 			mediaRange, parameters, _ := strings.Cut(member, ";")
-			quality := 1000
-			for p := range strings.SplitSeq(parameters, ";") {
-				if name, value, ok := strings.Cut(trimOWS(p), "="); ok && strings.EqualFold(name, "q") {
-					if q, ok := parseQuality(value); ok {
-						quality = q
-					}
-				}
-			}
+			quality := qualityOf(parameters)
 			match := func(p *preference, precision int) {
 				if precision > p.precision {
 					*p = preference{precision, quality}
@@ -258,21 +251,36 @@ func PrefersJSON(lines []string) bool {
 	return json.quality > text.quality || json.quality > 0 && json.quality == text.quality && json.precision > text.precision
 }
 
-// WantsPage reports whether the lines of an Accept field name text/html, and do not refuse it with q=0, which must be the first parameter
-// of its first mention. Browsers name it when a person opens an address; requests of scripts and of programs do not.
-func WantsPage(lines []string) bool {
+// WantsPage reports whether the lines of an Accept field name text/html, and do not refuse it. Browsers name it when a person opens an
+// address; requests of scripts and of programs do not.
+func WantsPage(lines []string) bool { return MediaQuality(lines, "text/html") > 0 }
+
+// MediaQuality returns the greatest weight, from 0 to 1000, that the lines of an Accept field give a media type; -1 if they do not name
+// it. A range such as */* names no type.
+func MediaQuality(lines []string, mediaType string) int {
+	quality := -1
 	for _, line := range lines {
 		for member := range strings.SplitSeq(line, ",") {
-			mediaRange, parameters, _ := strings.Cut(member, ";")
-			if !strings.EqualFold(trimOWS(mediaRange), "text/html") {
-				continue
+			if named, parameters, _ := strings.Cut(member, ";"); strings.EqualFold(trimOWS(named), mediaType) {
+				quality = max(quality, qualityOf(parameters))
 			}
-			name, value, _ := strings.Cut(trimOWS(parameters), "=")
-			quality, ok := parseQuality(value)
-			return !strings.EqualFold(name, "q") || !ok || quality > 0
 		}
 	}
-	return false
+	return quality
+}
+
+// qualityOf returns the weight among the parameters of a member of Accept, from 0 to 1000: 1000 if it is missing, 0 if it is malformed.
+func qualityOf(parameters string) int {
+	for p := range strings.SplitSeq(parameters, ";") {
+		if name, value, ok := strings.Cut(trimOWS(p), "="); ok && strings.EqualFold(name, "q") {
+			quality, ok := parseQuality(value)
+			if !ok {
+				return 0
+			}
+			return quality
+		}
+	}
+	return 1000
 }
 
 // FormatDictionary returns the value that the Available-Dictionary field of a request has if the client has a dictionary with

@@ -77,7 +77,7 @@ func (u *Usage) ReportOn(pkg, version string, days int) (*Report, error) {
 		if version != "" {
 			of, kind = kvstore.Key(pkg, version), kindOthersVersion
 		}
-		if err := s.eachStoredReport(othersKey(kind, month, of, ""), func(_ []byte, day int, n count) { put(firstOf(month)+day, n) }); err != nil {
+		if err := s.eachCount(othersKey(kind, month, of, ""), func(_ []byte, day int, n count) { put(firstOf(month)+day, n) }); err != nil {
 			return nil, fmt.Errorf("usage: %s: %w", pkg, err)
 		}
 	}
@@ -98,7 +98,7 @@ func (u *Usage) Versions(pkg string, days int) ([]Version, error) {
 	from := s.day + 1 - min(max(days, 1), MostDays)
 	amounts := map[string]*Amount{}
 	put := func(version string, day int, n count) {
-		if day < from || day > s.day || n == (count{}) {
+		if day < from || day > s.day {
 			return
 		}
 		if amounts[version] == nil {
@@ -107,25 +107,13 @@ func (u *Usage) Versions(pkg string, days int) ([]Version, error) {
 		amounts[version].add(n)
 	}
 	for month := monthOf(from); month <= monthOf(s.day); month++ {
-		prefix := append(monthPrefix(kindVersion, month), kvstore.Prefix(pkg)...)
-		for item, err := range s.rows.Scan(kvstore.Usage, kvstore.Range{Prefix: prefix}) {
+		for _, kind := range []byte{kindVersion, kindOthersVersion} {
+			err := s.eachCount(append(monthPrefix(kind, month), kvstore.Prefix(pkg)...), func(key []byte, day int, n count) {
+				put(versionOf(key), firstOf(month)+day, n)
+			})
 			if err != nil {
 				return nil, fmt.Errorf("usage: %s: %w", pkg, err)
 			}
-			row, err := decodeDaily(item.Value)
-			if err != nil {
-				continue // the rest is reported
-			}
-			version := versionOf(item.Key)
-			for i, n := range row {
-				put(version, firstOf(month)+i, n)
-			}
-		}
-		err := s.eachStoredReport(append(monthPrefix(kindOthersVersion, month), kvstore.Prefix(pkg)...), func(key []byte, day int, n count) {
-			put(versionOf(key), firstOf(month)+day, n)
-		})
-		if err != nil {
-			return nil, fmt.Errorf("usage: %s: %w", pkg, err)
 		}
 	}
 	for at, n := range s.fresh {
@@ -167,9 +155,9 @@ type snapshot struct {
 	fresh map[slot]count // what is not in the rows
 }
 
-// eachStoredReport calls put with the counts that other nodes have reported, from the rows of one month whose keys begin with
-// prefix: once for each key and day with requests. day is the day of the month, from 0. It skips damaged rows.
-func (s *snapshot) eachStoredReport(prefix []byte, put func(key []byte, day int, n count)) error {
+// eachCount calls put with the counts in the rows of one month whose keys begin with prefix: once for each key and day with
+// requests. day is the day of the month, from 0. It skips damaged rows.
+func (s *snapshot) eachCount(prefix []byte, put func(key []byte, day int, n count)) error {
 	for item, err := range s.rows.Scan(kvstore.Usage, kvstore.Range{Prefix: prefix}) {
 		if err != nil {
 			return err

@@ -2,10 +2,10 @@ package config
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -120,41 +120,14 @@ func Marshal(list *yaml.Node) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Canonical returns a binary form of a list of rooms that depends only on its values: not on style, comments, anchors or the
-// order of fields, nor on the release of the YAML package. It is for comparisons.
+// Canonical returns a form of a list of rooms that depends only on its values: not on style, comments, anchors or the order of
+// fields, nor on the release of the YAML package. It is for comparisons.
 func Canonical(list *yaml.Node) ([]byte, error) {
-	budget := maxNodes
-	expanded, err := expandAliases(list, &budget, 0)
-	if err != nil {
+	var values any
+	if err := list.Decode(&values); err != nil {
 		return nil, err
 	}
-	var b bytes.Buffer
-	writeCanonical(&b, expanded)
-	return b.Bytes(), nil
-}
-
-// writeCanonical writes the canonical form of a YAML node to b: its kind, and its tag and value or what it contains, each with
-// its length. Members of a mapping are sorted.
-func writeCanonical(b *bytes.Buffer, n *yaml.Node) {
-	switch n.Kind {
-	case yaml.ScalarNode:
-		fmt.Fprintf(b, "v%d:%s%d:%s", len(n.ShortTag()), n.ShortTag(), len(n.Value), n.Value)
-	case yaml.MappingNode:
-		var fields []string
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			var field bytes.Buffer
-			writeCanonical(&field, n.Content[i])
-			writeCanonical(&field, n.Content[i+1])
-			fields = append(fields, field.String())
-		}
-		slices.Sort(fields)
-		fmt.Fprintf(b, "m%d:%s", len(fields), strings.Join(fields, ""))
-	default:
-		fmt.Fprintf(b, "l%d:", len(n.Content))
-		for _, child := range n.Content {
-			writeCanonical(b, child)
-		}
-	}
+	return json.Marshal(values)
 }
 
 // Limits of [Marshal]: aliases of aliases grow exponentially.

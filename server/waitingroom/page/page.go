@@ -27,6 +27,7 @@ import (
 	"github.com/cbroglie/mustache"
 	"golang.org/x/text/language"
 
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
@@ -378,30 +379,11 @@ const (
 	JSON
 )
 
-// maxMembers bounds how much of an Accept field is read.
-const maxMembers = 64
-
 // FormOf returns in which form a client with these Accept fields (RFC 9110 §12.5.1) gets the waiting page. json says that the
 // room also has JSON. Only types that the fields name count: a script tag or a command-line client accepts */* and displays no
 // page. Of both forms the one with the higher weight is chosen, the page if they are equal.
 func FormOf(lines []string, json bool) Form {
-	html, object := -1, -1
-	members := 0
-	for _, line := range lines {
-		for len(line) > 0 && members < maxMembers {
-			var member string
-			member, line, _ = strings.Cut(line, ",")
-			members++
-			kind, parameters, _ := strings.Cut(member, ";")
-			kind = strings.TrimSpace(kind)
-			switch {
-			case strings.EqualFold(kind, "text/html"):
-				html = max(html, parseQuality(parameters))
-			case strings.EqualFold(kind, "application/json"):
-				object = max(object, parseQuality(parameters))
-			}
-		}
-	}
+	html, object := requests.MediaQuality(lines, "text/html"), requests.MediaQuality(lines, "application/json")
 	switch {
 	case json && object > 0 && object > html:
 		return JSON
@@ -409,38 +391,6 @@ func FormOf(lines []string, json bool) Form {
 		return HTML
 	}
 	return Neither
-}
-
-// parseQuality returns the weight q of an element of Accept, in thousandths: 1000 if it is missing, 0 if it is malformed.
-// parameters is what follows the media type.
-func parseQuality(parameters string) int {
-	for len(parameters) > 0 {
-		var p string
-		p, parameters, _ = strings.Cut(parameters, ";")
-		name, value, ok := strings.Cut(strings.TrimSpace(p), "=")
-		if !ok || !strings.EqualFold(name, "q") {
-			continue
-		}
-		whole, fraction, _ := strings.Cut(value, ".")
-		if len(fraction) > 3 || whole != "0" && whole != "1" {
-			return 0
-		}
-		q := 0
-		for i := range 3 {
-			q *= 10
-			if i < len(fraction) {
-				if fraction[i] < '0' || fraction[i] > '9' {
-					return 0
-				}
-				q += int(fraction[i] - '0')
-			}
-		}
-		if whole == "1" {
-			return 1000
-		}
-		return q
-	}
-	return 1000
 }
 
 // A Preview is the page of a room before it is live.

@@ -419,7 +419,6 @@ func TestFormOf(t *testing.T) {
 		{"text/html;q=0, application/json", true, JSON},
 		{"text/html;q=nonsense", true, Neither},
 		{"image/*", true, Neither},
-		{strings.Repeat("a/b,", 1000) + "text/html", true, Neither},
 	} {
 		if got := FormOf(http.Header{"Accept": {c.accept}}["Accept"], c.json); got != c.want {
 			t.Errorf("%.60q, json %v: %v, want %v", c.accept, c.json, got, c.want)
