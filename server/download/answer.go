@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -120,12 +119,6 @@ func isAttrChar(b byte) bool {
 // or ".zip".
 const Prefix = "/download/"
 
-var (
-	errNoEndpoint = errors.New("the path has not the form of an archive's")
-	errNoPackage  = errors.New("there is no such package")
-	errNoVersion  = errors.New("the package has no such version")
-)
-
 // A target is the archive that a request names.
 type target struct {
 	pkg, version string
@@ -139,23 +132,23 @@ func (t target) rootFolder() string { return t.pkg + "-" + t.version }
 func (t target) filename() string { return t.rootFolder() + t.format.suffix() }
 
 // parseTarget parses the percent-encoded path of a request, which names the package, version and format of an archive. It removes
-// the format's suffix once; the rest is the version, which may end in such a suffix too. The error is [text.ErrMalformedPath] for
-// an ambiguous path, and errNoEndpoint for one that does not name an archive.
+// the format's suffix once; the rest is the version, which may end in such a suffix too. The error is badPath for an ambiguous path,
+// and noEndpoint for one that does not name an archive.
 func parseTarget(escaped string) (target, error) {
 	rest, ok := strings.CutPrefix(escaped, Prefix)
 	if !ok {
-		return target{}, errNoEndpoint
+		return target{}, noEndpoint
 	}
 	var names []string
 	for segment := range strings.SplitSeq(rest, "/") {
 		name, err := text.DecodePathName(segment)
 		if err == text.ErrMalformedPath {
-			return target{}, err
+			return target{}, badPath
 		}
 		names = append(names, name)
 	}
 	if len(names) != 2 || names[0] == "" {
-		return target{}, errNoEndpoint
+		return target{}, noEndpoint
 	}
 	for _, f := range formats {
 		version, ok := strings.CutSuffix(names[1], f.suffix())
@@ -163,27 +156,16 @@ func parseTarget(escaped string) (target, error) {
 		case !ok:
 			continue
 		case version == "." || version == "..":
-			return target{}, text.ErrMalformedPath
+			return target{}, badPath
 		case version == "":
-			return target{}, errNoEndpoint
+			return target{}, noEndpoint
 		}
 		return target{pkg: names[0], version: version, format: f}, nil
 	}
-	return target{}, errNoEndpoint
+	return target{}, noEndpoint
 }
 
-// errBusy is returned if no slot becomes free in time.
-var errBusy = errors.New("too many archives are being made")
-
-// errLeaving means that the process is about to end or to be replaced.
-var errLeaving = errors.New("no archive is begun any more")
-
-// A withdrawnError says that the version was withdrawn.
-type withdrawnError struct{ views.Withdrawal }
-
-func (e *withdrawnError) Error() string { return fmt.Sprintf("withdrawn by log entry %d", e.Entry) }
-
-// A failure is a response that is not the archive, and its outcome for the metrics.
+// A failure is a response that is not the archive, and its outcome for the metrics. It is an error, too.
 type failure struct {
 	*answers.Failure
 	outcome outcome
@@ -202,25 +184,13 @@ var (
 	unavailable        = failure{&answers.Failure{Status: http.StatusServiceUnavailable, Message: "The release cannot be read at the moment. Try again later.", Retry: 5}, outFailed}
 )
 
-// failureOf returns the failure response for an error of a request for the archive t. This is the only place that maps errors to
-// responses. It counts and logs errors of the store.
+// failureOf returns the response to a request for the archive t after err: err itself if that is a failure. It counts and logs errors of
+// the store.
 func (h *Handler) failureOf(t target, err error) failure {
-	var withdrawn *withdrawnError
+	var f failure
 	switch {
-	case errors.Is(err, text.ErrMalformedPath):
-		return badPath
-	case errors.Is(err, errNoEndpoint):
-		return noEndpoint
-	case errors.Is(err, errNoPackage):
-		return noPackage
-	case errors.Is(err, errNoVersion):
-		return noVersion
-	case errors.As(err, &withdrawn):
-		return failure{&answers.Failure{Status: http.StatusGone, Message: "Version withdrawn: " + withdrawn.Reason}, outWithdrawn}
-	case errors.Is(err, errBusy):
-		return busy
-	case errors.Is(err, errLeaving):
-		return leaving
+	case errors.As(err, &f):
+		return f
 	case errors.Is(err, kvstore.ErrCorrupt):
 		h.metrics.corrupt.Inc()
 	default:

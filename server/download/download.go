@@ -169,8 +169,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (target, outcome
 	return t, h.sendArchive(w, r, t, v, a)
 }
 
-// lookup returns the version whose archive t names. The error says why it is not served: errNoPackage, errNoVersion, a
-// *withdrawnError, or an error of the store.
+// lookup returns the version whose archive t names. The error says why it is not served: a failure, or an error of the store.
 func (h *Handler) lookup(t target) (views.Version, error) {
 	v, err := views.LookupVersion(h.store, t.pkg, t.version)
 	switch {
@@ -179,19 +178,19 @@ func (h *Handler) lookup(t target) (views.Version, error) {
 	case err != nil:
 		return v, fmt.Errorf("download: couldn't look the version up: %w", err)
 	case v.Withdrawn != nil:
-		return v, &withdrawnError{*v.Withdrawn}
+		return v, failure{&answers.Failure{Status: http.StatusGone, Message: "Version withdrawn: " + v.Withdrawn.Reason}, outWithdrawn}
 	}
 	return v, nil
 }
 
-// explainAbsence returns why the version of t does not exist: errNoVersion if its package exists, else errNoPackage. A package
+// explainAbsence returns why the version of t does not exist: noVersion if its package exists, else noPackage. A package
 // without a package JSON may have versions, because an operator can import releases of it. It may also return an error of the
 // store.
 func (h *Handler) explainAbsence(t target) error {
 	_, err := views.LookupPackage(h.store, t.pkg)
 	switch {
 	case err == nil:
-		return errNoVersion
+		return noVersion
 	case !errors.Is(err, kvstore.ErrNotFound):
 		return fmt.Errorf("download: couldn't look the package up: %w", err)
 	}
@@ -199,9 +198,9 @@ func (h *Handler) explainAbsence(t target) error {
 		if err != nil {
 			return fmt.Errorf("download: couldn't look for versions of the package: %w", err)
 		}
-		return errNoVersion
+		return noVersion
 	}
-	return errNoPackage
+	return noPackage
 }
 
 // sendArchive waits for a slot, and then makes the archive of the version v and sends it to the client, with the header fields a.
@@ -211,14 +210,14 @@ func (h *Handler) sendArchive(w http.ResponseWriter, r *http.Request, t target, 
 	ctx, leave, err := h.slots.Enter(r.Context(), r.RemoteAddr, h.wait)
 	switch {
 	case errors.Is(err, client.ErrNoPlace):
-		return h.failureOf(t, errBusy).send(w, r)
+		return busy.send(w, r)
 	case err != nil:
 		return outLeft
 	}
 	defer leave()
 	select {
 	case <-h.leaving:
-		return h.failureOf(t, errLeaving).send(w, r)
+		return leaving.send(w, r)
 	default:
 	}
 	// A client that takes nothing must not keep a place that another needs.

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/larder-cdn/larder/internal/text"
 )
 
 func TestParseTarget(t *testing.T) {
@@ -30,13 +29,13 @@ func TestParseTarget(t *testing.T) {
 		}
 	}
 	for want, paths := range map[error][]string{
-		errNoEndpoint: {
+		noEndpoint: {
 			"", "/", "/download", "/download/", "/downloads/lib/1.zip", "/%64ownload/lib/1.zip", "//download/lib/1.zip", "/Download/lib/1.zip",
 			"/download/lib", "/download/lib/", "/download/lib/1.0.0", "/download/lib/1.0.0.ZIP", "/download/lib/1.0.0.tgz", "/download/lib/1.0.0.tar",
 			"/download/lib/.zip", "/download/lib/.tar.gz", "/download/lib/zip", "/download//1.0.0.zip", "/download/lib//1.0.0.zip", "/download/lib/1.0.0.zip/",
 			"/download/lib/1.0.0/a.zip", "/download/@scope/lib/1.0.0.zip",
 		},
-		text.ErrMalformedPath: {
+		badPath: {
 			"/download/../1.0.0.zip", "/download/./1.0.0.zip", "/download/%2e%2E/1.0.0.zip", "/download/lib/../../etc/1.zip", "/download/lib/..", "/download/lib/1.zip/..",
 			"/download/lib/1.0.0%FF.zip", "/download/lib/1.0.0%0A.tar.gz",
 			"/download/lib/..zip", "/download/lib/...zip", "/download/lib/%2e%2e.tar.gz",
@@ -62,7 +61,7 @@ func FuzzParseTarget(f *testing.F) {
 	f.Fuzz(func(t *testing.T, escaped string) {
 		got, err := parseTarget(escaped)
 		if err != nil {
-			if err != errNoEndpoint && err != text.ErrMalformedPath {
+			if err != error(noEndpoint) && err != error(badPath) {
 				t.Fatalf("unknown error %v", err)
 			}
 			if got != (target{}) {

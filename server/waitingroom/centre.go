@@ -2,12 +2,10 @@ package waitingroom
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"reflect"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,8 +52,6 @@ const (
 	livesKey      = "lives"
 	firstKey      = "first" // has the first of them
 	revokedPrefix = "revoked/"
-	// revokedAtOnce is how many revocations are read at a time.
-	revokedAtOnce = 1000
 )
 
 // openCentre creates the object that decides about a room's visitors on this node (its data centre), when the room's durable
@@ -198,13 +194,12 @@ func (c *centre) decideVisit(ctx context.Context, s *durable.State, t queue.Tick
 			return redeemed, err
 		}
 		now := c.room.now()
-		d := queue.Decision{Outcome: queue.Ask}
-		if c.moment.Settings.Allocator != queue.Counter {
+		var d queue.Decision
+		if c.moment.Settings.Allocator == queue.Counter {
+			d = c.machine.Visit(now, t)
+		} else {
 			c.syncWorker(now)
 			d = c.worker.Visit(now, t)
-		}
-		if d.Outcome == queue.Ask {
-			d = c.machine.Visit(now, t)
 		}
 		if d.Outcome == queue.Draw {
 			if err := c.requestGrants(ctx, s); err != nil {
@@ -335,43 +330,20 @@ func (c *centre) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) e
 // eachRevoked calls f with each stored revocation that is not over. With forget it deletes the others. It returns when the first
 // one will be over, zero for none.
 func eachRevoked(ctx context.Context, s *durable.State, now time.Time, f func(id queue.TicketID, until time.Time), forget bool) (first time.Time, err error) {
-	o := durable.ListOptions{Prefix: revokedPrefix, Limit: revokedAtOnce}
-	for {
-		rows, err := s.List(ctx, o, durable.NoCache)
-		if err != nil {
-			return first, err
-		}
-		for _, row := range rows {
-			id, until, ok := parseRevoked(row)
-			if !ok || !until.After(now) {
-				if !forget {
-					continue
-				}
-				if err := s.Delete(ctx, row.Key); err != nil {
-					return first, err
-				}
-				continue
-			}
+	err = eachRow(ctx, s, revokedPrefix, func(id queue.TicketID, ok bool, row durable.Entry) (bool, error) {
+		var until time.Time
+		switch ok = ok && until.UnmarshalText(row.Value) == nil && until.After(now); {
+		case !ok && forget:
+			return true, s.Delete(ctx, row.Key)
+		case ok:
 			f(id, until)
 			if first.IsZero() || until.Before(first) {
 				first = until
 			}
 		}
-		if len(rows) < o.Limit {
-			return first, nil
-		}
-		o.StartAfter = rows[len(rows)-1].Key
-	}
-}
-
-// parseRevoked parses a stored revocation: the ticket's id, and until when the revocation must be kept. ok is false if the row is
-// damaged.
-func parseRevoked(row durable.Entry) (id queue.TicketID, until time.Time, ok bool) {
-	n, err := hex.Decode(id[:], []byte(strings.TrimPrefix(row.Key, revokedPrefix)))
-	if err != nil || n != len(id) {
-		return id, until, false
-	}
-	return id, until, until.UnmarshalText(row.Value) == nil
+		return true, nil
+	})
+	return first, err
 }
 
 // revocations are the ids of tickets whose sessions were ended early. Reading takes no lock

@@ -79,32 +79,8 @@ func (t notified) dueNotifications(now time.Time, m *config.EffectiveSettings, s
 // mayChange reports whether another notification may become due although no visitor comes.
 func (t *notified) mayChange() bool { return !t.looked || t.Queueing || t.Full }
 
-// notifiedClass is the class of the objects that store what webhooks were notified of.
-const notifiedClass = "room-told"
-
-// openNotified opens the durable objects that store the state of notifications, one for each room. A request with a state stores
-// it; nil requests the stored state.
-func openNotified(runtime *durable.Runtime) (*durable.Namespace[*notified, notified], error) {
-	return durable.Open(runtime, durable.Class[*notified, notified]{
-		Name: notifiedClass,
-		New: func(context.Context, *durable.State) (durable.Handler[*notified, notified], error) {
-			return notifiedStore{}, nil
-		},
-	})
-}
-
-type notifiedStore struct{ durable.NoAlarm }
-
-const notifiedKey = "told"
-
-// Handle implements durable.Handler. It stores t, or returns the stored state if t is nil.
-func (notifiedStore) Handle(ctx context.Context, s *durable.State, t *notified) (notified, error) {
-	if t != nil {
-		return *t, durable.PutJSON(ctx, s, notifiedKey, *t)
-	}
-	stored, _, err := durable.GetJSON[notified](ctx, s, notifiedKey)
-	return stored, err
-}
+// notifiedKey is where a room's data centre stores what webhooks were notified of.
+const notifiedKey = "notified"
 
 // notify notifies webhooks of the events in a room since the state known, and returns the state after them. If it fails, it
 // returns known, so that the next call repeats it. If known is nil, it only reads the stored state: the first counts of a process
@@ -115,11 +91,15 @@ func (r *Rooms) notify(ctx context.Context, room *room, known *notified) (*notif
 	}
 	now := room.now()
 	if known == nil {
-		stored, err := room.notified.Send(ctx, nil)
+		stored := notified{queued: now, full: now}
+		err := room.do(ctx, func(ctx context.Context, s *durable.State, _ *centre) error {
+			last, _, err := durable.GetJSON[notified](ctx, s, notifiedKey)
+			stored.Queueing, stored.Full, stored.Event = last.Queueing, last.Full, last.Event
+			return err
+		})
 		if err != nil {
 			return nil, fmt.Errorf("couldn't read what its webhooks were notified of: %w", err)
 		}
-		stored.queued, stored.full = now, now
 		return &stored, nil
 	}
 	s := r.statusOf(room)
@@ -130,7 +110,10 @@ func (r *Rooms) notify(ctx context.Context, room *room, known *notified) (*notif
 		}
 	}
 	if after.Queueing != known.Queueing || after.Full != known.Full || after.Event != known.Event {
-		if _, err := room.notified.Send(ctx, &after); err != nil {
+		err := room.do(ctx, func(ctx context.Context, s *durable.State, _ *centre) error {
+			return durable.PutJSON(ctx, s, notifiedKey, after)
+		})
+		if err != nil {
 			return known, err
 		}
 	}

@@ -122,7 +122,6 @@ type Rooms struct {
 	configured atomic.Pointer[configuredRooms] // never changed, only replaced
 	centres    *durable.Namespace[task, struct{}]
 	past       *durable.Namespace[historyRequest, []record]
-	notified   *durable.Namespace[*notified, notified]
 	pages      page.Renderer
 	vectors    vectors
 
@@ -160,7 +159,6 @@ type room struct {
 type kept struct {
 	centre    durable.Object[task, struct{}]
 	history   durable.Object[historyRequest, []record]
-	notified  durable.Object[*notified, notified]
 	revoked   revocations
 	parts     parts // of pages, which carry no ticket
 	limit     autoLimit
@@ -200,9 +198,6 @@ func New(o Options) (*Rooms, error) {
 	if r.past, err = openHistory(o.Runtime); err != nil {
 		return nil, fmt.Errorf("waitingroom: %w", err)
 	}
-	if r.notified, err = openNotified(o.Runtime); err != nil {
-		return nil, fmt.Errorf("waitingroom: %w", err)
-	}
 	first, err := r.newConfiguredRooms(o.Rooms, &configuredRooms{})
 	if err != nil {
 		return nil, err
@@ -227,7 +222,7 @@ func (r *Rooms) newConfiguredRooms(configured []config.Room, before *configuredR
 		c := &configured[i]
 		stays := r.kept[c.Name]
 		if stays == nil {
-			stays = &kept{centre: r.centres.Object(c.Name), history: r.past.Object(c.Name), notified: r.notified.Object(c.Name), wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), metrics: r.vectors.forRoom(c.Name)}
+			stays = &kept{centre: r.centres.Object(c.Name), history: r.past.Object(c.Name), wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), metrics: r.vectors.forRoom(c.Name)}
 			stays.overview.Store(&overview{})
 			r.kept[c.Name] = stays
 		}

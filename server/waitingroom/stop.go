@@ -24,8 +24,8 @@ var errStopped = errors.New("the waiting room has stopped")
 const (
 	journalPrefix = "journal/" // and a ticket's id: a row
 	journalHead   = "journal"
-	// journalAtOnce is how many rows are read at a time.
-	journalAtOnce = 1000
+	// rowsAtOnce is how many rows of tickets are read at a time.
+	rowsAtOnce = 1000
 )
 
 // stop makes the data centre refuse all further decisions in this process, and has its journal get how many visitors wait.
@@ -68,7 +68,12 @@ func resumeCentre(ctx context.Context, s *durable.State, name string, m *config.
 	}
 	var failed error
 	machine, err := queue.ContinueDataCentre(name, head, func(yield func(queue.TicketID, []byte) bool) {
-		failed = eachRow(ctx, s, func(id queue.TicketID, row durable.Entry) (bool, error) { return yield(id, row.Value), nil })
+		failed = eachRow(ctx, s, journalPrefix, func(id queue.TicketID, ok bool, row durable.Entry) (bool, error) {
+			if !ok {
+				return false, fmt.Errorf("a row of the journal is called %q", row.Key)
+			}
+			return yield(id, row.Value), nil
+		})
 	}, m.Settings, rand.Uint64(), now)
 	if failed != nil {
 		return nil, failed
@@ -79,9 +84,10 @@ func resumeCentre(ctx context.Context, s *durable.State, name string, m *config.
 	return machine, nil
 }
 
-// eachRow calls f with the rows of the journal, one for each ticket, until f returns false or an error.
-func eachRow(ctx context.Context, s *durable.State, f func(id queue.TicketID, row durable.Entry) (bool, error)) error {
-	o := durable.ListOptions{Prefix: journalPrefix, Limit: journalAtOnce}
+// eachRow calls f with the rows whose keys are a prefix and a ticket's id, until f returns false or an error. f may delete its row.
+// ok is false if a key has something else behind the prefix.
+func eachRow(ctx context.Context, s *durable.State, prefix string, f func(id queue.TicketID, ok bool, row durable.Entry) (bool, error)) error {
+	o := durable.ListOptions{Prefix: prefix, Limit: rowsAtOnce}
 	for {
 		rows, err := s.List(ctx, o, durable.NoCache)
 		if err != nil {
@@ -89,10 +95,8 @@ func eachRow(ctx context.Context, s *durable.State, f func(id queue.TicketID, ro
 		}
 		for _, row := range rows {
 			var id queue.TicketID
-			if n, err := hex.Decode(id[:], []byte(strings.TrimPrefix(row.Key, journalPrefix))); err != nil || n != len(id) {
-				return fmt.Errorf("a row of the journal is called %q", row.Key)
-			}
-			if more, err := f(id, row); err != nil || !more {
+			n, err := hex.Decode(id[:], []byte(strings.TrimPrefix(row.Key, prefix)))
+			if more, err := f(id, err == nil && n == len(id), row); err != nil || !more {
 				return err
 			}
 		}
@@ -105,7 +109,7 @@ func eachRow(ctx context.Context, s *durable.State, f func(id queue.TicketID, ro
 
 // deleteJournal deletes the journal of a room's data centre, its rows and its head.
 func deleteJournal(ctx context.Context, s *durable.State) error {
-	err := eachRow(ctx, s, func(_ queue.TicketID, row durable.Entry) (bool, error) {
+	err := eachRow(ctx, s, journalPrefix, func(_ queue.TicketID, _ bool, row durable.Entry) (bool, error) {
 		return true, s.Delete(ctx, row.Key, durable.NoCache)
 	})
 	if err != nil {

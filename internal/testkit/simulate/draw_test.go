@@ -99,7 +99,6 @@ func TestDraw(t *testing.T) {
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*Options){
-		"settings":     func(o *Options) { o.Settings.TotalActiveUsers = 0 },
 		"visitors":     func(o *Options) { o.Visitors = -1 },
 		"over":         func(o *Options) { o.Over = 1 },
 		"stay":         func(o *Options) { o.Stay = 1 },

@@ -205,7 +205,7 @@ func (r *run) handle(e event) {
 		}
 		w := s.workers[e.b&0xff]
 		w.Apply(s.dc.MergeReport(s.clock(r), w.Report(s.clock(r))))
-		r.events.push(event{r.now + w.ReportEvery(), workerReports, e.a, e.b})
+		r.events.push(event{r.now + max(time.Second, time.Duration(len(s.workers))*time.Second/20), workerReports, e.a, e.b})
 	case dcReports:
 		s := &r.sites[e.a]
 		if s.down || e.b != s.life || e.at != s.due {
@@ -392,10 +392,10 @@ func (r *run) visit(i int32) {
 	}
 	r.request(i, s, r.ticketToSend(i))
 	if u.Attacks && r.Attack == Twice && u.state == waiting {
-		if d := s.workers[r.rng.IntN(len(s.workers))].Visit(s.clock(r), u.first); d.Outcome == queue.Ask {
-			if d := s.dc.Settle(s.clock(r), u.first); d.Outcome == queue.Pass {
-				r.applyDecision(i, d)
-			}
+		if w := s.workers[r.rng.IntN(len(s.workers))]; r.Settings.Allocator != queue.Counter {
+			w.Visit(s.clock(r), u.first)
+		} else if d := s.dc.Settle(s.clock(r), u.first); d.Outcome == queue.Pass {
+			r.applyDecision(i, d)
 		}
 	}
 }
@@ -416,9 +416,11 @@ func (r *run) findSite(site int) *site {
 func (r *run) request(i int32, s *site, v queue.Ticket) {
 	for range 3 {
 		w := s.workers[int(float64(len(s.workers))*r.rng.Float64()*r.rng.Float64())]
-		d := w.Visit(s.clock(r), v)
-		if d.Outcome == queue.Ask {
+		var d queue.Decision
+		if r.Settings.Allocator == queue.Counter {
 			d = s.dc.Visit(s.clock(r), v)
+		} else {
+			d = w.Visit(s.clock(r), v)
 		}
 		switch d.Outcome {
 		case queue.Reissue:

@@ -74,7 +74,6 @@ func TestWorkerVisits(t *testing.T) {
 		counted   bool
 	}{
 		"a renewal, alone":          {Even, FIFO, inside, Pass, true},
-		"a renewal":                 {Counter, FIFO, inside, Ask, false},
 		"too early":                 {Even, FIFO, early, Wait, false},
 		"too early, when all go in": {Even, Passthrough, early, Pass, true},
 	} {
@@ -187,19 +186,6 @@ func TestMergeIsBounded(t *testing.T) {
 		d.MergeReport(w.now, WorkerReport{Worker: "a", Tickets: []Ticket{{ID: testID(1), AcceptedAt: w.now, LastCheckIn: w.now, Ends: w.now.Add(time.Minute)}}})
 		if _, kept := d.rows[testID(1)]; kept != c.kept {
 			t.Errorf("%s is remembered: %v", name, kept)
-		}
-	}
-}
-
-func TestWorkerReportEvery(t *testing.T) {
-	w := newWorld(t, settings(t, 9, 9), "one")
-	for n, want := range map[int]time.Duration{0: time.Second, 20: time.Second, 40: 2 * time.Second, 400: 10 * time.Second} {
-		clear(w.sites[0].workers)
-		for k := range n {
-			w.sites[0].workers[fmt.Sprint(k)] = w.now
-		}
-		if got := w.sites[0].workerReportEvery(); got != want {
-			t.Errorf("%d workers report every %v, not %v", n, got, want)
 		}
 	}
 }

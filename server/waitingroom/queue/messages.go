@@ -190,9 +190,8 @@ func eachBucket(lists [][]Bucket, yield func(place, []int) bool) {
 	}
 }
 
-// WorkerReport is what a worker tells its data centre. Under Counter it says only that the
-// worker is there; under Even and Adaptive, where the worker decides alone, it carries the
-// tickets it has admitted, renewed or had wait since the last report that is acknowledged.
+// WorkerReport is what a worker tells its data centre: the tickets it has admitted, renewed
+// or had wait since the last report that is acknowledged.
 type WorkerReport struct {
 	Worker  string
 	Seq     uint64
@@ -207,9 +206,7 @@ type WorkerState struct {
 	// DataCentre and Workers are where the worker is and how many workers are there.
 	DataCentre string
 	Workers    int
-	// ReportEvery is how often the worker should report from now on.
-	ReportEvery time.Duration
-	Room        Room
+	Room       Room
 }
 
 // Estimate is the wait that a visitor can expect.

@@ -174,9 +174,11 @@ func TestUnevenWorkers(t *testing.T) {
 				}})
 				for range n {
 					v := w.newcomer()
-					decision := worker.Visit(w.now, v)
-					if decision.Outcome == Ask {
+					var decision Decision
+					if c.allocator == Counter {
 						decision = w.visit(w.sites[0], v)
+					} else {
+						decision = worker.Visit(w.now, v)
 					}
 					switch decision.Outcome {
 					case Pass:

@@ -96,8 +96,6 @@ const (
 	// Reissue says that the ticket is worthless: the caller draws a new ID and asks again
 	// with a ticket that has only this ID.
 	Reissue
-	// Ask, from a [Worker], says that the [DataCentre] has to decide.
-	Ask
 	// Draw, from [DataCentre.Visit], says that its grants are used up but that the
 	// global object may have more: the caller carries a [DataCentre.Report] there and
 	// the answer back, then calls [DataCentre.Settle]. If the global object cannot be
@@ -105,7 +103,7 @@ const (
 	Draw
 )
 
-var outcomeNames = [...]string{"wait", "pass", "refuse", "reissue", "ask", "draw"}
+var outcomeNames = [...]string{"wait", "pass", "refuse", "reissue", "draw"}
 
 // String returns the name of the outcome, such as "wait". It panics if o is none of the constants.
 func (o Outcome) String() string { return outcomeNames[o] }

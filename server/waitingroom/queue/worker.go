@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// Worker is what a request meets first. Under Counter it passes sessions and sends all
-// other requests to the data centre; under Even and Adaptive it decides alone, by the last
-// state that it received. It is not safe for use by several goroutines at once; for
-// sessions [Settings.Session] says the same without a worker.
+// Worker decides about requests under Even and Adaptive: alone, by the last state that it
+// received. Under Counter the data centre decides. It is not safe for use by several
+// goroutines at once.
 type Worker struct {
 	name     string
 	settings Settings
@@ -40,9 +39,7 @@ func NewWorker(name string, s Settings, seed uint64) *Worker {
 // Configure replaces the settings.
 func (w *Worker) Configure(s Settings) { w.settings = s }
 
-// Visit decides about a request with ticket t. With the Counter allocator it only passes valid sessions and refuses or delays
-// what needs no count; the outcome of all other requests is Ask, so the data centre has to decide. With the other allocators it
-// decides alone, and records the ticket for the next report.
+// Visit decides about a request with ticket t, and records the ticket for the next report. The allocator must be Even or Adaptive.
 func (w *Worker) Visit(now time.Time, t Ticket) Decision {
 	w.now = later(w.now, now)
 	s := &w.settings
@@ -56,18 +53,13 @@ func (w *Worker) Visit(now time.Time, t Ticket) Decision {
 		case SessionPasses:
 			return Decision{Outcome: Pass, Ticket: t, Counted: true}
 		}
-		if s.Allocator == Counter {
-			return Decision{Outcome: Ask, Ticket: t}
-		}
 		return w.startSession(t)
 	}
 	switch {
 	case s.Method == Reject:
 		return Decision{Outcome: Refuse, Ticket: t}
-	case !t.First() && !t.Stream && w.now.Before(t.nextCheckIn()) && s.Method != Passthrough: // a visitor with an event stream may be called
+	case !t.First() && w.now.Before(t.nextCheckIn()) && s.Method != Passthrough:
 		return Decision{Outcome: Wait, Ticket: t, Estimate: w.estimate(&t)}
-	case s.Allocator == Counter:
-		return Decision{Outcome: Ask, Ticket: t}
 	case s.hasLostPlace(w.now, &t):
 		return Decision{Outcome: Reissue}
 	}
@@ -179,15 +171,6 @@ func (w *Worker) Apply(st WorkerState) {
 	w.sent = slices.DeleteFunc(w.sent, func(t sentTicket) bool { return t.seq <= st.Ack })
 }
 
-// ReportEvery returns the interval at which the worker should report: what the data centre has named, or a second before the
-// first response.
-func (w *Worker) ReportEvery() time.Duration {
-	if !w.known {
-		return fastestReport
-	}
-	return w.state.ReportEvery
-}
-
 // MergeReport counts the tickets in a worker's report, records that the worker is alive, and returns the response. A report that
 // comes twice changes nothing the second time.
 func (d *DataCentre) MergeReport(now time.Time, report WorkerReport) WorkerState {
@@ -199,8 +182,7 @@ func (d *DataCentre) MergeReport(now time.Time, report WorkerReport) WorkerState
 		}
 	}
 	return WorkerState{
-		Worker: report.Worker, Ack: report.Seq, DataCentre: d.name, Workers: len(d.workers),
-		ReportEvery: d.workerReportEvery(), Room: d.room,
+		Worker: report.Worker, Ack: report.Seq, DataCentre: d.name, Workers: len(d.workers), Room: d.room,
 	}
 }
 
@@ -239,10 +221,4 @@ func (d *DataCentre) mergeTicket(t *Ticket) {
 		}
 	}
 	d.countSession(t.ID, row{kind: active, counted: r.counted, ends: r.ends, accepted: t.AcceptedAt.UnixNano(), at: at}, later(t.Ends, r.ends.Time()))
-}
-
-// workerReportEvery returns the interval at which each worker should report: a second for a few workers, up to slowestReport for
-// many.
-func (d *DataCentre) workerReportEvery() time.Duration {
-	return min(slowestReport, max(fastestReport, time.Duration(len(d.workers))*time.Second/reportsPerSecond))
 }
