@@ -44,7 +44,8 @@ func (pb *Publisher) LastValidPackage(name string) (_ *packages.Package, ok bool
 }
 
 // RegisterCatalogue records in the log which packages of a catalogue are new or changed, as [Publisher.Register] does, and which
-// recorded ones it no longer has. Of the latter it refuses the releases that wait for publication; published ones stay. A package
+// recorded ones it no longer has. Of the latter it refuses the releases that wait for publication, and sends an event for each
+// package; published releases stay. New and changed packages are polled at once, and their refused releases tried again. A package
 // whose file in the catalogue is invalid counts as present. RegisterCatalogue does not put the catalogue in use. It locks
 // Records.Mu.
 func (pb *Publisher) RegisterCatalogue(ctx context.Context, c *packages.Catalogue) error {

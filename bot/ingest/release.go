@@ -297,7 +297,7 @@ func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, c
 
 // recordRefusal records, in the log and in the version's state, that a version will not be published, for the reason in s. The
 // log entry has the actor, the signature and the provenance of evidence. recordRefusal returns an error if the version has been
-// published.
+// published or withdrawn, or is malformed.
 func (pb *Publisher) recordRefusal(s views.State, evidence logs.Entry) error {
 	pins := pb.store.Pin()
 	defer pins.Release()

@@ -260,9 +260,9 @@ func (t *treeImport) importAll(ctx context.Context) error {
 	return cmp.Or(g.Wait(), ctx.Err())
 }
 
-// reportRelease counts one more release as done, and calls t.report. err is why the release was not imported, nil for success;
-// then the release is also counted as refused. version is "" if the folder of the package could not be read, which is no release
-// that is done.
+// reportRelease counts a release as done and calls t.report, with t.mu locked. err is why the release was not imported, nil for
+// success; an error is also counted by its kind in t.sum.Refused, the import's result. version is "" if the folder of the
+// package could not be read; then only the error counts, because no release is done.
 func (t *treeImport) reportRelease(name, version string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -362,8 +362,9 @@ func (t *treeImport) importOne(ctx context.Context, p *treePackage, version stri
 // publishOne publishes one release of the tree and returns the manifest. source has its files, and listed the integrities that
 // they must have, by path; files that are not listed are not checked. If the release date is not known, it returns an error and
 // writes nothing. Otherwise it registers the package first. If an integrity does not match, it returns an error, and the log gets
-// no entry. If the package requires an attestation, it also returns an error, and records the refusal in the log unless the
-// version has a state.
+// no entry. A version that has been published is an error. If the package requires an attestation and the operator has not
+// overridden that (t.Override), publishOne also returns an error, and records the refusal in the log unless the version has a
+// state.
 func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version string, source archive.Source, listed map[string]string) (*logs.Manifest, error) {
 	released, err := t.releaseDate(ctx, p, version, source)
 	if err != nil {

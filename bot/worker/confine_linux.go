@@ -105,7 +105,8 @@ func callConditions() []condition {
 
 // installFilter installs a filter (seccomp) in all threads of this process for good. It allows the system calls in needed, and
 // those in callConditions under their conditions. All others fail with EPERM, or clone3 with ENOSYS, so that the C library uses
-// clone. A call of another architecture ends the process.
+// clone. A call of another architecture ends the process. Before, the caller sets no_new_privs, and checks with probeFilter
+// that a filter for this processor exists; without one every later call would end the process.
 func installFilter() error {
 	const number, arch, arguments = 0, 4, 16 // offsets in struct seccomp_data, whose words begin with their low half
 	allow := bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}

@@ -167,9 +167,9 @@ func (s *scriptCost) canStartStatement() bool {
 	return false
 }
 
-// newLineStarts says whether a new line before the token t starts a statement. joins is true if it may, so that the cost of
-// joining the statement before counts. ends is true if the new line certainly ends the statement before. Without a new line
-// before t, both are false.
+// newLineStarts says what a new line before the token t means. joins is true if the statement before the new line may end
+// there and the cost of joining it has not been counted yet; after a semicolon or a closed block it has. ends is true if a
+// statement certainly starts at t. Either can be true without the other. Without a new line before t, both are false.
 func (s *scriptCost) newLineStarts(t js.TokenType) (joins, ends bool) {
 	switch {
 	case !s.newLine || s.afterCondition || js.IsOperator(t) || js.IsPunctuator(t),

@@ -29,7 +29,7 @@ type packageJSON struct {
 }
 
 // parsePackageJSON parses the members of a package.json that decide which files are modules and how imports are resolved. It
-// ignores members of wrong types. Data that is no JSON object, and exports or imports beyond the limits, are errors.
+// ignores members of wrong types. Data that is neither a JSON object nor null, and exports or imports beyond the limits, are errors.
 func parsePackageJSON(data []byte) (*packageJSON, error) {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
