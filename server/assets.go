@@ -36,7 +36,7 @@
 // request; 431 is answered in that shape, too. A 405 says nothing of codings, because the file
 // was not looked up.
 //
-// Package usage counts the requests for each file.
+// Package usage counts the requests for each file. An [AccessLog] (accesslog.go) has a line for each request.
 //
 // It must not know where releases come from, nor how the API looks.
 package server
@@ -57,7 +57,6 @@ import (
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/usage"
 )
 
@@ -110,9 +109,9 @@ type Options struct {
 	Usage *usage.Usage
 	// Proxies say on the fast lane which client a request is from. Default: the peer of its connection.
 	Proxies *client.Proxies
-	// AccessLog logs the responses of the fast lane; those of net/http, [accesslog.Log.Handler]
+	// AccessLog logs the responses of the fast lane; those of net/http, [AccessLog.Handler]
 	// logs. Default: none.
-	AccessLog *accesslog.Log
+	AccessLog *AccessLog
 }
 
 // setDefaults replaces the zero values of CacheBytes, SendBytes, SendWait, StallTimeout and Logger by their defaults.
@@ -135,7 +134,7 @@ type Assets struct {
 	elsewhere Elsewhere
 	metrics   *metrics
 	proxies   *client.Proxies // may be nil
-	log       *accesslog.Log  // nil for none
+	log       *AccessLog      // nil for none
 	logger    *slog.Logger
 	logged    answers.Throttle
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
-	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/lane"
 	"github.com/larder-cdn/larder/server/usage"
 )
@@ -42,7 +41,7 @@ func (a *Assets) Answer(x *lane.Exchange) bool {
 // logRequest writes a request with its outcome to the access log, at once, or if its body is sent later, when [delivery.Release] is called after
 // that.
 func (a *Assets) logRequest(x *lane.Exchange, out outcome) {
-	e := accesslog.Entry{
+	e := accessLogEntry{
 		Time: x.Now(), Client: a.proxies.Client(x.Remote(), x.Relayed), Method: http.MethodGet, Host: x.Host, Target: x.Target, Protocol: "HTTP/1.1",
 		Referer: x.Referer, Agent: x.UserAgent, Status: out.status, Sent: out.sent,
 	}
@@ -66,9 +65,9 @@ type delivery struct {
 	*body
 	assets *Assets
 	label  label
-	usage  *usage.Counter  // or nil
-	log    *accesslog.Log  // nil if it is not logged
-	entry  accesslog.Entry // its texts are in text
+	usage  *usage.Counter // or nil
+	log    *AccessLog     // nil if it is not logged
+	entry  accessLogEntry // its texts are in text
 	text   []byte
 }
 

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/lane"
 	"github.com/larder-cdn/larder/server/usage"
 )
@@ -84,9 +83,9 @@ func TestLaneAllocatesNothing(t *testing.T) {
 }
 
 // accessLog returns one that nobody reads.
-func accessLog(t testing.TB) *accesslog.Log {
+func accessLog(t testing.TB) *server.AccessLog {
 	t.Helper()
-	log, err := accesslog.Open(accesslog.Options{File: os.DevNull})
+	log, err := server.OpenAccessLog(server.AccessLogOptions{File: os.DevNull})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +93,7 @@ func accessLog(t testing.TB) *accesslog.Log {
 	return log
 }
 
-func laneAllocatesNothing(t *testing.T, log *accesslog.Log) {
+func laneAllocatesNothing(t *testing.T, log *server.AccessLog) {
 	store := fixture(t)
 	assets := newAssets(t, server.Options{Store: store, Usage: usage.Open(usage.Options{Store: store}), AccessLog: log})
 	deltas := openDeltas(t)
@@ -175,7 +174,7 @@ func BenchmarkLane(b *testing.B) {
 	b.Run("with an access log", func(b *testing.B) { benchmarkLane(b, accessLog(b)) })
 }
 
-func benchmarkLane(b *testing.B, log *accesslog.Log) {
+func benchmarkLane(b *testing.B, log *server.AccessLog) {
 	store := fixture(b)
 	assets := newAssets(b, server.Options{Store: store, Usage: usage.Open(usage.Options{Store: store}), AccessLog: log})
 	for _, hit := range hits {

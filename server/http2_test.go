@@ -23,7 +23,6 @@ import (
 	clients "github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/usage"
 )
 
@@ -204,7 +203,7 @@ func TestHTTP2AllocatesNothing(t *testing.T) {
 	t.Run("with an access log", func(t *testing.T) { http2AllocatesNothing(t, accessLog(t)) })
 }
 
-func http2AllocatesNothing(t *testing.T, log *accesslog.Log) {
+func http2AllocatesNothing(t *testing.T, log *server.AccessLog) {
 	store := fixture(t)
 	assets := newAssets(t, server.Options{Store: store, Usage: usage.Open(usage.Options{Store: store}), AccessLog: log})
 	deltas := openDeltas(t)

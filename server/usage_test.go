@@ -12,7 +12,6 @@ import (
 
 	clients "github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/accesslog"
 	"github.com/larder-cdn/larder/server/usage"
 )
 
@@ -73,7 +72,7 @@ func TestEveryWayIsCountedAndLogged(t *testing.T) {
 				t.Fatal(err)
 			}
 			file := filepath.Join(t.TempDir(), "access.log")
-			log, err := accesslog.Open(accesslog.Options{File: file, Addresses: accesslog.Plain})
+			log, err := server.OpenAccessLog(server.AccessLogOptions{File: file, Addresses: server.AccessLogPlain})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -26,7 +26,7 @@ import (
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/gitlog"
 	"github.com/larder-cdn/larder/logs/signing"
-	"github.com/larder-cdn/larder/server/accesslog"
+	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/acme"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
@@ -230,8 +230,8 @@ func New() *Settings {
 		Releases:           10,
 		Interval:           time.Hour,
 		Memory:             512 * Mebibyte,
-		AccessLogFormat:    accesslog.JSON,
-		AccessLogAddresses: accesslog.Hashed,
+		AccessLogFormat:    server.AccessLogJSON,
+		AccessLogAddresses: server.AccessLogHashed,
 		FallbackQuota:      10 << 30,
 		BackupEvery:        24 * time.Hour,
 		BackupKeep:         30,
@@ -323,8 +323,8 @@ func (s *Settings) addFlags() {
 
 	f.Var(textValue(&s.Vulnerabilities, "source"), "vulnerabilities", "`SOURCE` of known vulnerabilities of npm packages for pages: a file (OSV: JSON or .zip), the URL of an OSV API, or off; default: api.osv.dev for up with npm's own registry")
 	f.Var(textValue(&s.AccessLog, "file|-"), "access-log", "append a line for each request to `FILE`, - for standard output; default: none")
-	f.Var(ChoiceValue(&s.AccessLogFormat, accesslog.JSON, accesslog.Combined), "access-log-format", "`FORMAT` of --access-log: json, or combined as of nginx and Apache")
-	f.Var(ChoiceValue(&s.AccessLogAddresses, accesslog.Hashed, accesslog.Plain, accesslog.None), "access-log-addresses", "`WHAT` --access-log has of clients: hashed (a pseudonym for a day), plain (the address), or none")
+	f.Var(ChoiceValue(&s.AccessLogFormat, server.AccessLogJSON, server.AccessLogCombined), "access-log-format", "`FORMAT` of --access-log: json, or combined as of nginx and Apache")
+	f.Var(ChoiceValue(&s.AccessLogAddresses, server.AccessLogHashed, server.AccessLogPlain, server.AccessLogNone), "access-log-addresses", "`WHAT` --access-log has of clients: hashed (a pseudonym for a day), plain (the address), or none")
 	f.Var(ChoiceValue(&s.LogFormat, "text", "json"), "log-format", "`FORMAT` of the log on standard error: text or json")
 	f.Var(levelValue(&s.LogLevel), "log-level", "least `LEVEL` logged: debug, info, warn or error; default: fewer on a terminal")
 	f.VisitAll(func(flag *pflag.Flag) {

@@ -1,4 +1,4 @@
-package accesslog
+package server
 
 import (
 	"net/netip"
@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// An Entry has the logged facts of a request and its response.
-type Entry struct {
+// An accessLogEntry has the logged facts of a request and its response.
+type accessLogEntry struct {
 	Time     time.Time // when the request came
 	Client   netip.Addr
 	Method   string
@@ -25,11 +25,11 @@ type Entry struct {
 
 // CopyTexts copies Host, Target, Referer and Agent, each cut to 2 KiB, to buf, so that the entry is valid longer than the
 // request. It returns buf, or a larger buffer in its place. The entry is valid until the caller uses the buffer again.
-func (e *Entry) CopyTexts(buf []byte) []byte {
+func (e *accessLogEntry) CopyTexts(buf []byte) []byte {
 	texts := [...]*string{&e.Host, &e.Target, &e.Referer, &e.Agent}
 	total := 0
 	for _, s := range texts {
-		*s = (*s)[:min(len(*s), mostText)]
+		*s = (*s)[:min(len(*s), maxLoggedText)]
 		total += len(*s)
 	}
 	if cap(buf) < total {
@@ -44,15 +44,15 @@ func (e *Entry) CopyTexts(buf []byte) []byte {
 	return buf
 }
 
-// A stamp has the text of a second.
-type stamp struct {
+// An accessLogTime has the text of a second.
+type accessLogTime struct {
 	second int64
 	text   []byte
 }
 
 // format returns t in UTC, in the layout of package time, to the second. It caches the text of the last second, whatever the
 // layout: a log always passes the same one. The result is valid until the next call.
-func (s *stamp) format(t time.Time, layout string) []byte {
+func (s *accessLogTime) format(t time.Time, layout string) []byte {
 	if second := t.Unix(); second != s.second || s.text == nil {
 		s.second, s.text = second, t.UTC().AppendFormat(s.text[:0], layout)
 	}
@@ -60,7 +60,7 @@ func (s *stamp) format(t time.Time, layout string) []byte {
 }
 
 // appendJSON appends the line of an entry as a JSON object to b. The caller holds mu.
-func (l *Log) appendJSON(b []byte, e *Entry) []byte {
+func (l *AccessLog) appendJSON(b []byte, e *accessLogEntry) []byte {
 	b = append(b, `{"time":"`...)
 	b = append(b, l.stamp.format(e.Time, "2006-01-02T15:04:05")...)
 	ms := e.Time.Nanosecond() / 1e6
@@ -68,13 +68,13 @@ func (l *Log) appendJSON(b []byte, e *Entry) []byte {
 	b = append(b, `Z","client":"`...)
 	b = l.appendClient(b, e.Time, e.Client)
 	b = append(b, `","method":`...)
-	b = appendString(b, e.Method)
+	b = appendJSONString(b, e.Method)
 	b = append(b, `,"host":`...)
-	b = appendString(b, e.Host)
+	b = appendJSONString(b, e.Host)
 	b = append(b, `,"target":`...)
-	b = appendString(b, e.Target)
+	b = appendJSONString(b, e.Target)
 	b = append(b, `,"protocol":`...)
-	b = appendString(b, e.Protocol)
+	b = appendJSONString(b, e.Protocol)
 	b = append(b, `,"status":`...)
 	b = strconv.AppendInt(b, int64(e.Status), 10)
 	b = append(b, `,"bytes":`...)
@@ -82,17 +82,17 @@ func (l *Log) appendJSON(b []byte, e *Entry) []byte {
 	b = append(b, `,"microseconds":`...)
 	b = strconv.AppendInt(b, max(0, e.Took.Microseconds()), 10)
 	b = append(b, `,"referer":`...)
-	b = appendString(b, e.Referer)
+	b = appendJSONString(b, e.Referer)
 	b = append(b, `,"agent":`...)
-	b = appendString(b, e.Agent)
+	b = appendJSONString(b, e.Agent)
 	return append(b, "}\n"...)
 }
 
-const hexDigits = "0123456789abcdef"
+const logHexDigits = "0123456789abcdef"
 
-// appendString appends s, cut to 2 KiB, as a JSON string to b. Bytes that are not UTF-8 become U+FFFD.
-func appendString(b []byte, s string) []byte {
-	s = s[:min(len(s), mostText)]
+// appendJSONString appends s, cut to 2 KiB, as a JSON string to b. Bytes that are not UTF-8 become U+FFFD.
+func appendJSONString(b []byte, s string) []byte {
+	s = s[:min(len(s), maxLoggedText)]
 	b = append(b, '"')
 	from := 0
 	for i := 0; i < len(s); {
@@ -114,7 +114,7 @@ func appendString(b []byte, s string) []byte {
 		case c >= utf8.RuneSelf:
 			b = append(b, `\ufffd`...)
 		default:
-			b = append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+			b = append(b, '\\', 'u', '0', '0', logHexDigits[c>>4], logHexDigits[c&15])
 		}
 		i++
 		from = i
@@ -124,39 +124,39 @@ func appendString(b []byte, s string) []byte {
 }
 
 // appendCombined appends the line of an entry to b in the combined format of Apache and nginx. The caller holds mu.
-func (l *Log) appendCombined(b []byte, e *Entry) []byte {
+func (l *AccessLog) appendCombined(b []byte, e *accessLogEntry) []byte {
 	b = l.appendClient(b, e.Time, e.Client)
 	b = append(b, " - - ["...)
 	b = append(b, l.stamp.format(e.Time, "02/Jan/2006:15:04:05 +0000")...)
 	b = append(b, `] "`...)
-	b = appendQuoted(b, e.Method, "")
+	b = appendQuotedField(b, e.Method, "")
 	b = append(b, ' ')
-	b = appendQuoted(b, e.Target, "")
+	b = appendQuotedField(b, e.Target, "")
 	b = append(b, ' ')
-	b = appendQuoted(b, e.Protocol, "")
+	b = appendQuotedField(b, e.Protocol, "")
 	b = append(b, `" `...)
 	b = strconv.AppendInt(b, int64(e.Status), 10)
 	b = append(b, ' ')
 	b = strconv.AppendInt(b, e.Sent, 10)
 	b = append(b, ` "`...)
-	b = appendQuoted(b, e.Referer, "-")
+	b = appendQuotedField(b, e.Referer, "-")
 	b = append(b, `" "`...)
-	b = appendQuoted(b, e.Agent, "-")
+	b = appendQuotedField(b, e.Agent, "-")
 	return append(b, "\"\n"...)
 }
 
-// appendQuoted appends s, cut to 2 KiB, to b, escaped as nginx does inside the quotes, which the caller appends. It appends none
+// appendQuotedField appends s, cut to 2 KiB, to b, escaped as nginx does inside the quotes, which the caller appends. It appends none
 // in place of an empty s.
-func appendQuoted(b []byte, s, none string) []byte {
+func appendQuotedField(b []byte, s, none string) []byte {
 	if s == "" {
 		return append(b, none...)
 	}
-	s = s[:min(len(s), mostText)]
+	s = s[:min(len(s), maxLoggedText)]
 	from := 0
 	for i := range len(s) {
 		if c := s[i]; c < 0x20 || c >= 0x7f || c == '"' || c == '\\' {
 			b = append(b, s[from:i]...)
-			b = append(b, '\\', 'x', hexDigits[c>>4], hexDigits[c&15])
+			b = append(b, '\\', 'x', logHexDigits[c>>4], logHexDigits[c&15])
 			from = i + 1
 		}
 	}

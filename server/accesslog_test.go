@@ -1,4 +1,4 @@
-package accesslog
+package server
 
 import (
 	"bytes"
@@ -21,30 +21,30 @@ import (
 	"github.com/larder-cdn/larder/internal/client"
 )
 
-var entry = Entry{
+var loggedEntry = accessLogEntry{
 	Time: time.Date(2026, 3, 4, 5, 6, 7, 89e6, time.UTC), Client: netip.MustParseAddr("192.0.2.7"), Method: "GET", Host: "cdn.example.com",
 	Target: "/ajax/libs/demo/1.0.0/demo.js?v=1", Protocol: "HTTP/1.1", Referer: "https://example.com/\"x\"", Agent: "Mozilla/5.0 \\ \x01 é", Status: 200, Sent: 1234, Took: 56 * time.Microsecond,
 }
 
-func open(t testing.TB, o Options) (*Log, string) {
+func openTestLog(t testing.TB, o AccessLogOptions) (*AccessLog, string) {
 	t.Helper()
 	o.File = filepath.Join(t.TempDir(), "access.log")
-	l, err := Open(o)
+	l, err := OpenAccessLog(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l, o.File
 }
 
-func closed(t testing.TB, l *Log, file string) string {
+func closeTestLog(t testing.TB, l *AccessLog, file string) string {
 	t.Helper()
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return read(t, file)
+	return readTestLog(t, file)
 }
 
-func read(t testing.TB, file string) string {
+func readTestLog(t testing.TB, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -53,16 +53,16 @@ func read(t testing.TB, file string) string {
 	return string(text)
 }
 
-func TestForms(t *testing.T) {
+func TestAccessLogForms(t *testing.T) {
 	for _, test := range []struct{ name, format, addresses, want string }{
-		{"combined", Combined, Plain, `192.0.2.7 - - [04/Mar/2026:05:06:07 +0000] "GET /ajax/libs/demo/1.0.0/demo.js?v=1 HTTP/1.1" 200 1234 "https://example.com/\x22x\x22" "Mozilla/5.0 \x5c \x01 \xc3\xa9"` + "\n"},
-		{"without addresses", Combined, None, `- - - [04/Mar/2026:05:06:07 +0000] "GET /ajax/libs/demo/1.0.0/demo.js?v=1 HTTP/1.1" 200 1234 "https://example.com/\x22x\x22" "Mozilla/5.0 \x5c \x01 \xc3\xa9"` + "\n"},
-		{"JSON", JSON, Plain, `{"time":"2026-03-04T05:06:07.089Z","client":"192.0.2.7","method":"GET","host":"cdn.example.com","target":"/ajax/libs/demo/1.0.0/demo.js?v=1","protocol":"HTTP/1.1","status":200,"bytes":1234,"microseconds":56,"referer":"https://example.com/\"x\"","agent":"Mozilla/5.0 \\ \u0001 é"}` + "\n"},
+		{"combined", AccessLogCombined, AccessLogPlain, `192.0.2.7 - - [04/Mar/2026:05:06:07 +0000] "GET /ajax/libs/demo/1.0.0/demo.js?v=1 HTTP/1.1" 200 1234 "https://example.com/\x22x\x22" "Mozilla/5.0 \x5c \x01 \xc3\xa9"` + "\n"},
+		{"without addresses", AccessLogCombined, AccessLogNone, `- - - [04/Mar/2026:05:06:07 +0000] "GET /ajax/libs/demo/1.0.0/demo.js?v=1 HTTP/1.1" 200 1234 "https://example.com/\x22x\x22" "Mozilla/5.0 \x5c \x01 \xc3\xa9"` + "\n"},
+		{"JSON", AccessLogJSON, AccessLogPlain, `{"time":"2026-03-04T05:06:07.089Z","client":"192.0.2.7","method":"GET","host":"cdn.example.com","target":"/ajax/libs/demo/1.0.0/demo.js?v=1","protocol":"HTTP/1.1","status":200,"bytes":1234,"microseconds":56,"referer":"https://example.com/\"x\"","agent":"Mozilla/5.0 \\ \u0001 é"}` + "\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			l, file := open(t, Options{Format: test.format, Addresses: test.addresses})
-			l.Add(&entry)
-			if got := closed(t, l, file); got != test.want {
+			l, file := openTestLog(t, AccessLogOptions{Format: test.format, Addresses: test.addresses})
+			l.Add(&loggedEntry)
+			if got := closeTestLog(t, l, file); got != test.want {
 				t.Errorf("the line is\n%swant\n%s", got, test.want)
 			}
 		})
@@ -70,25 +70,25 @@ func TestForms(t *testing.T) {
 }
 
 func TestEmptyFieldsAreADash(t *testing.T) {
-	l, file := open(t, Options{Format: Combined})
-	l.Add(&Entry{Time: entry.Time, Method: "GET", Target: "/", Protocol: "HTTP/2.0", Status: 304})
-	if got, want := closed(t, l, file), `- - - [04/Mar/2026:05:06:07 +0000] "GET / HTTP/2.0" 304 0 "-" "-"`+"\n"; got != want {
+	l, file := openTestLog(t, AccessLogOptions{Format: AccessLogCombined})
+	l.Add(&accessLogEntry{Time: loggedEntry.Time, Method: "GET", Target: "/", Protocol: "HTTP/2.0", Status: 304})
+	if got, want := closeTestLog(t, l, file), `- - - [04/Mar/2026:05:06:07 +0000] "GET / HTTP/2.0" 304 0 "-" "-"`+"\n"; got != want {
 		t.Errorf("the line is\n%swant\n%s", got, want)
 	}
 }
 
 // A client is the same on one day, another on the next, and no line has its address.
 func TestPseudonyms(t *testing.T) {
-	l, file := open(t, Options{})
+	l, file := openTestLog(t, AccessLogOptions{})
 	for _, step := range []struct {
 		addr string
 		day  int
 	}{{"192.0.2.7", 0}, {"192.0.2.7", 0}, {"::ffff:192.0.2.7", 0}, {"192.0.2.8", 0}, {"2001:db8::1", 0}, {"2001:db8::ffff", 0}, {"2001:db8:0:1::1", 0}, {"192.0.2.7", 1}, {"192.0.2.7", 1}} {
-		e := entry
+		e := loggedEntry
 		e.Client, e.Time = netip.MustParseAddr(step.addr), e.Time.AddDate(0, 0, step.day)
 		l.Add(&e)
 	}
-	text := closed(t, l, file)
+	text := closeTestLog(t, l, file)
 	var names []string
 	for line := range strings.Lines(text) {
 		var e struct{ Client string }
@@ -115,17 +115,17 @@ func TestPseudonyms(t *testing.T) {
 			t.Errorf("the log has the address %s", addr)
 		}
 	}
-	again, file := open(t, Options{})
-	again.Add(&entry)
-	if strings.Contains(closed(t, again, file), names[0]) {
+	again, file := openTestLog(t, AccessLogOptions{})
+	again.Add(&loggedEntry)
+	if strings.Contains(closeTestLog(t, again, file), names[0]) {
 		t.Error("another process gives the same pseudonym")
 	}
 }
 
 // After a rename, what was logged before is in the old file and what comes then in a new one.
-func TestReopen(t *testing.T) {
-	l, file := open(t, Options{})
-	e := entry
+func TestReopenAccessLog(t *testing.T) {
+	l, file := openTestLog(t, AccessLogOptions{})
+	e := loggedEntry
 	e.Target = "/before"
 	l.Add(&e)
 	if err := os.Rename(file, file+".1"); err != nil {
@@ -136,14 +136,14 @@ func TestReopen(t *testing.T) {
 	}
 	e.Target = "/after"
 	l.Add(&e)
-	now, old := closed(t, l, file), read(t, file+".1")
+	now, old := closeTestLog(t, l, file), readTestLog(t, file+".1")
 	if strings.Count(old, "\n") != 1 || !strings.Contains(old, "/before") || strings.Count(now, "\n") != 1 || !strings.Contains(now, "/after") {
 		t.Errorf("the old file has\n%sand the new one\n%s", old, now)
 	}
 }
 
 func TestFileThatCannotBeReopened(t *testing.T) {
-	l, file := open(t, Options{})
+	l, file := openTestLog(t, AccessLogOptions{})
 	aside := filepath.Dir(file) + ".aside"
 	if err := os.Rename(filepath.Dir(file), aside); err != nil {
 		t.Fatal(err)
@@ -151,8 +151,8 @@ func TestFileThatCannotBeReopened(t *testing.T) {
 	if err := l.Reopen(); err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("it was reopened where there is no folder: %v", err)
 	}
-	l.Add(&entry)
-	if text := closed(t, l, filepath.Join(aside, "access.log")); strings.Count(text, "\n") != 1 {
+	l.Add(&loggedEntry)
+	if text := closeTestLog(t, l, filepath.Join(aside, "access.log")); strings.Count(text, "\n") != 1 {
 		t.Errorf("the old file has %q, want a line", text)
 	}
 }
@@ -176,17 +176,17 @@ func (d *fullDisk) Close() error { return nil }
 
 func TestLostLinesAreTold(t *testing.T) {
 	var log strings.Builder
-	l := &Log{o: Options{Format: JSON, Logger: slog.New(slog.NewTextHandler(&log, nil))}, full: make(chan struct{}, 1)}
+	l := &AccessLog{o: AccessLogOptions{Format: AccessLogJSON, Logger: slog.New(slog.NewTextHandler(&log, nil))}, full: make(chan struct{}, 1)}
 	disk := &fullDisk{room: 40}
 	l.to = disk
-	l.Add(&entry)
-	l.Add(&entry)
+	l.Add(&loggedEntry)
+	l.Add(&loggedEntry)
 	l.flush()
 	if !strings.Contains(log.String(), "lines=2") || !strings.Contains(log.String(), "no space left") {
 		t.Errorf("the log says %q", log.String())
 	}
 	disk.room = 1 << 20
-	l.Add(&entry)
+	l.Add(&loggedEntry)
 	l.flush()
 	lines := strings.Split(disk.String(), "\n")
 	if len(lines) != 3 || len(lines[0]) != 40 || !json.Valid([]byte(lines[1])) {
@@ -195,13 +195,13 @@ func TestLostLinesAreTold(t *testing.T) {
 }
 
 // What the file does not take in time is dropped, in bounded memory.
-func TestSlowFile(t *testing.T) {
+func TestSlowAccessLogFile(t *testing.T) {
 	var log strings.Builder
-	l := &Log{o: Options{Format: JSON, Logger: slog.New(slog.NewTextHandler(&log, nil))}, full: make(chan struct{}, 1), to: &fullDisk{room: 1 << 30}}
-	for range mostBytes / 100 {
-		l.Add(&entry)
+	l := &AccessLog{o: AccessLogOptions{Format: AccessLogJSON, Logger: slog.New(slog.NewTextHandler(&log, nil))}, full: make(chan struct{}, 1), to: &fullDisk{room: 1 << 30}}
+	for range maxAccessLogBuffer / 100 {
+		l.Add(&loggedEntry)
 	}
-	if len(l.lines) > mostBytes+1000 || l.dropped == 0 {
+	if len(l.lines) > maxAccessLogBuffer+1000 || l.dropped == 0 {
 		t.Errorf("%d bytes wait, and %d lines were dropped", len(l.lines), l.dropped)
 	}
 	dropped := l.dropped
@@ -211,12 +211,12 @@ func TestSlowFile(t *testing.T) {
 	}
 }
 
-func TestHandler(t *testing.T) {
+func TestAccessLogHandler(t *testing.T) {
 	proxies, err := client.NewProxies([]string{"127.0.0.1"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, file := open(t, Options{Addresses: Plain})
+	l, file := openTestLog(t, AccessLogOptions{Addresses: AccessLogPlain})
 	site := httptest.NewServer(proxies.Handler(l.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/missing":
@@ -241,7 +241,7 @@ func TestHandler(t *testing.T) {
 	}
 	site.Close()
 	var got []string
-	for line := range strings.Lines(closed(t, l, file)) {
+	for line := range strings.Lines(closeTestLog(t, l, file)) {
 		var e struct {
 			Client, Target, Referer, Agent string
 			Status, Bytes                  int
@@ -259,11 +259,11 @@ func TestHandler(t *testing.T) {
 }
 
 func TestKeptTexts(t *testing.T) {
-	line := []byte("host/target" + strings.Repeat("x", 3*mostText))
+	line := []byte("host/target" + strings.Repeat("x", 3*maxLoggedText))
 	text := string(line)
-	e := Entry{Host: text[:4], Target: text[4:], Agent: ""}
+	e := accessLogEntry{Host: text[:4], Target: text[4:], Agent: ""}
 	buf := e.CopyTexts(nil)
-	if e.Host != "host" || e.Target != text[4:4+mostText] || e.Agent != "" {
+	if e.Host != "host" || e.Target != text[4:4+maxLoggedText] || e.Agent != "" {
 		t.Errorf("the texts are %q, %.20q (%d)", e.Host, e.Target, len(e.Target))
 	}
 	copy(buf, "HOST")
@@ -273,9 +273,9 @@ func TestKeptTexts(t *testing.T) {
 }
 
 func TestAddingAllocatesNothing(t *testing.T) {
-	for _, format := range []string{JSON, Combined} {
-		l := &Log{o: Options{Format: format, Addresses: Hashed}, full: make(chan struct{}, 1), lines: make([]byte, 0, mostBytes)}
-		e := entry
+	for _, format := range []string{AccessLogJSON, AccessLogCombined} {
+		l := &AccessLog{o: AccessLogOptions{Format: format, Addresses: AccessLogHashed}, full: make(chan struct{}, 1), lines: make([]byte, 0, maxAccessLogBuffer)}
+		e := loggedEntry
 		if n := testing.AllocsPerRun(1000, func() {
 			e.Time = e.Time.Add(time.Millisecond)
 			l.Add(&e)
@@ -286,12 +286,12 @@ func TestAddingAllocatesNothing(t *testing.T) {
 }
 
 func TestAddingTogether(t *testing.T) {
-	l, file := open(t, Options{})
+	l, file := openTestLog(t, AccessLogOptions{})
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
 			for i := range 1000 {
-				l.Add(&entry)
+				l.Add(&loggedEntry)
 				if i%500 == 0 {
 					if err := l.Reopen(); err != nil {
 						t.Error(err)
@@ -301,17 +301,17 @@ func TestAddingTogether(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := strings.Count(closed(t, l, file), "\n"); n != 8000 {
+	if n := strings.Count(closeTestLog(t, l, file), "\n"); n != 8000 {
 		t.Errorf("%d lines of 8000", n)
 	}
 }
 
-func FuzzForms(f *testing.F) {
+func FuzzAccessLogForms(f *testing.F) {
 	f.Add("/a\"b\\", "\x00\x7f\x80", "é\u2028")
-	f.Add("", strings.Repeat("é", mostText), "\xff\xfe")
+	f.Add("", strings.Repeat("é", maxLoggedText), "\xff\xfe")
 	f.Fuzz(func(t *testing.T, target, referer, agent string) {
-		l := &Log{o: Options{Addresses: Hashed}}
-		e := Entry{Time: entry.Time, Client: entry.Client, Method: "GET", Target: target, Referer: referer, Agent: agent, Status: 200}
+		l := &AccessLog{o: AccessLogOptions{Addresses: AccessLogHashed}}
+		e := accessLogEntry{Time: loggedEntry.Time, Client: loggedEntry.Client, Method: "GET", Target: target, Referer: referer, Agent: agent, Status: 200}
 		line := l.appendJSON(nil, &e)
 		if !json.Valid(line) || !utf8.Valid(line) || bytes.Count(line, []byte("\n")) != 1 {
 			t.Fatalf("%q is no line of JSON", line)
@@ -328,14 +328,14 @@ func FuzzForms(f *testing.F) {
 	})
 }
 
-func BenchmarkAdd(b *testing.B) {
-	for _, format := range []string{JSON, Combined} {
-		for _, addresses := range []string{Hashed, None} {
+func BenchmarkAccessLogAdd(b *testing.B) {
+	for _, format := range []string{AccessLogJSON, AccessLogCombined} {
+		for _, addresses := range []string{AccessLogHashed, AccessLogNone} {
 			b.Run(format+"/"+addresses, func(b *testing.B) {
-				l := &Log{o: Options{Format: format, Addresses: addresses}, full: make(chan struct{}, 1)}
+				l := &AccessLog{o: AccessLogOptions{Format: format, Addresses: addresses}, full: make(chan struct{}, 1)}
 				b.ReportAllocs()
 				for b.Loop() {
-					l.Add(&entry)
+					l.Add(&loggedEntry)
 					if len(l.lines) > 1<<20 {
 						l.lines = l.lines[:0]
 					}

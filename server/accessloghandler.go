@@ -1,4 +1,4 @@
-package accesslog
+package server
 
 import (
 	"net/http"
@@ -8,19 +8,19 @@ import (
 
 // Handler returns a handler that calls next and logs each response, also after a panic of next. A nil Log returns next. The
 // handler that determines the client's address must come before it.
-func (l *Log) Handler(next http.Handler) http.Handler {
+func (l *AccessLog) Handler(next http.Handler) http.Handler {
 	if l == nil {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		e := Entry{
+		e := accessLogEntry{
 			Time: time.Now(), Method: r.Method, Host: r.Host, Target: r.RequestURI, Protocol: r.Proto,
 			Referer: r.Header.Get("Referer"), Agent: r.Header.Get("User-Agent"),
 		}
 		if at, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
 			e.Client = at.Addr()
 		}
-		seen := &watched{ResponseWriter: w}
+		seen := &accessLogWriter{ResponseWriter: w}
 		defer func() { // also where a handler ends the connection by a panic
 			e.Status, e.Sent, e.Took = seen.status, seen.sent, time.Since(e.Time)
 			if e.Status == 0 {
@@ -32,18 +32,18 @@ func (l *Log) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// watched is a ResponseWriter that records status and size of the response.
-type watched struct {
+// accessLogWriter is a ResponseWriter that records status and size of the response.
+type accessLogWriter struct {
 	http.ResponseWriter
 	status int
 	sent   int64
 }
 
 // Unwrap returns the underlying writer, for http.ResponseController.
-func (w *watched) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *accessLogWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter. It records the status, unless a final one was recorded before.
-func (w *watched) WriteHeader(status int) {
+func (w *accessLogWriter) WriteHeader(status int) {
 	if w.status < http.StatusOK { // what only informs may come before
 		w.status = status
 	}
@@ -51,7 +51,7 @@ func (w *watched) WriteHeader(status int) {
 }
 
 // Write implements io.Writer. It counts the bytes that were written.
-func (w *watched) Write(p []byte) (int, error) {
+func (w *accessLogWriter) Write(p []byte) (int, error) {
 	if w.status < http.StatusOK {
 		w.status = http.StatusOK
 	}
@@ -61,4 +61,4 @@ func (w *watched) Write(p []byte) (int, error) {
 }
 
 // Flush implements http.Flusher, which some handlers look for. It ignores errors.
-func (w *watched) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+func (w *accessLogWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }

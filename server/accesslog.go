@@ -1,15 +1,4 @@
-// Package accesslog writes a line for each answered request to a file, if the operator configures one.
-//
-// It buffers lines in memory and writes them once a second, so no response waits for a disk. If the disk does not
-// keep up, it drops lines and logs how many. Adding a line allocates nothing.
-//
-// A line names the client by a pseudonym, unless the operator asks for addresses: the beginning of a SHA-256 over a random key
-// and the client's address (of IPv6 its /64). The key is made when the process starts and again at midnight UTC, and is
-// written nowhere. So lines of one client on one day belong together, those of two days do not, and no line leads back to
-// an address.
-//
-// The package must not know how requests are served.
-package accesslog
+package server
 
 import (
 	"bytes"
@@ -27,57 +16,66 @@ import (
 
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/parts"
 )
 
-// Stdout is the name of standard output in the place of a file's.
-const Stdout = "-"
+// accessLogStdout is the name of standard output in the place of a file's.
+const accessLogStdout = "-"
 
 // The forms of a line.
 const (
-	JSON     = "json"     // an object
-	Combined = "combined" // as of Apache and nginx
+	AccessLogJSON     = "json"     // an object
+	AccessLogCombined = "combined" // as of Apache and nginx
 )
 
 // How a line identifies the client.
 const (
-	Hashed = "hashed" // a pseudonym
-	Plain  = "plain"  // the address
-	None   = "none"   // nothing
+	AccessLogHashed = "hashed" // a pseudonym
+	AccessLogPlain  = "plain"  // the address
+	AccessLogNone   = "none"   // nothing
 )
 
 const (
-	// writeEvery is how often lines are written at the latest.
-	writeEvery = time.Second
-	// enough is with how many bytes they are written at once, mostBytes from how many on they are dropped.
-	enough, mostBytes = 64 << 10, 4 << 20
-	// mostText is how much of a target or a field a line has.
-	mostText = 2 << 10
+	// accessLogInterval is how often lines are written at the latest.
+	accessLogInterval = time.Second
+	// accessLogBatch is with how many bytes they are written at once, maxAccessLogBuffer from how many on they are dropped.
+	accessLogBatch, maxAccessLogBuffer = 64 << 10, 4 << 20
+	// maxLoggedText is how much of a target or a field a line has.
+	maxLoggedText = 2 << 10
 )
 
-// Options says what is logged where. File is required.
-type Options struct {
-	// File is appended to; [Stdout] is standard output.
+// AccessLogOptions says what is logged where. File is required.
+type AccessLogOptions struct {
+	// File is appended to; [accessLogStdout] is standard output.
 	File string
-	// Format is [JSON] or [Combined]. Default: JSON.
+	// Format is [AccessLogJSON] or [AccessLogCombined]. Default: JSON.
 	Format string
-	// Addresses is [Hashed], [Plain] or [None]. Default: Hashed.
+	// Addresses is [AccessLogHashed], [AccessLogPlain] or [AccessLogNone]. Default: Hashed.
 	Addresses string
 	// Logger reports lost lines, at most once a second. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
-// A Log is an access log. It is safe for use by several goroutines.
-type Log struct {
-	o      Options
+// An AccessLog writes a line for each answered request to a file. It is safe for use by several goroutines.
+//
+// It buffers lines in memory and writes them once a second, so no response waits for a disk. If the disk does not
+// keep up, it drops lines and logs how many. Adding a line allocates nothing.
+//
+// A line names the client by a pseudonym, unless the operator asks for addresses: the beginning of a SHA-256 over a random key
+// and the client's address (of IPv6 its /64). The key is made when the process starts and again at midnight UTC, and is
+// written nowhere. So lines of one client on one day belong together, those of two days do not, and no line leads back to
+// an address.
+type AccessLog struct {
+	o      AccessLogOptions
 	full   chan struct{} // has one if there is enough to write
 	logged answers.Throttle
-	ending chan struct{} // closed by Close
-	ended  chan struct{} // closed when run has
+	ending chan struct{} // closeTestLog by Close
+	ended  chan struct{} // closeTestLog when run has
 
 	mu      sync.Mutex
 	lines   []byte // that are not written
 	dropped uint64 // lines that there was no room for
-	stamp   stamp
+	stamp   accessLogTime
 	key     [sha256.Size]byte
 	keyDay  int64 // since 1970, on which the key counts
 
@@ -88,12 +86,12 @@ type Log struct {
 	lost    uint64 // lost lines that were not reported yet
 }
 
-// Open opens the file of the access log for appending, creates it if necessary, and starts the goroutine that writes to it. The
+// OpenAccessLog opens the file of the access log for appending, creates it if necessary, and starts the goroutine that writes to it. The
 // caller closes the log.
-func Open(o Options) (*Log, error) {
-	o.Format, o.Addresses = cmp.Or(o.Format, JSON), cmp.Or(o.Addresses, Hashed)
+func OpenAccessLog(o AccessLogOptions) (*AccessLog, error) {
+	o.Format, o.Addresses = cmp.Or(o.Format, AccessLogJSON), cmp.Or(o.Addresses, AccessLogHashed)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	l := &Log{o: o, full: make(chan struct{}, 1), ending: make(chan struct{}), ended: make(chan struct{})}
+	l := &AccessLog{o: o, full: make(chan struct{}, 1), ending: make(chan struct{}), ended: make(chan struct{})}
 	var err error
 	if l.to, err = l.openFile(); err != nil {
 		return nil, err
@@ -102,9 +100,12 @@ func Open(o Options) (*Log, error) {
 	return l, nil
 }
 
+// Part returns the part of a role that closes the log when the role stops.
+func (l *AccessLog) Part() parts.Part { return parts.Part{Name: "access log", Stop: l.Close} }
+
 // openFile opens the file of the log for appending, or returns standard output.
-func (l *Log) openFile() (io.WriteCloser, error) {
-	if l.o.File == Stdout {
+func (l *AccessLog) openFile() (io.WriteCloser, error) {
+	if l.o.File == accessLogStdout {
 		return os.Stdout, nil
 	}
 	f, err := os.OpenFile(l.o.File, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
@@ -116,8 +117,8 @@ func (l *Log) openFile() (io.WriteCloser, error) {
 
 // Reopen opens the file again, after it was renamed for rotation. Earlier lines go to the old file. If the new file cannot be opened,
 // the log continues with the old one.
-func (l *Log) Reopen() error {
-	if l.o.File == Stdout {
+func (l *AccessLog) Reopen() error {
+	if l.o.File == accessLogStdout {
 		return nil
 	}
 	to, err := l.openFile()
@@ -133,9 +134,9 @@ func (l *Log) Reopen() error {
 }
 
 // run writes the buffered lines every second, and when there are many, until Close.
-func (l *Log) run() {
+func (l *AccessLog) run() {
 	defer close(l.ended)
-	tick := time.NewTicker(writeEvery)
+	tick := time.NewTicker(accessLogInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -149,13 +150,13 @@ func (l *Log) run() {
 }
 
 // Close writes the buffered lines and closes the file. The caller must not call Add afterwards.
-func (l *Log) Close() error {
+func (l *AccessLog) Close() error {
 	close(l.ending)
 	<-l.ended
 	l.flush()
 	l.writing.Lock()
 	defer l.writing.Unlock()
-	if l.o.File == Stdout {
+	if l.o.File == accessLogStdout {
 		return nil
 	}
 	return l.to.Close()
@@ -163,7 +164,7 @@ func (l *Log) Close() error {
 
 // flush writes the buffered lines to the file. After a failure it drops them, and logs how many lines are lost, at most once a
 // second.
-func (l *Log) flush() {
+func (l *AccessLog) flush() {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	l.mu.Lock()
@@ -185,34 +186,34 @@ func (l *Log) flush() {
 	} else {
 		dropped += uint64(bytes.Count(lines, []byte{'\n'}))
 	}
-	if cap(l.spare) > mostBytes/4 {
+	if cap(l.spare) > maxAccessLogBuffer/4 {
 		l.spare = nil
 	}
 	if l.lost += dropped; l.lost > 0 {
 		if _, ok := l.logged.Allow(); ok {
-			l.o.Logger.Warn("lines of the access log are lost", "lines", l.lost, "err", cmp.Or(err, errBehind))
+			l.o.Logger.Warn("lines of the access log are lost", "lines", l.lost, "err", cmp.Or(err, errAccessLogBehind))
 			l.lost = 0
 		}
 	}
 }
 
-var errBehind = errors.New("the file takes them too slowly")
+var errAccessLogBehind = errors.New("the file takes them too slowly")
 
 // Add buffers a line for a request. It drops the line if the file is so slow that 4 MiB are buffered.
-func (l *Log) Add(e *Entry) {
+func (l *AccessLog) Add(e *accessLogEntry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.lines) >= mostBytes {
+	if len(l.lines) >= maxAccessLogBuffer {
 		l.dropped++
 		return
 	}
 	before := len(l.lines)
-	if l.o.Format == Combined {
+	if l.o.Format == AccessLogCombined {
 		l.lines = l.appendCombined(l.lines, e)
 	} else {
 		l.lines = l.appendJSON(l.lines, e)
 	}
-	if before < enough && len(l.lines) >= enough {
+	if before < accessLogBatch && len(l.lines) >= accessLogBatch {
 		select {
 		case l.full <- struct{}{}:
 		default:
@@ -222,11 +223,11 @@ func (l *Log) Add(e *Entry) {
 
 // appendClient appends the client to b by Options.Addresses: a pseudonym, the address, or "-" if it is unknown or not logged. at
 // is the time of the request, whose day decides on the pseudonym. The caller holds mu.
-func (l *Log) appendClient(b []byte, at time.Time, addr netip.Addr) []byte {
-	if !addr.IsValid() || l.o.Addresses == None {
+func (l *AccessLog) appendClient(b []byte, at time.Time, addr netip.Addr) []byte {
+	if !addr.IsValid() || l.o.Addresses == AccessLogNone {
 		return append(b, '-')
 	}
-	if l.o.Addresses == Plain {
+	if l.o.Addresses == AccessLogPlain {
 		return addr.Unmap().AppendTo(b)
 	}
 	if day := at.Unix() / (24 * 60 * 60); day != l.keyDay {
