@@ -36,7 +36,8 @@
 // request; 431 is answered in that shape, too. A 405 says nothing of codings, because the file
 // was not looked up.
 //
-// Package usage counts the requests for each file. An [AccessLog] (accesslog.go) has a line for each request.
+// Package usage counts the requests for each file. An [AccessLog] (accesslog.go) has a line for each request. A [CertificateManager] (acme.go)
+// gets the certificates of the public address.
 //
 // It must not know where releases come from, nor how the API looks.
 package server

@@ -8,26 +8,25 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/acme"
 )
 
 // openCertificates opens the ACME client for the domains of the settings, with the certificates that are in the data folder. It
 // adds its part and its status to the run, and requests no certificate yet. It returns nil and no error if the settings name no
 // domain.
-func (r *roleRun) openCertificates() (*acme.Manager, error) {
+func (r *roleRun) openCertificates() (*server.CertificateManager, error) {
 	c := r.settings
 	if len(c.ACMEDomains) == 0 {
 		return nil, nil
 	}
-	o := acme.Options{
-		Domains: c.ACMEDomains, Email: c.ACMEEmail, Directory: c.ACMEDirectory, Folder: acme.Folder(c.Data),
+	o := server.ACMEOptions{
+		Domains: c.ACMEDomains, Email: c.ACMEEmail, Directory: c.ACMEDirectory, Folder: server.CertificateFolder(c.Data),
 		Logger: r.logger.With("part", "certificates"),
 	}
 	o.TLS = r.supervisor.publicTCPAddr()
 	if plain := r.supervisor.sockets.find(forPlain); plain != nil {
 		o.HTTP, _ = plain.at.Addr().(*net.TCPAddr)
 	}
-	m, err := acme.New(o)
+	m, err := server.NewCertificateManager(o)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +38,7 @@ func (r *roleRun) openCertificates() (*acme.Manager, error) {
 // openPlainServer serves plain HTTP on the socket for it, if there is one: it redirects to HTTPS and responds to ACME challenges.
 // It also adds the part that renews certificates. certificates is the ACME client, nil without one. The role calls it once the
 // site serves.
-func (r *roleRun) openPlainServer(certificates *acme.Manager) error {
+func (r *roleRun) openPlainServer(certificates *server.CertificateManager) error {
 	if plain := r.supervisor.sockets.find(forPlain); plain != nil {
 		l, err := plain.newListener()
 		if err != nil {
@@ -63,16 +62,16 @@ func (r *roleRun) openPlainServer(certificates *acme.Manager) error {
 
 // addCertificates adds the states of certificates to the metrics and to the status of the process. states is called for each
 // report.
-func (r *roleRun) addCertificates(states func() []acme.State) {
-	r.metrics.MustRegister(acme.Collector(states))
+func (r *roleRun) addCertificates(states func() []server.CertificateState) {
+	r.metrics.MustRegister(server.NewCertificateCollector(states))
 	r.console.addStatus(func(status *Status) { status.Certificates = states() })
 }
 
 // certificateState returns the state of the certificate in the file at path, as a list of one. problem is the error of reading
 // the file; leaf is nil after such an error. The state has a Problem after an error, and if the certificate has expired or
 // expires soon.
-func certificateState(path string, leaf *x509.Certificate, problem error) []acme.State {
-	s := acme.State{Domain: path}
+func certificateState(path string, leaf *x509.Certificate, problem error) []server.CertificateState {
+	s := server.CertificateState{Domain: path}
 	if leaf != nil {
 		s.Domain, s.Until = cmp.Or(strings.Join(leaf.DNSNames, ","), leaf.Subject.CommonName, path), leaf.NotAfter
 	}
@@ -84,5 +83,5 @@ func certificateState(path string, leaf *x509.Certificate, problem error) []acme
 	case server.ExpiresSoon(leaf, now):
 		s.Problem = "it expires at " + leaf.NotAfter.UTC().Format(time.DateTime)
 	}
-	return []acme.State{s}
+	return []server.CertificateState{s}
 }

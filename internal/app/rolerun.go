@@ -20,7 +20,6 @@ import (
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/acme"
 )
 
 // A roleRun is one run of a role: what its parts share, and how it ends.
@@ -180,7 +179,7 @@ func (r *roleRun) withTLS(o server.HTTPOptions) (server.HTTPOptions, error) {
 		return o, err
 	}
 	o.TLS = c.TLS()
-	r.addCertificates(func() []acme.State {
+	r.addCertificates(func() []server.CertificateState {
 		leaf, problem := c.State()
 		return certificateState(r.settings.TLSCert, leaf, problem)
 	})

@@ -18,7 +18,6 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/acme"
 	"github.com/larder-cdn/larder/server/download"
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
@@ -83,7 +82,7 @@ func (r *roleRun) openSite(folder *Reader, o *siteOptions) (*published, error) {
 // newSite returns the server of the public site, which is not started, and the data that it publishes. The site has assets, also
 // on the fast lane, contents by hash, the log, webhooks, API, pages and archives. accessLog may be nil. certificates is nil if
 // none come from an ACME server.
-func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *server.AccessLog, certificates *acme.Manager) (*server.Server, *published, error) {
+func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *server.AccessLog, certificates *server.CertificateManager) (*server.Server, *published, error) {
 	c, logger := r.settings, r.logger.With("part", "server")
 	const tags server.CacheTags = true
 	assets, err := server.New(server.Options{

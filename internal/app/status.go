@@ -8,7 +8,7 @@ import (
 	"github.com/larder-cdn/larder/bot/discovery"
 	"github.com/larder-cdn/larder/bot/fallback"
 	"github.com/larder-cdn/larder/bot/notify"
-	"github.com/larder-cdn/larder/server/acme"
+	"github.com/larder-cdn/larder/server"
 )
 
 // A StatusRequest is a request for the status.
@@ -36,7 +36,7 @@ type Status struct {
 	// Feed is the state of the registry's change feed, of a process that follows one.
 	Feed *discovery.FeedState `json:"feed,omitempty"`
 	// Certificates are those with which the process serves, from an ACME server or files.
-	Certificates []acme.State `json:"certificates,omitempty"`
+	Certificates []server.CertificateState `json:"certificates,omitempty"`
 	// Following is how far the process has come that mirrors another Larder.
 	Following *FollowState `json:"following,omitempty"`
 	// Fallback is the state of fetching missing releases from other origins.

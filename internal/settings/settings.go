@@ -27,7 +27,6 @@ import (
 	"github.com/larder-cdn/larder/logs/gitlog"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/acme"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
@@ -235,7 +234,7 @@ func New() *Settings {
 		FallbackQuota:      10 << 30,
 		BackupEvery:        24 * time.Hour,
 		BackupKeep:         30,
-		ACMEDirectory:      acme.LetsEncrypt,
+		ACMEDirectory:      server.LetsEncrypt,
 		LogFormat:          "text",
 		Flags:              pflag.NewFlagSet("settings", pflag.ContinueOnError),
 		level:              new(slog.LevelVar),

@@ -27,7 +27,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/server"
-	"github.com/larder-cdn/larder/server/acme"
 	"github.com/letsencrypt/pebble/v2/ca"
 	"github.com/letsencrypt/pebble/v2/db"
 	"github.com/letsencrypt/pebble/v2/va"
@@ -187,19 +186,19 @@ func (w *world) resolver() string {
 	return l.Addr().String()
 }
 
-// A machine is Larder's server with a Manager.
+// A machine is Larder's server with a CertificateManager.
 type machine struct {
-	*acme.Manager
+	*server.CertificateManager
 	w    *world
 	stop func()
 }
 
 // start starts a machine on the world's public address, which does not look for certificates before run.
-func (w *world) start(o acme.Options) *machine {
+func (w *world) start(o server.ACMEOptions) *machine {
 	w.t.Helper()
 	o.Domains, o.Folder, o.Directory, o.Email = []string{w.domain}, w.folder, authority.server.URL+wfe.DirectoryPath, "operator@larder.example"
 	o.Logger = slog.New(slog.NewTextHandler(w.logged, nil))
-	m, err := acme.New(o)
+	m, err := server.NewCertificateManager(o)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -213,7 +212,7 @@ func (w *world) start(o acme.Options) *machine {
 		defer close(done)
 		_ = s.Serve(kept)
 	}()
-	all := &machine{Manager: m, w: w}
+	all := &machine{CertificateManager: m, w: w}
 	all.stop = sync.OnceFunc(func() {
 		s.Close()
 		<-done
@@ -315,11 +314,11 @@ func (m *machine) issue() {
 }
 
 // overdue is a time between two looks after which every certificate of Pebble would have to be renewed, so that the look
-// at the start of [acme.Manager.Run] renews it, and nothing else does.
+// at the start of [server.CertificateManager.Run] renews it, and nothing else does.
 const overdue = 1000 * 24 * time.Hour
 
-func (w *world) tlsALPN() acme.Options {
-	return acme.Options{TLS: w.https.Addr().(*net.TCPAddr), Check: overdue}
+func (w *world) tlsALPN() server.ACMEOptions {
+	return server.ACMEOptions{TLS: w.https.Addr().(*net.TCPAddr), Check: overdue}
 }
 
 func TestIssuedByTLSALPN(t *testing.T) {
@@ -439,7 +438,7 @@ func TestRenewedByForgetfulServer(t *testing.T) {
 // A clock that was a year ahead has stored that the ACME server is requested for the time of a renewal in a year.
 func TestRenewalInfoAfterClockAhead(t *testing.T) {
 	w := newWorld(t)
-	o := acme.Options{TLS: w.https.Addr().(*net.TCPAddr)}
+	o := server.ACMEOptions{TLS: w.https.Addr().(*net.TCPAddr)}
 	first := w.start(o)
 	first.issue()
 	first.stop()

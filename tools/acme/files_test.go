@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/larder-cdn/larder/server/acme"
+	"github.com/larder-cdn/larder/server"
 	"github.com/letsencrypt/pebble/v2/wfe"
 )
 
@@ -31,7 +31,7 @@ func TestDamagedFolder(t *testing.T) {
 	o := w.tlsALPN()
 	o.Domains, o.Folder = []string{w.domain}, w.folder
 	o.Directory = authority.server.URL + wfe.DirectoryPath
-	_, err := acme.New(o)
+	_, err := server.NewCertificateManager(o)
 	if err == nil || !strings.Contains(err.Error(), w.folder) || !strings.Contains(err.Error(), "move that folder away") {
 		t.Errorf("the error is %v", err)
 	}

@@ -1,12 +1,4 @@
-// Package acme gets the certificates of the public address from an ACME server (RFC 8555) such as Let's Encrypt, and
-// renews them in time.
-//
-// What it guarantees: a certificate is served until its renewal succeeds; only their owner may read the files of keys and
-// certificates. Errors name the cause, for example the domain's address, the limits of the server, or the network, and the
-// next step.
-//
-// The package must not know what is served, nor who opens the addresses on which it responds to the server's challenges.
-package acme
+package server
 
 import (
 	"cmp"
@@ -34,19 +26,19 @@ import (
 // LetsEncrypt is the directory of the default ACME server.
 const LetsEncrypt = certmagic.LetsEncryptProductionCA
 
-// Options says which certificates the Manager gets, and how.
-type Options struct {
+// ACMEOptions says which certificates the manager gets, and how.
+type ACMEOptions struct {
 	// Domains get a certificate each. At least one; the first one's is for clients that name none of them.
 	Domains []string
 	// Email is where the server writes to when something is wrong with the account. Default: none.
 	Email string
 	// Directory is the URL of the ACME server. Default: [LetsEncrypt].
 	Directory string
-	// Folder keeps account, keys and certificates. It is made where it is missing.
+	// CertificateFolder keeps account, keys and certificates. It is made where it is missing.
 	Folder string
 	// TLS is where the certificates are used, on which the server's TLS-ALPN-01 challenges arrive (RFC 8737).
 	TLS *net.TCPAddr
-	// HTTP is the address of [Manager.Challenges], at which HTTP-01 challenges arrive. Default: none.
+	// HTTP is the address of [CertificateManager.Challenges], at which HTTP-01 challenges arrive. Default: none.
 	HTTP *net.TCPAddr
 	// Check is the interval between checks whether a certificate is due for renewal. Default: 10 minutes.
 	Check time.Duration
@@ -54,8 +46,12 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// A Manager has certificates, and gets those that it lacks.
-type Manager struct {
+// A CertificateManager has the certificates of the public address, gets those that it lacks from an ACME server (RFC 8555) such as Let's
+// Encrypt, and renews them in time.
+//
+// A certificate is served until its renewal succeeds; only their owner may read the files of keys and certificates. Errors name the
+// cause, for example the domain's address, the limits of the server, or the network, and the next step.
+type CertificateManager struct {
 	domains []string
 	folder  string
 	logger  *slog.Logger
@@ -67,23 +63,23 @@ type Manager struct {
 	problems map[string]string // by domain, why the last attempt failed
 }
 
-// New returns a Manager with the certificates that Folder has. Nothing else happens before [Manager.Run].
-func New(o Options) (*Manager, error) {
+// NewCertificateManager returns a manager with the certificates that Folder has. Nothing else happens before [CertificateManager.Run].
+func NewCertificateManager(o ACMEOptions) (*CertificateManager, error) {
 	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
 		return nil, fmt.Errorf("acme: couldn't make the folder of the certificates: %w", err)
 	}
-	m := &Manager{
+	m := &CertificateManager{
 		domains: o.Domains, folder: o.Folder, problems: map[string]string{},
 		logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
 	}
-	quiet := zap.New(&core{m.logger}) // its own messages are for those who look closely
+	quiet := zap.New(&zapCore{m.logger}) // its own messages are for those who look closely
 	m.cache = certmagic.NewCache(certmagic.CacheOptions{
 		GetConfigForCert:   func(certmagic.Certificate) (*certmagic.Config, error) { return m.config, nil },
 		RenewCheckInterval: o.Check,
 		Logger:             quiet,
 	})
 	config := certmagic.Config{
-		Storage:            storage{&certmagic.FileStorage{Path: o.Folder}},
+		Storage:            certificateStorage{&certmagic.FileStorage{Path: o.Folder}},
 		DefaultServerName:  o.Domains[0],
 		FallbackServerName: o.Domains[0],
 		OnEvent:            m.handleEvent,
@@ -116,18 +112,18 @@ func New(o Options) (*Manager, error) {
 	return m, nil
 }
 
-// storage has account, keys and certificates in files.
-type storage struct{ *certmagic.FileStorage }
+// certificateStorage has account, keys and certificates in files.
+type certificateStorage struct{ *certmagic.FileStorage }
 
-// longestPoll is the longest interval between two requests for the time at which the ACME server wants a certificate renewed (RFC 9773,
+// maxCertificatePoll is the longest interval between two requests for the time at which the ACME server wants a certificate renewed (RFC 9773,
 // section 4.3.2).
-const longestPoll = 24 * time.Hour
+const maxCertificatePoll = 24 * time.Hour
 
 // Load implements certmagic.Storage: it returns the value of a key. From what the ACME server said about a certificate's renewal
-// it removes the time of the next request if that is later than longestPoll from now, because a clock that was ahead has stored
+// it removes the time of the next request if that is later than maxCertificatePoll from now, because a clock that was ahead has stored
 // it: then certmagic requests at once. An earlier time in its place would not do, as certmagic takes a later one on disk for a
 // newer response, and sends no request.
-func (s storage) Load(ctx context.Context, key string) ([]byte, error) {
+func (s certificateStorage) Load(ctx context.Context, key string) ([]byte, error) {
 	value, err := s.FileStorage.Load(ctx, key)
 	if err != nil || path.Ext(key) != ".json" {
 		return value, err
@@ -138,7 +134,7 @@ func (s storage) Load(ctx context.Context, key string) ([]byte, error) {
 		return value, nil // it is about something else, such as the account
 	}
 	info := certificate.RenewalInfo
-	if info == nil || info.RetryAfter == nil || !info.RetryAfter.After(time.Now().Add(longestPoll)) {
+	if info == nil || info.RetryAfter == nil || !info.RetryAfter.After(time.Now().Add(maxCertificatePoll)) {
 		return value, nil
 	}
 	info.RetryAfter = nil
@@ -157,12 +153,12 @@ func listenHost(a *net.TCPAddr) string {
 	return a.IP.String()
 }
 
-// retryInterval is the time until the next attempt for a domain for which certmagic has given up.
-const retryInterval = time.Hour
+// certificateRetryInterval is the time until the next attempt for a domain for which certmagic has given up.
+const certificateRetryInterval = time.Hour
 
 // Run gets the certificates of domains that have none, and renews each certificate when a third of its lifetime remains, until
 // ctx ends. After a failure it logs why and tries again, at first after a minute, later after hours. It can be called once.
-func (m *Manager) Run(ctx context.Context) {
+func (m *CertificateManager) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, domain := range m.domains {
 		all.Go(func() { m.obtain(ctx, domain) })
@@ -177,14 +173,14 @@ func (m *Manager) Run(ctx context.Context) {
 }
 
 // Close releases the cache of certificates. Run must have returned. It always returns nil.
-func (m *Manager) Close() error {
+func (m *CertificateManager) Close() error {
 	m.cache.Stop()
 	return nil
 }
 
 // obtain gets the certificate of a domain from the ACME server unless the domain has one. It tries until that succeeds or ctx
 // ends, and records each failure.
-func (m *Manager) obtain(ctx context.Context, domain string) {
+func (m *CertificateManager) obtain(ctx context.Context, domain string) {
 	for ctx.Err() == nil {
 		err := m.config.ObtainCertAsync(ctx, domain) // it comes back when there is one, or after weeks
 		if err == nil {
@@ -196,14 +192,14 @@ func (m *Manager) obtain(ctx context.Context, domain string) {
 		m.recordFailure(domain, err)
 		select {
 		case <-ctx.Done():
-		case <-time.After(retryInterval):
+		case <-time.After(certificateRetryInterval):
 		}
 	}
 }
 
 // TLS returns a configuration that serves the certificates, the present one at each handshake, and responds to TLS-ALPN-01
 // challenges of the ACME server.
-func (m *Manager) TLS() *tls.Config {
+func (m *CertificateManager) TLS() *tls.Config {
 	challenge := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{acmez.ACMETLS1Protocol}, GetCertificate: m.config.GetCertificate}
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
@@ -218,7 +214,7 @@ func (m *Manager) TLS() *tls.Config {
 }
 
 // getCertificate returns the certificate for the server name of a TLS handshake, and an error if none exists yet.
-func (m *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (m *CertificateManager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	certificate, err := m.config.GetCertificate(hello)
 	if err != nil {
 		return nil, errors.New("acme: there is no certificate yet")
@@ -227,12 +223,12 @@ func (m *Manager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, 
 }
 
 // Challenges returns a handler that responds to HTTP-01 challenges of the ACME server and passes other requests to next.
-func (m *Manager) Challenges(next http.Handler) http.Handler {
+func (m *CertificateManager) Challenges(next http.Handler) http.Handler {
 	return m.issuer.HTTPChallengeHandler(next)
 }
 
-// A State is the state of a domain's certificate.
-type State struct {
+// A CertificateState is the state of a domain's certificate.
+type CertificateState struct {
 	Domain string `json:"domain"`
 	// Until is when the certificate expires, zero without a certificate.
 	Until time.Time `json:"until,omitzero"`
@@ -241,11 +237,11 @@ type State struct {
 }
 
 // States returns the state of each domain's certificate, in the order of Options.Domains.
-func (m *Manager) States() []State {
-	var all []State
+func (m *CertificateManager) States() []CertificateState {
+	var all []CertificateState
 	for _, domain := range m.domains {
 		m.mu.Lock()
-		s := State{Domain: domain, Problem: m.problems[domain]}
+		s := CertificateState{Domain: domain, Problem: m.problems[domain]}
 		m.mu.Unlock()
 		s.Until = m.expiry(domain)
 		all = append(all, s)
@@ -254,7 +250,7 @@ func (m *Manager) States() []State {
 }
 
 // expiry returns when the domain's certificate expires, zero if it has none.
-func (m *Manager) expiry(domain string) (until time.Time) {
+func (m *CertificateManager) expiry(domain string) (until time.Time) {
 	for _, c := range m.cache.AllMatchingCertificates(domain) {
 		if c.Leaf != nil && c.Leaf.NotAfter.After(until) {
 			until = c.Leaf.NotAfter
@@ -265,7 +261,7 @@ func (m *Manager) expiry(domain string) (until time.Time) {
 
 // handleEvent is called by certmagic for each event. It records and logs that a domain got a certificate, or why it did not, and
 // ignores other events. It always returns nil.
-func (m *Manager) handleEvent(_ context.Context, event string, data map[string]any) error {
+func (m *CertificateManager) handleEvent(_ context.Context, event string, data map[string]any) error {
 	domain, _ := data["identifier"].(string)
 	switch event {
 	case "cert_obtained":
@@ -282,8 +278,8 @@ func (m *Manager) handleEvent(_ context.Context, event string, data map[string]a
 }
 
 // recordFailure records for States, and logs, why a domain got no certificate, and what is served meanwhile.
-func (m *Manager) recordFailure(domain string, err error) {
-	problem := explainFailure(m.issuer.CA, domain, err)
+func (m *CertificateManager) recordFailure(domain string, err error) {
+	problem := explainACMEFailure(m.issuer.CA, domain, err)
 	m.mu.Lock()
 	m.problems[domain] = problem
 	m.mu.Unlock()
@@ -299,22 +295,22 @@ func (m *Manager) recordFailure(domain string, err error) {
 	m.logger.Error("couldn't get a certificate; it is tried again", attributes...)
 }
 
-// explainFailure returns a text for the operator: why the domain got no certificate from the ACME server, whose URL is directory,
+// explainACMEFailure returns a text for the operator: why the domain got no certificate from the ACME server, whose URL is directory,
 // and what helps. err is certmagic's error.
-func explainFailure(directory, domain string, err error) string {
+func explainACMEFailure(directory, domain string, err error) string {
 	var problem acme.Problem
 	var network net.Error
 	switch {
 	case errors.As(err, &problem) && problem.Type == acme.ProblemTypeRateLimited:
-		return fmt.Sprintf("the ACME server has had too many requests for this domain or account: %s; that passes by itself, more attempts prolong it", describeProblem(problem))
+		return fmt.Sprintf("the ACME server has had too many requests for this domain or account: %s; that passes by itself, more attempts prolong it", describeACMEProblem(problem))
 	case errors.As(err, &problem) && slices.Contains(unreached, problem.Type):
-		return fmt.Sprintf("the ACME server couldn't convince itself that %s is this machine: %s; its DNS records (A and AAAA) must lead here, with port 443 to the public address or port 80 to --http-listen", domain, describeProblem(problem))
+		return fmt.Sprintf("the ACME server couldn't convince itself that %s is this machine: %s; its DNS records (A and AAAA) must lead here, with port 443 to the public address or port 80 to --http-listen", domain, describeACMEProblem(problem))
 	case errors.As(err, &problem) && problem.Type == acme.ProblemTypeCAA:
-		return fmt.Sprintf("the CAA record of %s forbids this ACME server: %s; add the server to the record, or choose another with --acme-directory", domain, describeProblem(problem))
+		return fmt.Sprintf("the CAA record of %s forbids this ACME server: %s; add the server to the record, or choose another with --acme-directory", domain, describeACMEProblem(problem))
 	case errors.As(err, &problem) && slices.Contains(refused, problem.Type):
-		return fmt.Sprintf("the ACME server gives no certificate for %s: %s; see that the name is right and that its DNS records lead here, or choose another server with --acme-directory where its policy forbids the name", domain, describeProblem(problem))
+		return fmt.Sprintf("the ACME server gives no certificate for %s: %s; see that the name is right and that its DNS records lead here, or choose another server with --acme-directory where its policy forbids the name", domain, describeACMEProblem(problem))
 	case errors.As(err, &problem):
-		return fmt.Sprintf("the ACME server refused: %s", describeProblem(problem))
+		return fmt.Sprintf("the ACME server refused: %s", describeACMEProblem(problem))
 	case errors.As(err, &network):
 		return fmt.Sprintf("couldn't reach the ACME server %s: %v", directory, network)
 	}
@@ -328,9 +324,9 @@ var (
 	refused = []string{acme.ProblemTypeRejectedIdentifier, acme.ProblemTypeUnsupportedIdentifier, acme.ProblemTypeMalformed}
 )
 
-// describeProblem returns the text of a problem that the ACME server reports, quoted and cut to 600 bytes, because it is
+// describeACMEProblem returns the text of a problem that the ACME server reports, quoted and cut to 600 bytes, because it is
 // untrusted.
-func describeProblem(p acme.Problem) string {
+func describeACMEProblem(p acme.Problem) string {
 	said := cmp.Or(p.Detail, p.Title, p.Type)
 	for _, s := range p.Subproblems {
 		if s.Detail != "" {
@@ -344,5 +340,5 @@ func describeProblem(p acme.Problem) string {
 	return fmt.Sprintf("%q", said)
 }
 
-// Folder returns the folder in the data folder data in which a Manager stores account, keys and certificates.
-func Folder(data string) string { return filepath.Join(data, "acme") }
+// CertificateFolder returns the folder in the data folder data in which a Manager stores account, keys and certificates.
+func CertificateFolder(data string) string { return filepath.Join(data, "acme") }

@@ -1,4 +1,4 @@
-package acme
+package server
 
 import (
 	"time"
@@ -9,20 +9,24 @@ import (
 )
 
 // Part returns the part of a role that closes the manager when the role stops. It does not run anything.
-func (m *Manager) Part() parts.Part { return parts.Part{Name: "certificates", Stop: m.Close} }
+func (m *CertificateManager) Part() parts.Part {
+	return parts.Part{Name: "certificates", Stop: m.Close}
+}
 
 // RenewalPart returns the part of a role that gets and renews certificates while the role runs. The public address must accept
 // connections before, because the ACME server sends its challenges there.
-func (m *Manager) RenewalPart() parts.Part {
+func (m *CertificateManager) RenewalPart() parts.Part {
 	return parts.Part{Name: "renewal of certificates", Run: parts.RunUntilDone(m.Run)}
 }
 
-// Collector returns a collector of the metrics of certificates. states returns the present states, of certificates from an ACME
+// NewCertificateCollector returns a collector of the metrics of certificates. states returns the present states, of certificates from an ACME
 // server or from files.
-func Collector(states func() []State) prometheus.Collector { return certificateMetrics{states} }
+func NewCertificateCollector(states func() []CertificateState) prometheus.Collector {
+	return certificateMetrics{states}
+}
 
 // certificateMetrics collects the metrics of certificates, whose states the function returns.
-type certificateMetrics struct{ states func() []State }
+type certificateMetrics struct{ states func() []CertificateState }
 
 var (
 	certificateEnds = prometheus.NewDesc("larder_certificate_expiry_timestamp_seconds",

@@ -1,4 +1,4 @@
-package acme
+package server
 
 import (
 	"context"
@@ -7,22 +7,22 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// A core passes certmagic's log on at level DEBUG, because certmagic logs every step, and clients can provoke errors.
+// A zapCore passes certmagic's log on at level DEBUG, because certmagic logs every step, and clients can provoke errors.
 // The Manager logs what an operator has to know.
-type core struct{ logger *slog.Logger }
+type zapCore struct{ logger *slog.Logger }
 
 // Enabled implements zapcore.LevelEnabler: all levels are enabled if the logger has level DEBUG.
-func (c *core) Enabled(zapcore.Level) bool {
+func (c *zapCore) Enabled(zapcore.Level) bool {
 	return c.logger.Enabled(context.Background(), slog.LevelDebug)
 }
 
 // With implements zapcore.Core. It returns a core whose entries have the fields too.
-func (c *core) With(fields []zapcore.Field) zapcore.Core {
-	return &core{c.logger.With(toAttributes(fields)...)}
+func (c *zapCore) With(fields []zapcore.Field) zapcore.Core {
+	return &zapCore{c.logger.With(zapAttributes(fields)...)}
 }
 
 // Check implements zapcore.Core. It adds the core to the entry's writers if level DEBUG is enabled.
-func (c *core) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+func (c *zapCore) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if !c.Enabled(e.Level) {
 		return checked
 	}
@@ -30,16 +30,16 @@ func (c *core) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.Ch
 }
 
 // Write implements zapcore.Core. It logs the entry at level DEBUG.
-func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	c.logger.Debug("certmagic: "+e.Message, toAttributes(fields)...)
+func (c *zapCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	c.logger.Debug("certmagic: "+e.Message, zapAttributes(fields)...)
 	return nil
 }
 
 // Sync implements zapcore.Core. It does nothing.
-func (c *core) Sync() error { return nil }
+func (c *zapCore) Sync() error { return nil }
 
-// toAttributes returns the fields of a zap log entry as names and values, each pair one after the other, for slog.
-func toAttributes(fields []zapcore.Field) []any {
+// zapAttributes returns the fields of a zap log entry as names and values, each pair one after the other, for slog.
+func zapAttributes(fields []zapcore.Field) []any {
 	named := zapcore.NewMapObjectEncoder()
 	for _, f := range fields {
 		f.AddTo(named)
