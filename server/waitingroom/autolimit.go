@@ -1,6 +1,8 @@
 package waitingroom
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,10 +28,13 @@ const (
 	// limitLeast is the least share of the active users to which the limit falls before some of them have left. An origin that is only a
 	// little too slow has a larger share, by how much its 99th percentile exceeds fallAbove of the objective.
 	limitLeast = 0.7
-	// limitFull is how much of the limit must be in use for it to rise: else nothing is known about more users. Since sessions end with
-	// the minute and others are called one after the other, a room is not full for seconds after each minute. A limit that rose then would
-	// exceed what the origin can bear.
+	// limitFull is how much of the limit must be in use for it to rise: else nothing is known about more users.
 	limitFull = 0.98
+	// A rise considers the slowest responses of the last limitWindow. Sessions end with the minute, and called visitors take some
+	// seconds to come: the origin is fast then, although it has all that it can bear for the rest of the minute. For the same reason the
+	// limit rises only once in limitWindow when the 99th percentile is above limitNear of the objective.
+	limitWindow = time.Minute
+	limitNear   = 0.5
 )
 
 // autoLimit is a limit that follows the origin.
@@ -40,6 +45,14 @@ type autoLimit struct {
 	measured nodes.Responses // by this process since the last call of takeMeasured
 	all      nodes.Responses // of all nodes since the last change
 	changed  time.Time       // when it was considered last
+	raised   time.Time       // when it rose last
+	recent   []percentile    // of the last limitWindow, the oldest first
+}
+
+// percentile is the 99th percentile of the responses that were considered at a time.
+type percentile struct {
+	at  time.Time
+	p99 time.Duration
 }
 
 // countResponse counts a response of the origin with a status: took is how long the origin took to start it, remote the client's
@@ -80,7 +93,9 @@ func (l *autoLimit) adjust(now time.Time, room *config.Room, active int, measure
 	if now.Sub(l.changed) < limitInterval || l.all.Total < limitMinimum {
 		return false
 	}
+	l.recent = append(slices.DeleteFunc(l.recent, func(p percentile) bool { return now.Sub(p.at) > limitWindow }), percentile{now, l.all.Percentile(0.99)})
 	p99 := float64(l.all.Percentile(0.99))
+	slowest := float64(slices.MaxFunc(l.recent, func(a, b percentile) int { return cmp.Compare(a.p99, b.p99) }).p99)
 	objective, failing := float64(room.LatencyObjective), float64(l.all.Errors) > limitErrors*float64(l.all.Total) && len(l.all.Failed) >= min(errorClients, l.limitOf(room))
 	l.all, l.changed = nodes.Responses{}, now
 	before := l.limitOf(room)
@@ -93,8 +108,9 @@ func (l *autoLimit) adjust(now time.Time, room *config.Room, active int, measure
 		}
 		fallen := max((1-limitFall)*float64(min(before, active)), least*float64(active))
 		limit = min(before, int(fallen))
-	case p99 < riseBelow*objective && float64(active) >= limitFull*float64(before):
-		limit = before + max(1, int(limitRise*float64(before)))
+	case float64(active) < limitFull*float64(before) || slowest >= riseBelow*objective:
+	case slowest < limitNear*objective || now.Sub(l.raised) >= limitWindow:
+		limit, l.raised = before+max(1, int(limitRise*float64(before))), now
 	}
 	limit = min(room.TotalActiveUsers, max(room.AutomaticMin, limit))
 	l.current.Store(int64(limit))
