@@ -2,24 +2,9 @@ package site
 
 import (
 	"fmt"
-	"time"
-)
 
-// A Node is one of a cluster, as it reported itself.
-type Node struct {
-	Name, Role, Version string
-	Entries             int64     // of its log
-	Newest              time.Time // the time of the last entry
-	Lacks               int64     // signed entries that it lacks, as far as this node knows
-	Behind              float64   // seconds since it had all entries; -1 if it never had
-	Since               time.Time // when it took up its role
-	Heard               time.Time // when it reported this
-	Leads, Former       bool      // it publishes, or did
-	Silent              bool      // it has not reported for so long that it does not run, or does not reach the bucket
-	Problem             string
-	// Evidence is the file there that proves that the log has forked.
-	Evidence string
-}
+	"github.com/larder-cdn/larder/logs/cluster"
+)
 
 // nodesPage shows the nodes of a cluster.
 type nodesPage struct {
@@ -29,9 +14,10 @@ type nodesPage struct {
 
 // A shownNode is one of them.
 type shownNode struct {
-	Node
-	Late string // how far behind it is
-	Ago  float64
+	cluster.Member
+	Late   string  // how far behind it is
+	Ago    float64 // seconds since it reported this
+	Silent bool    // it has not reported for so long that it does not run, or does not reach the bucket
 }
 
 // nodesPage returns the page of the cluster's nodes and how far each is behind, for the operator. If the nodes cannot be
@@ -47,12 +33,12 @@ func (s *Site) nodesPage(q *request) (*pageAnswer, error) {
 		switch {
 		case m.Behind < 0:
 			late = "has yet to catch up"
-		case m.Leads:
+		case m.Role == cluster.Leader:
 			late = "–"
-		case m.Former:
+		case m.Role == cluster.Former:
 			late = "unknown"
 		}
-		p.Nodes = append(p.Nodes, shownNode{m, late, max(0, s.now().Sub(m.Heard).Seconds())})
+		p.Nodes = append(p.Nodes, shownNode{m, late, max(0, s.now().Sub(m.Heard).Seconds()), m.Silent(s.now())})
 	}
 	return &pageAnswer{
 		view: "nodes", title: "Nodes",

@@ -9,20 +9,21 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/logs/cluster"
 )
 
 func TestNodes(t *testing.T) {
 	shelf := testkit.NewShelf(t)
 	now := time.Now()
-	members := []Node{
-		{Name: "https://one:9443", Role: "leader", Leads: true, Entries: 120, Since: now, Heard: now},
+	members := []cluster.Member{
+		{Name: "https://one:9443", Role: "leader", Entries: 120, Since: now, Heard: now},
 		{Name: "<two>", Role: "follower", Entries: 100, Lacks: 20, Behind: 12, Since: now, Heard: now.Add(-75 * time.Second), Problem: "the <bucket> is behind", Evidence: "fork-1.json"},
-		{Name: "four", Role: "former leader", Former: true, Silent: true, Heard: now.Add(-2 * time.Minute)},
+		{Name: "four", Role: "former leader", Heard: now.Add(-2 * time.Minute)},
 		{Name: "three", Role: "follower", Behind: -1, Heard: now},
 	}
 	var failure error
 	s := newSite(t, shelf, func(o *Options) {
-		o.Nodes = func(context.Context) ([]Node, error) { return members, failure }
+		o.Nodes = func(context.Context) ([]cluster.Member, error) { return members, failure }
 	})
 	shows := func(wants ...string) {
 		t.Helper()

@@ -28,6 +28,7 @@ import (
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/internal/text"
+	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/server/usage"
 )
 
@@ -49,7 +50,7 @@ type Options struct {
 	Rooms Rooms
 	// Nodes returns the nodes of this node's cluster, and with an error those that it knows. Nil: no cluster, and no
 	// page of nodes.
-	Nodes func(ctx context.Context) ([]Node, error)
+	Nodes func(ctx context.Context) ([]cluster.Member, error)
 	// Catalogue returns the state of the catalogue. Nil: pages do not mention it.
 	Catalogue func() Catalogue
 	// Draft writes the package JSON of an npm package, or returns a *DraftError that says why not. It

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/admin"
-	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/cluster"
@@ -253,7 +252,7 @@ func (n *clusterNode) checkReadiness(report *readinessReport) {
 
 // listNodes returns the status of all nodes in the bucket for the operator's page, that of this node up to date. If the bucket
 // does not respond in time, it returns only this node, and the error.
-func (n *clusterNode) listNodes(ctx context.Context) ([]site.Node, error) {
+func (n *clusterNode) listNodes(ctx context.Context) ([]Node, error) {
 	own := n.ownStatus()
 	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
 	defer cancel()
@@ -261,17 +260,12 @@ func (n *clusterNode) listNodes(ctx context.Context) ([]site.Node, error) {
 	if err != nil {
 		all = []Node{own}
 	}
-	nodes := make([]site.Node, len(all))
 	for i, m := range all {
 		if m.Name == own.Name {
-			m = own
-		}
-		nodes[i] = site.Node{
-			Name: m.Name, Role: m.Role, Version: m.Version, Entries: m.Entries, Newest: m.Newest, Lacks: m.Lacks, Behind: m.Behind, Since: m.Since, Heard: m.Heard,
-			Leads: m.Role == cluster.Leader, Former: m.Role == cluster.Former, Silent: m.Silent(time.Now()), Problem: m.Problem, Evidence: m.Evidence,
+			all[i] = own
 		}
 	}
-	return nodes, err
+	return all, err
 }
 
 // addNodesOperation adds to all the operation that lists the status of all nodes. It first writes the present status of this node
