@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,16 +58,11 @@ disk.`,
 	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
 		return a.withClient(ctx, used, a.openForLongReading, func(client *app.Client) error {
 			keys, err := app.OpKeyFolder.Ask(ctx, client, struct{}{}, nil)
-			if err == nil && keys == "" {
-				keys, err = a.settings.KeyFolder()
-			}
 			if err != nil {
 				return err
 			}
-			path := seenPath
-			if path == "" {
-				path = filepath.Join(keys, check.SeenFile)
-			}
+			keys = cmp.Or(keys, a.settings.KeyFolder())
+			path := cmp.Or(seenPath, filepath.Join(keys, check.SeenFile))
 			before, err := check.ReadSeen(path)
 			if err != nil {
 				return err

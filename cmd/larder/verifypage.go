@@ -19,10 +19,7 @@ func (a *cli) verifyPage(ctx context.Context, v verification, at string) error {
 		return err
 	}
 	defer done()
-	imports, end, err := app.OpenImports()
-	if err != nil {
-		return err
-	}
+	imports, end := app.OpenImports()
 	defer end()
 	o := verify.PageOptions{Server: v.server, Imports: imports, Own: v.own}
 	if v.osv != "" {

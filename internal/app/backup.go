@@ -201,9 +201,7 @@ func (r *Reader) backUp(ctx context.Context, q BackupRequest, report func(EntryP
 	if filepath.IsAbs(q.Target) {
 		q.Target = folderURL(q.Target)
 	}
-	if result.Keys, err = r.settings.KeyFolder(); err != nil {
-		return result, err
-	}
+	result.Keys = r.settings.KeyFolder()
 	start := time.Now()
 	if result.Entries, err = r.backUpNow(ctx, q, report); err != nil {
 		return result, err
@@ -235,11 +233,7 @@ func (r *Reader) backUpNow(ctx context.Context, q BackupRequest, report func(Ent
 		return 0, err
 	}
 	defer unlock()
-	keyFolder, err := r.settings.KeyFolder()
-	if err != nil {
-		return 0, err
-	}
-	keys, err := openBackupKeys(keyFolder, true)
+	keys, err := openBackupKeys(r.settings.KeyFolder(), true)
 	if err != nil {
 		return 0, err
 	}

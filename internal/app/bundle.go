@@ -23,11 +23,7 @@ const OpBundle Operation[BundleRequest, EntryProgress, replication.BundleResult]
 // writeBundle writes the signed log, and the contents of the entries that q selects, into the file of q, from which another
 // Larder can read them. It calls report with the number of entries done. The error is errUnsigned if the log is not signed.
 func (r *Reader) writeBundle(ctx context.Context, q BundleRequest, report func(EntryProgress)) (replication.BundleResult, error) {
-	keys, err := r.settings.KeyFolder()
-	if err != nil {
-		return replication.BundleResult{}, err
-	}
-	note, key, err := signing.PublishedNote(r.store, keys)
+	note, key, err := signing.PublishedNote(r.store, r.settings.KeyFolder())
 	if err != nil {
 		return replication.BundleResult{}, err
 	}

@@ -120,11 +120,7 @@ func (r *roleRun) setAsideStore(b bucket.Bucket, short *Shortfall) error {
 	if origin == "" {
 		return short
 	}
-	keys, err := r.settings.KeyFolder()
-	if err != nil {
-		return err
-	}
-	if err := os.Remove(filepath.Join(keys, markFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(filepath.Join(r.settings.KeyFolder(), markFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	aside := fmt.Sprintf("%s.lost-%d", storeDir(r.settings.Data), time.Now().Unix())
@@ -158,10 +154,7 @@ func (r *roleRun) openNodeFolder(ctx context.Context, config writerConfig) (*Wri
 // closes what it has opened, but not w.
 func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket) (_ *clusterNode, view signedView, err error) {
 	n := &clusterNode{settings: r.settings, logger: r.logger, memory: &r.supervisor.node, folder: w.folder, bucket: b, since: time.Now().UTC()}
-	folder, err := n.settings.KeyFolder()
-	if err != nil {
-		return nil, view, err
-	}
+	folder := n.settings.KeyFolder()
 	bootstraps, name, err := n.findLog(ctx, w)
 	if err != nil {
 		return nil, view, err

@@ -154,11 +154,7 @@ func (f *clusterFollower) checkMayLead(ctx context.Context) error {
 			return err
 		}
 	}
-	folder, err := f.node.settings.KeyFolder()
-	if err != nil {
-		return err
-	}
-	signed, _, err := signing.ReadFolder(folder)
+	signed, _, err := signing.ReadFolder(f.node.settings.KeyFolder())
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
@@ -70,11 +69,10 @@ func (l *clusterLeader) serveRecompression(b *bot.Bot) http.Handler {
 // recompressForLeader finds the leader and recompresses contents for it until ctx ends. It returns at once if this node lacks the
 // cluster's key or enough memory. every is the interval between requests while the leader has no content.
 func (n *clusterNode) recompressForLeader(ctx context.Context, every time.Duration) {
-	program, err := os.Executable()
-	if n.peers.clientTLS == nil || err != nil || n.settings.Memory < recompression.HelperMemory() {
+	if n.peers.clientTLS == nil || n.settings.Memory < recompression.HelperMemory() {
 		return
 	}
-	encoders := worker.NewPool(worker.Options{Program: program, Size: 1, Nice: true, Timeout: squeezeTime})
+	encoders := newWorkers(worker.Options{Size: 1, Nice: true, Timeout: squeezeTime})
 	defer encoders.Close()
 	for wait := every; retry.Sleep(ctx, wait) == nil; wait = squeezeFind {
 		to, err := n.findLeader(ctx)

@@ -151,7 +151,7 @@ func (e *examination) examineStatus(s *Status) {
 	if s.Degraded != "" {
 		fix := e.repairCommand()
 		if strings.Contains(s.Degraded, "publishing is off") { // because of the key, as checkLogKey says
-			fix = "cp /PATH/TO/COPY/log.key " + quoteForShell(e.keyFolder())
+			fix = "cp /PATH/TO/COPY/log.key " + quoteForShell(e.settings.KeyFolder())
 		}
 		e.report("store", fix, s.Degraded)
 	}
@@ -162,7 +162,7 @@ func (e *examination) examineStatus(s *Status) {
 		e.report("configuration", e.command("reload"), "the last upgrade or reload failed: "+p.Failed)
 	}
 	if s.Unsigned != "" {
-		fix := "cp /PATH/TO/COPY/log.key " + quoteForShell(e.keyFolder()) + " # if it is lost: larder log rotate-key"
+		fix := "cp /PATH/TO/COPY/log.key " + quoteForShell(e.settings.KeyFolder()) + " # if it is lost: larder log rotate-key"
 		if strings.Contains(s.Unsigned, "witness") {
 			fix = e.command("reload") + " # after correcting witness"
 		}

@@ -26,20 +26,11 @@ const (
 	fsckMaxAge    = 35 * 24 * time.Hour
 )
 
-// keyFolder returns the path of the key folder, or the placeholder "KEYS" if the settings do not yield one.
-func (e *examination) keyFolder() string {
-	keys, err := e.settings.KeyFolder()
-	if err != nil {
-		return "KEYS"
-	}
-	return keys
-}
-
 // examineUpkeep adds a finding for each deep check, backup, restore test and copy of the keys that failed, is old, or was never
 // made.
 func (e *examination) examineUpkeep() {
 	e.examineJob(upkeepFsck, "deep fsck", e.command("fsck --deep"), fsckMaxAge)
-	if e.settings.Backup == "" && !signing.HasKey(e.keyFolder()) {
+	if e.settings.Backup == "" && !signing.HasKey(e.settings.KeyFolder()) {
 		return // a mirror or a follower, which fetches everything again
 	}
 	backUp := e.command("backup") + " " + quoteForShell(cmp.Or(e.settings.Backup, "DIR"))
@@ -47,16 +38,16 @@ func (e *examination) examineUpkeep() {
 	if e.settings.Backup != "" {
 		e.examineJob(upkeepRestore, "restore test", backUp, restoreMaxAge)
 	}
-	if !signing.HasKey(e.keyFolder()) {
+	if !signing.HasKey(e.settings.KeyFolder()) {
 		return
 	}
-	_, key, _ := signing.ReadFolder(e.keyFolder())
+	_, key, _ := signing.ReadFolder(e.settings.KeyFolder())
 	fix := e.command("key backup") + " DIR"
 	switch record, err := readUpkeep(e.settings.Data, upkeepKeys); {
 	case err != nil:
 		e.report("keys", fix, err.Error())
 	case record.Succeeded.IsZero():
-		e.report("keys", fix, "the keys in "+e.keyFolder()+" were never copied; without them the log cannot be continued")
+		e.report("keys", fix, "the keys in "+e.settings.KeyFolder()+" were never copied; without them the log cannot be continued")
 	case record.Detail != key:
 		e.report("keys", fix, "the keys have changed since they were copied at "+record.Succeeded.Format(time.DateTime))
 	}
@@ -84,7 +75,7 @@ func (e *examination) examineJob(job upkeepJob, name, fix string, maxAge time.Du
 // examineFolders adds findings about the log's key, and about the owners of the data folder, the key folder and the files in
 // them. The folders may be missing.
 func (e *examination) examineFolders() {
-	keys := e.keyFolder()
+	keys := e.settings.KeyFolder()
 	if err := signing.CheckKey(keys); err != nil {
 		e.report("key", "cp /PATH/TO/COPY/log.key "+quoteForShell(keys), err.Error())
 	}
@@ -136,12 +127,12 @@ func (e *examination) examineCertificateFiles() {
 // examineSigned adds a finding if entries of the folder's log are not signed yet, or if the log was signed and the key folder has
 // no key or cannot be read.
 func (e *examination) examineSigned(r *Reader) {
-	signed, key, err := signing.ReadFolder(e.keyFolder())
+	signed, key, err := signing.ReadFolder(e.settings.KeyFolder())
 	size := r.log.Checkpoint().Size
 	switch before, _ := signing.SignedBy(r.store); {
 	case before == "" || size == 0:
 	case key == "" && errors.Is(err, fs.ErrNotExist):
-		e.report("log", e.command("up --keys KEYS"), "the log was signed before, and there is no key in "+e.keyFolder())
+		e.report("log", e.command("up --keys KEYS"), "the log was signed before, and there is no key in "+e.settings.KeyFolder())
 	case err != nil:
 		e.report("log", e.command("up"), err.Error())
 	case signed.Size < size:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"time"
@@ -31,20 +30,18 @@ type documents struct {
 // renderTimeout ends a worker that gets no processor time, or whose processor time the system does not count.
 const renderTimeout = time.Minute
 
-// openDocuments returns the renderer of documents from the folder's store. Its worker processes run this program, and start on
-// first use.
-func (r *Reader) openDocuments(logger *slog.Logger) (*documents, error) {
-	program, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("couldn't find this program's file to start workers from: %w", err)
+// newWorkers returns a pool of worker processes of this program, which start on first use.
+func newWorkers(o worker.Options) *worker.Pool {
+	var err error
+	if o.Program, err = os.Executable(); err != nil {
+		o.Program = program
 	}
-	return newDocuments(program, r.store, logger), nil
+	return worker.NewPool(o)
 }
 
-// newDocuments returns a renderer of the documents in a store, with worker processes of the executable file program, which start
-// on first use.
-func newDocuments(program string, store *kvstore.Store, logger *slog.Logger) *documents {
-	d := &documents{workers: worker.NewPool(worker.Options{Program: program, Size: 1, Nice: true, Timeout: renderTimeout})}
+// newDocuments returns a renderer of the documents in a store, with workers.
+func newDocuments(workers *worker.Pool, store *kvstore.Store, logger *slog.Logger) *documents {
+	d := &documents{workers: workers}
 	d.renderer = rendering.New(rendering.Options{Store: store, Render: d.render, Logger: logger})
 	return d
 }

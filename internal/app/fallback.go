@@ -35,13 +35,9 @@ func (r *roleRun) addFallback(f *filler, folder *Reader, site *siteOptions) erro
 	if len(c.Fallback) == 0 {
 		return nil
 	}
-	keys, err := c.KeyFolder()
-	if err != nil {
-		return err
-	}
 	asking, err := fallback.New(fallback.Options{
 		Bot: f.bot, Store: folder.store, Origins: c.Fallback, Key: c.FallbackKey, Root: c.FallbackRoot,
-		Known: filepath.Join(keys, "fallback-known-logs"), Quota: c.FallbackQuota,
+		Known: filepath.Join(c.KeyFolder(), "fallback-known-logs"), Quota: c.FallbackQuota,
 		Allow: c.AllowHosts, UserAgent: UserAgent(), Logger: r.logger.With("part", "fallback"),
 	})
 	if err != nil {

@@ -105,11 +105,7 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 // makeKeyFolder makes the key folder if it is missing. It is called before the store is opened, because the store's mark is in
 // that folder.
 func makeKeyFolder(s *settings.Settings) error {
-	keys, err := s.KeyFolder()
-	if err != nil {
-		return err
-	}
-	if err := disk.MakeFolder(vfs.Default, keys); err != nil {
+	if err := disk.MakeFolder(vfs.Default, s.KeyFolder()); err != nil {
 		return fmt.Errorf("couldn't make the key folder: %w", err)
 	}
 	return nil
@@ -118,10 +114,6 @@ func makeKeyFolder(s *settings.Settings) error {
 // openMirrorFollower returns the follower that copies the log and the releases from the source of a mirror, without running it,
 // and adds its status, metrics, readiness check and closing to the run. only reports whether the release of a package is copied.
 func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, version string) bool) (*replication.Follower, error) {
-	keys, err := r.settings.KeyFolder()
-	if err != nil {
-		return nil, err
-	}
 	source, err := openSource(r.settings, m.From, r.logger.With("part", "store"))
 	if err != nil {
 		return nil, err
@@ -132,7 +124,7 @@ func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, v
 	started := time.Now()
 	f, err := replication.Open(replication.Options{
 		Source: source, Trust: m.Trust,
-		Store: folder.store, Log: folder.log, Keys: keys, Only: only, Dictionaries: r.settings.Dictionaries, Logger: r.logger.With("part", "follower"), Changed: m.Following,
+		Store: folder.store, Log: folder.log, Keys: r.settings.KeyFolder(), Only: only, Dictionaries: r.settings.Dictionaries, Logger: r.logger.With("part", "follower"), Changed: m.Following,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w; --keys chooses another key folder", err)

@@ -24,6 +24,7 @@ import (
 	"github.com/larder-cdn/larder/bot/discovery"
 	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/priority"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
@@ -103,7 +104,9 @@ func openFolder(s *settings.Settings, o openOptions, logger *slog.Logger) (*Read
 	r.popularityScores = sync.OnceValue(func() *sources.Popularity { return sources.NewPopularity(store, r.usage().Popularity) })
 	r.prepareLibraries(logger.With("part", "library"))
 	outboxLogger := logger.With("part", "outbox")
-	r.pages.documents.open = func() (*documents, error) { return r.openDocuments(logger.With("part", "renderer")) }
+	r.pages.documents.open = func() (*documents, error) {
+		return newDocuments(newWorkers(worker.Options{Size: 1, Nice: true, Timeout: renderTimeout}), store, logger.With("part", "renderer")), nil
+	}
 	r.pages.documents.close = (*documents).close
 	r.runtime.open = func() (*durable.Runtime, error) {
 		return durable.New(store, durable.Options{Logger: outboxLogger, Quiet: !o.working}), nil

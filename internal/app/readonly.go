@@ -152,11 +152,7 @@ func (r *roleRun) openFrozenSigner(folder *Reader, reason error, lacking bool) (
 	if lacking {
 		publicly, consequence = lostPublicly, "read-only: only the remaining files are served, and nothing is written, until the store is repaired"
 	}
-	keys, err := r.settings.KeyFolder()
-	var signer *signing.Signer
-	if err == nil {
-		signer, err = signing.OpenFrozen(signing.Options{Dir: keys, Store: folder.store, Logger: r.logger.With("part", "signing")}, publicly)
-	}
+	signer, err := signing.OpenFrozen(signing.Options{Dir: r.settings.KeyFolder(), Store: folder.store, Logger: r.logger.With("part", "signing")}, publicly)
 	if err != nil {
 		return nil, fmt.Errorf("%w; --keys chooses another key folder", err)
 	}
@@ -184,18 +180,17 @@ func (r *roleRun) awaitResolved(ctx context.Context, reason *readOnlyError, want
 // canWrite reports whether files can be written to the data folder and the key folder, and the disk has enough space for the
 // store. It writes a small file in each, and removes it.
 func (r *roleRun) canWrite() bool {
-	keys, err := r.settings.KeyFolder()
-	for _, dir := range []string{r.settings.Data, storeDir(r.settings.Data), keys} {
-		var f *os.File
-		if err == nil {
-			f, err = os.CreateTemp(dir, ".writable-*")
-		}
+	for _, dir := range []string{r.settings.Data, storeDir(r.settings.Data), r.settings.KeyFolder()} {
+		f, err := os.CreateTemp(dir, ".writable-*")
 		if err == nil {
 			_, err = f.WriteString("writable")
 			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
 		}
+		if err != nil {
+			return false
+		}
 	}
-	return err == nil && kvstore.CheckSpaceToOpen(storeDir(r.settings.Data)) == nil
+	return kvstore.CheckSpaceToOpen(storeDir(r.settings.Data)) == nil
 }
 
 // registerDegraded registers a gauge that says for the whole run whether the process is in read-only mode: 1 if degraded is true.

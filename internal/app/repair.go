@@ -95,10 +95,7 @@ func repairByProcess(ctx context.Context, client *Client, data string, q RepairR
 // withSources opens the sources that q names for a repair of the data folder of the settings, calls do with them and the other
 // options, closes the sources, and returns the error of any of these steps.
 func withSources(s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent), do func(check.RepairOptions) error) (err error) {
-	o, err := repairOptions(s, report)
-	if err != nil {
-		return err
-	}
+	o := repairOptions(s, report)
 	o.Logger, o.AcceptLoss = logger.With("part", "store"), q.AcceptLoss
 	sources, closeSources, err := openSources(s, q.From, logger)
 	defer func() { err = errors.Join(err, closeSources()) }()
@@ -175,11 +172,7 @@ func (r *roleRun) addRebuild(all operations, shortfall *Shortfall) {
 // before that, and logs which. It returns nil if no repair was interrupted. No process may have the store open. removeReplaced deletes the
 // replaced store later.
 func finishRepair(s *settings.Settings, logger *slog.Logger) error {
-	keys, err := s.KeyFolder()
-	if err != nil {
-		return err
-	}
-	did, err := check.FinishRepair(s.Data, filepath.Join(keys, markFile))
+	did, err := check.FinishRepair(s.Data, filepath.Join(s.KeyFolder(), markFile))
 	if did != "" {
 		logger.Warn(did, "data", s.Data)
 	}
@@ -200,13 +193,13 @@ func removeReplaced(data string, logger *slog.Logger) {
 
 // repairOptions returns the options of a repair of the data folder of the settings, without sources. The repair calls report with
 // findings and progress.
-func repairOptions(s *settings.Settings, report func(RepairEvent)) (check.RepairOptions, error) {
-	keys, err := s.KeyFolder()
+func repairOptions(s *settings.Settings, report func(RepairEvent)) check.RepairOptions {
+	keys := s.KeyFolder()
 	return check.RepairOptions{
 		Data: s.Data, Keys: keys, Mark: filepath.Join(keys, markFile), Built: waitingroom.Forget, Shared: s.Bucket != "", Temp: tmpDir(s.Data), CacheBytes: s.StoreCache,
 		Report:   func(f check.Finding) { report(RepairEvent{Finding: &f}) },
 		Progress: func(p check.RepairProgress) { report(RepairEvent{Progress: &p}) },
-	}, err
+	}
 }
 
 // openSources opens the sources that a store is repaired from: those named in from, and the bucket of the settings. close is never
@@ -277,11 +270,7 @@ func openSource(s *settings.Settings, where string, logger *slog.Logger) (replic
 // openBackupSource returns the backup at the URL target as a source. The keys in the key folder of the settings decrypt its
 // records.
 func openBackupSource(s *settings.Settings, target string) (replication.Source, error) {
-	keyFolder, err := s.KeyFolder()
-	if err != nil {
-		return nil, err
-	}
-	keys, err := openBackupKeys(keyFolder, false)
+	keys, err := openBackupKeys(s.KeyFolder(), false)
 	if err != nil {
 		return nil, err
 	}

@@ -121,13 +121,12 @@ func (r *roleRun) openRoomRecord(ctx context.Context, o roomsOptions) (*record.R
 // applyRooms applies the version configured of their settings to the open rooms. If the rooms cannot change while they are open,
 // it requests a restart of the role and returns [record.ErrReopen]. Other errors say why the version could not be applied.
 func (r *roleRun) applyRooms(rooms *waitingroom.Rooms, configured []config.Room, o roomsOptions) error {
-	keyFolder, err := r.settings.KeyFolder()
-	if err == nil && !o.readOnly {
-		_, err = waitingroom.AddKnown(keyFolder, configured)
+	if !o.readOnly {
+		if _, err := waitingroom.AddKnown(r.settings.KeyFolder(), configured); err != nil {
+			return err
+		}
 	}
-	if err == nil {
-		err = rooms.Change(configured)
-	}
+	err := rooms.Change(configured)
 	if errors.Is(err, waitingroom.ErrEachNode) {
 		r.requestRestart(restart{}) // or the role restarts for another reason
 		return record.ErrReopen
@@ -142,10 +141,7 @@ func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *reco
 	if err != nil {
 		return nil, nil, err
 	}
-	keyFolder, err := r.settings.KeyFolder()
-	if err != nil {
-		return nil, nil, err
-	}
+	keyFolder := r.settings.KeyFolder()
 	keys, err := waitingroom.OpenKeys(keyFolder)
 	if err != nil {
 		return nil, nil, err

@@ -52,10 +52,7 @@ func (s *Shortfall) Error() string {
 // checkLogKey returns a [*readOnlyError] if the log's key cannot be used and there is a store to serve; it is resolved once the
 // key can be used. Otherwise it returns nil, or a mistake in the settings.
 func checkLogKey(s *settings.Settings) error {
-	keys, err := s.KeyFolder()
-	if err != nil {
-		return err
-	}
+	keys := s.KeyFolder()
 	if err := signing.CheckKey(keys); err != nil && checkStoreExists(s) == nil {
 		return &readOnlyError{
 			fmt.Errorf("publishing is off, and all published files are served: %w", err),
@@ -72,10 +69,7 @@ const markFile = "store-mark"
 // path of the file that marks the store's last state, "" if the key folder belongs to another log. The error is a [*Shortfall] if
 // the folder is damaged or lacks signed entries. If it cannot compare the two, it returns no error.
 func checkFolder(s *settings.Settings) (mark string, err error) {
-	keys, err := s.KeyFolder()
-	if err != nil {
-		return "", err
-	}
+	keys := s.KeyFolder()
 	mark = filepath.Join(keys, markFile)
 	if signed, _, err := signing.ReadFolder(keys); err != nil || signed.Size == 0 {
 		return mark, nil //nolint:nilerr // nothing is known to compare with; the signer says why
@@ -105,11 +99,7 @@ func (r *Reader) findShortfall() (_ *Shortfall, same bool, err error) {
 	if damage := r.store.Damage(); damage != nil {
 		s.Damage = damage
 	}
-	keys, err := r.settings.KeyFolder()
-	if err != nil {
-		return nil, false, err
-	}
-	signed, key, _ := signing.ReadFolder(keys) // if it cannot be read, the signer says why
+	signed, key, _ := signing.ReadFolder(r.settings.KeyFolder()) // if it cannot be read, the signer says why
 	before, err := signing.SignedBy(r.store)
 	if err != nil {
 		s.Damage = errors.Join(s.Damage, err)
@@ -140,10 +130,8 @@ func originOf(key string) string {
 // no store although entries of its log were signed, else err.
 func openingError(s *settings.Settings, err error) error {
 	short := &Shortfall{Data: s.Data, Here: -1, Damage: err}
-	if keys, err := s.KeyFolder(); err == nil {
-		if signed, _, err := signing.ReadFolder(keys); err == nil {
-			short.Signed = signed.Size
-		}
+	if signed, _, err := signing.ReadFolder(s.KeyFolder()); err == nil {
+		short.Signed = signed.Size
 	}
 	switch {
 	case errors.Is(err, kvstore.ErrNoStore) && short.Signed > 0:

@@ -24,16 +24,12 @@ type signature struct {
 // is missing. registerer is nil for no metrics.
 func (w *Writer) openSigner(logger *slog.Logger, registerer prometheus.Registerer) error {
 	s := w.folder.settings
-	keys, err := s.KeyFolder()
-	if err != nil {
-		return err
-	}
 	policy, err := witnessPolicy(s)
 	if err != nil {
 		return err
 	}
 	w.signature.signer, err = signing.Open(signing.Options{
-		Dir: keys, Origin: s.LogOrigin, Store: w.folder.store, Log: w.folder.log, Policy: policy,
+		Dir: s.KeyFolder(), Origin: s.LogOrigin, Store: w.folder.store, Log: w.folder.log, Policy: policy,
 		Logger: logger.With("part", "signing"), Registerer: registerer,
 	})
 	if err != nil {
@@ -72,10 +68,7 @@ func witnessPolicy(s *settings.Settings) (*signing.Policy, error) {
 // log is not signed, if it was signed before, and returns nil: commands must be able to withdraw a release whatever became of the
 // keys. It returns mistakes in the settings, and errors of reading the store.
 func (w *Writer) openSignerIfAny() error {
-	keys, err := w.folder.settings.KeyFolder()
-	if err != nil {
-		return err
-	}
+	keys := w.folder.settings.KeyFolder()
 	before, err := signing.SignedBy(w.folder.store)
 	if err != nil {
 		return err

@@ -108,12 +108,8 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *server.Acce
 	if err != nil {
 		return nil, nil, err
 	}
-	keys, err := c.KeyFolder()
-	if err != nil {
-		return nil, nil, err
-	}
 	log, err := tiles.New(tiles.Options{
-		Store: folder.store, Turns: o.api.Turns, Signer: o.signer, KeyList: func() ([]byte, error) { return signing.ReadKeyList(keys) },
+		Store: folder.store, Turns: o.api.Turns, Signer: o.signer, KeyList: func() ([]byte, error) { return signing.ReadKeyList(c.KeyFolder()) },
 		Logger: r.logger.With("part", "log"), Registerer: r.metrics,
 	})
 	if err != nil {

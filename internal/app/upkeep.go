@@ -86,10 +86,7 @@ func (r *Reader) recordUpkeep(job upkeepJob, detail string, problem error) {
 // data folder. It returns the names of the copied files. The last signed checkpoint is not copied, because restoring an old one would
 // hide a fork of the log.
 func BackUpKeys(s *settings.Settings, dir string) (copied []string, err error) {
-	keys, err := s.KeyFolder()
-	if err != nil {
-		return nil, err
-	}
+	keys := s.KeyFolder()
 	_, key, err := signing.ReadFolder(keys)
 	if key == "" {
 		return nil, fmt.Errorf("%w; --keys names the key folder", err)

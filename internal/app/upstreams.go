@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"os"
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/api/site"
@@ -68,11 +67,7 @@ func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error
 	if u.Popularity.Downloads, err = newDownloadLookup(s, c); err != nil {
 		return nil, err
 	}
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	u.minifiers = worker.NewPool(worker.Options{Program: program, Size: 2, Timeout: worker.Timeout})
+	u.minifiers = newWorkers(worker.Options{Size: 2, Timeout: worker.Timeout})
 	maker := submission.Maker{Minify: u.minify, BuildModules: func(ctx context.Context, r modules.Release) (*logs.Modules, []worker.ModuleFile, error) {
 		return modules.Build(ctx, u.minifiers, r)
 	}}
@@ -104,19 +99,15 @@ func OpenAuditor(s *settings.Settings, logger *slog.Logger) (verify.Upstream, fu
 
 // OpenImports returns a function that finds the imports of a JavaScript module, given its source text, in a worker process, and a
 // function that ends the process.
-func OpenImports() (func(ctx context.Context, module []byte) ([]string, error), func(), error) {
-	program, err := os.Executable()
-	if err != nil {
-		return nil, nil, err
-	}
-	pool := worker.NewPool(worker.Options{Program: program, Size: 1, Timeout: worker.Timeout})
+func OpenImports() (func(ctx context.Context, module []byte) ([]string, error), func()) {
+	pool := newWorkers(worker.Options{Size: 1, Timeout: worker.Timeout})
 	return func(ctx context.Context, module []byte) (imports []string, err error) {
 		found, err := pool.Do(ctx, "", worker.FindImports, module)
 		if err == nil {
 			err = json.Unmarshal(found, &imports)
 		}
 		return imports, err
-	}, pool.Close, nil
+	}, pool.Close
 }
 
 // minify returns an error unless the file data can be minified, in a worker process as by the bot. It discards the result.

@@ -102,11 +102,7 @@ func openWriter(s *settings.Settings, o writerConfig, logger *slog.Logger) (*Wri
 		return nil, err
 	}
 	if o.afresh {
-		keys, err := s.KeyFolder()
-		if err != nil {
-			return nil, err
-		}
-		o.open.store.Mark = filepath.Join(keys, markFile)
+		o.open.store.Mark = filepath.Join(s.KeyFolder(), markFile)
 	}
 	if err := os.MkdirAll(s.Data, 0o700); err != nil {
 		return nil, fmt.Errorf("couldn't make the data folder: %w; choose another with --data", err)

@@ -388,27 +388,35 @@ func (s *Settings) URLAt(host, port string) string {
 // HTTPS reports whether the public address serves HTTPS: the settings name a certificate or a domain for one.
 func (s *Settings) HTTPS() bool { return s.TLSCert != "" || len(s.ACMEDomains) > 0 }
 
-// KeyFolder returns the absolute path of the key folder, which need not exist. It returns an error if that is in the data folder:
-// restoring a backup would take the last signed checkpoint back, and a fork of the log would go unnoticed.
-func (s *Settings) KeyFolder() (string, error) {
-	data, err := filepath.Abs(s.Data)
-	if err != nil {
-		return "", err
+// KeyFolder returns the absolute path of the key folder, which need not exist. [Settings.Load] has checked that it is not in the
+// data folder.
+func (s *Settings) KeyFolder() string {
+	data := absolute(s.Data)
+	switch {
+	case s.Keys != "":
+		return absolute(s.Keys)
+	case filepath.Base(data) != "data":
+		return data + "-keys"
 	}
-	if s.Keys == "" {
-		if name := filepath.Base(data); name != "data" {
-			return data + "-keys", nil
-		}
-		return filepath.Join(filepath.Dir(data), "keys"), nil
+	return filepath.Join(filepath.Dir(data), "keys")
+}
+
+// absolute returns the absolute form of a path; the path itself if the working directory is gone.
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
 	}
-	keys, err := filepath.Abs(s.Keys)
-	if err != nil {
-		return "", err
+	return path
+}
+
+// checkKeyFolder returns an error if the key folder is in the data folder: restoring a backup would take the last signed
+// checkpoint back, and a fork of the log would go unnoticed.
+func (s *Settings) checkKeyFolder() error {
+	below, err := filepath.Rel(absolute(s.Data), s.KeyFolder())
+	if err == nil && below != ".." && !strings.HasPrefix(below, ".."+string(filepath.Separator)) {
+		return Mistakef("%s: the key folder must not be in the data folder, because a backup of that must not take the last signed checkpoint back", s.Origin("keys"))
 	}
-	if below, err := filepath.Rel(data, keys); err == nil && below != ".." && !strings.HasPrefix(below, ".."+string(filepath.Separator)) {
-		return "", Mistakef("%s: the key folder must not be in the data folder, because a backup of that must not take the last signed checkpoint back", s.Origin("keys"))
-	}
-	return keys, nil
+	return nil
 }
 
 // NewLogger returns a logger that writes to w as text or JSON. Its level is --log-level, or least if that was not set. A reload
