@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/maypok86/otter/v2"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/larder-cdn/larder/kvstore"
 )
@@ -56,28 +57,19 @@ type bodies struct {
 	largest atomic.Int64  // weight of the heaviest body that goes into the cache
 	wait    time.Duration // how long a load waits for room
 	metrics *cacheMetrics
+	loads   singleflight.Group // by the SHA-256 of the bytes
 
-	mu      sync.Mutex
-	limit   int64 // of used
-	loading map[kvstore.Hash]*flight
-	loose   map[kvstore.Hash]*body
-	used    int64 // weight of loose bodies and reservations
-	over    int64 // the part of used that clients have beyond half of the limit each
-	of      map[netip.Prefix]int64
-	freed   chan struct{} // closed when used falls
+	mu    sync.Mutex
+	limit int64 // of used
+	loose map[kvstore.Hash]*body
+	used  int64 // weight of loose bodies and reservations
+	over  int64 // the part of used that clients have beyond half of the limit each
+	of    map[netip.Prefix]int64
+	freed chan struct{} // closed when used falls
 }
 
-// A flight is one load, for however many wait for it.
-type flight struct {
-	done chan struct{}
-	body *body
-	err  error
-}
-
-const (
-	// cacheShare is the part of the cache that one body may take.
-	cacheShare = 8
-)
+// cacheShare is the part of the cache that one body may take.
+const cacheShare = 8
 
 // newBodies returns an empty cache of up to cacheBytes of memory, which allows sendBytes more for bodies that are being sent and are not in the
 // cache. A client waits for such memory up to wait. m counts the cache's work.
@@ -86,7 +78,6 @@ func newBodies(cacheBytes, sendBytes int64, wait time.Duration, m *cacheMetrics)
 		limit:   sendBytes,
 		wait:    wait,
 		metrics: m,
-		loading: make(map[kvstore.Hash]*flight),
 		loose:   make(map[kvstore.Hash]*body),
 		of:      make(map[netip.Prefix]int64),
 		freed:   make(chan struct{}),
@@ -142,37 +133,29 @@ func (b *bodies) acquire(sum kvstore.Hash, length int64, client netip.Prefix, re
 		return x, nil
 	}
 	b.metrics.misses.Inc()
-	b.mu.Lock()
-	if x := b.loose[sum]; x != nil {
+	mine := false
+	loaded, err, _ := b.loads.Do(string(sum[:]), func() (any, error) {
+		mine = true
+		b.mu.Lock()
+		x := b.loose[sum]
 		b.mu.Unlock()
+		if e, ok := bodyCache(b).GetEntryQuietly(sum); ok { // a load may have ended since the cache was queried
+			x = e.Value
+		}
+		if x == nil {
+			return b.load(sum, length, client, read)
+		}
 		b.addHolder(x)
 		return x, nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	if f := b.loading[sum]; f != nil {
-		b.mu.Unlock()
-		<-f.done
-		if f.err == nil {
-			b.addHolder(f.body)
-		}
-		return f.body, f.err
+	x := loaded.(*body)
+	if !mine {
+		b.addHolder(x)
 	}
-	f := &flight{done: make(chan struct{}), err: errors.New("the load ended early")}
-	b.loading[sum] = f
-	b.mu.Unlock()
-	defer func() {
-		b.mu.Lock()
-		delete(b.loading, sum)
-		b.mu.Unlock()
-		close(f.done)
-	}()
-	// A load may have ended since the cache was queried.
-	if e, ok := bodyCache(b).GetEntryQuietly(sum); ok {
-		b.addHolder(e.Value)
-		f.body, f.err = e.Value, nil
-		return f.body, nil
-	}
-	f.body, f.err = b.load(sum, length, client, read)
-	return f.body, f.err
+	return x, nil
 }
 
 // load reserves memory for a client, calls read for the length bytes of the body with the SHA-256 sum, and adds it to the cache unless it is too

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -233,14 +234,14 @@ func (c *refusingConn) writeFirst(p []byte) (int, error) {
 	}
 	line, _, _ := bytes.Cut(append(c.lead, c.asked...), []byte("\r\n"))
 	c.asked = nil
-	method, rest, _ := strings.Cut(string(line), " ")
-	head := false
+	asked, rest, _ := strings.Cut(string(line), " ")
+	method := ""
 	if target, version, _ := strings.Cut(rest, " "); f.Status == http.StatusBadRequest && strings.HasPrefix(version, "HTTP/1.") {
 		if missing := checkTarget(target); missing != nil {
-			f, head = missing, method == http.MethodHead
+			f, method = missing, asked
 		}
 	}
-	if _, err := c.handedOff.Write(formatResponse(f, head)); err != nil {
+	if _, err := c.handedOff.Write(formatResponse(f, method)); err != nil {
 		return 0, err
 	}
 	c.discardRest()
@@ -363,23 +364,19 @@ func refusalMessage(status int, reason string) string {
 	return "The request is malformed: its first line or a header cannot be read as HTTP."
 }
 
-// formatResponse returns the failure as the bytes of a complete HTTP/1.1 response that closes the connection; if head is true, without the body.
-func formatResponse(f *answers.Failure, head bool) []byte {
+// formatResponse returns the failure as the bytes of a complete HTTP/1.1 response to a request by a method. It closes the connection.
+func formatResponse(f *answers.Failure, method string) []byte {
 	body := f.JSON()
 	h := http.Header{}
 	f.SetHeader(h)
 	answers.SetFields(h, answers.AnyOrigin...)
 	answers.SetFields(h,
 		answers.Field{Name: "Date", Value: time.Now().UTC().Format(http.TimeFormat)},
-		answers.Field{Name: "Content-Type", Value: answers.JSON},
-		answers.Field{Name: "Content-Length", Value: strconv.Itoa(len(body))},
-		answers.Field{Name: "Connection", Value: "close"})
+		answers.Field{Name: "Content-Type", Value: answers.JSON})
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\n", f.Status, http.StatusText(f.Status))
-	_ = h.Write(&b) // a buffer takes everything
-	b.WriteString("\r\n")
-	if !head {
-		b.Write(body)
-	}
+	_ = (&http.Response{
+		StatusCode: f.Status, ProtoMajor: 1, ProtoMinor: 1, Header: h, Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
+		Close: true, Request: &http.Request{Method: method},
+	}).Write(&b) // a buffer takes everything
 	return b.Bytes()
 }

@@ -1,7 +1,6 @@
 package lane
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -406,17 +405,13 @@ func (w *handled) FlushError() error {
 		w.WriteHeader(http.StatusOK)
 	}
 	if len(w.buffer) > 0 || !w.sentHead {
-		return cmp.Or(w.send(w.buffer, false), w.resetBuffer())
+		err := w.send(w.buffer, false)
+		w.buffer = w.buffer[:0]
+		return err
 	}
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
 	return w.failure()
-}
-
-// resetBuffer empties the buffer after send has sent it. It never fails.
-func (w *handled) resetBuffer() error {
-	w.buffer = w.buffer[:0]
-	return nil
 }
 
 // failure returns os.ErrDeadlineExceeded after the write deadline, errStreamEnded if the stream was reset or the connection has

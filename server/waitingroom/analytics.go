@@ -26,12 +26,8 @@ type Period struct {
 	OriginP50 float64 `json:"time_on_origin_p50_seconds"`
 }
 
-const (
-	// keptMinutes bounds the minutes that wait for the store.
-	keptMinutes = 24 * 60
-	// keptSessions bounds the sessions that are watched for their length.
-	keptSessions = 1_000_000
-)
+// keptMinutes bounds the minutes that wait for the store.
+const keptMinutes = 24 * 60
 
 // analytics counts what happens in a room in the present minute, for people to look at; minutes that
 // are over go to the room's [history]. No decision depends on it.
@@ -45,15 +41,7 @@ type analytics struct {
 	waits    histogram
 	stays    histogram
 
-	over     []record // minutes that are not in the history yet, ascending
-	sessions map[queue.TicketID]stay
-	ends     map[int64][]queue.TicketID // by the minute in which a session may be over
-}
-
-// A stay is a session under way.
-type stay struct {
-	accepted, seen time.Time
-	over           int64 // minute
+	over []record // minutes that are not in the history yet, ascending
 }
 
 // addSample records how many users are in the room and how many wait, for the current minute.
@@ -73,39 +61,29 @@ func (a *analytics) countAdmission(now time.Time, t queue.Ticket) {
 	a.waits.count(now.Sub(t.Since))
 }
 
-// countSession records that the session of a ticket was started or renewed, so that its length is counted when it ends.
-func (a *analytics) countSession(now time.Time, t queue.Ticket) {
+// countStays counts how long users were in whose sessions have ended.
+func (a *analytics) countStays(now time.Time, stays []time.Duration) {
+	if len(stays) == 0 {
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closeMinutes(now)
-	if a.sessions == nil {
-		a.sessions, a.ends = map[queue.TicketID]stay{}, map[int64][]queue.TicketID{}
-	}
-	old, known := a.sessions[t.ID]
-	if !known && len(a.sessions) >= keptSessions {
-		return
-	}
-	s := stay{t.AcceptedAt, now, (t.Ends.Unix() + 59) / 60}
-	a.sessions[t.ID] = s
-	if !known || old.over != s.over {
-		a.ends[s.over] = append(a.ends[s.over], t.ID)
+	for _, stay := range stays {
+		a.stays.count(stay)
 	}
 }
 
-// countRevoked counts that the origin has ended the session of a ticket.
-func (a *analytics) countRevoked(now time.Time, t queue.Ticket) {
+// countRevoked counts that the origin has ended a session.
+func (a *analytics) countRevoked(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closeMinutes(now)
 	a.revoked++
-	if s, ok := a.sessions[t.ID]; ok {
-		delete(a.sessions, t.ID)
-		a.stays.count(now.Sub(s.accepted))
-	}
 }
 
 // closeMinutes starts a new minute if the current one is over at now. It turns the counts of the old one into a record, unless
-// nothing happened, and counts the users whose sessions have ended as having left. The caller holds the lock.
+// nothing happened. The caller holds the lock.
 func (a *analytics) closeMinutes(now time.Time) {
 	minute := now.Unix() / 60
 	if minute <= a.minute {
@@ -118,18 +96,6 @@ func (a *analytics) closeMinutes(now time.Time) {
 		a.active, a.queued = 0, 0
 	}
 	a.minute = minute
-	for over, ids := range a.ends {
-		if over > minute {
-			continue
-		}
-		for _, id := range ids {
-			if s, ok := a.sessions[id]; ok && s.over <= minute {
-				delete(a.sessions, id)
-				a.stays.count(s.seen.Sub(s.accepted))
-			}
-		}
-		delete(a.ends, over)
-	}
 }
 
 // closeMinute turns the counts of the current minute into a record, unless nothing happened, and sets them to zero. The caller

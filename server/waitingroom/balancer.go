@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -28,28 +27,16 @@ const (
 	healthTimeout = 3 * time.Second
 )
 
-// A balancer sends requests to the servers of a site in turn, past those that fail.
-type balancer struct {
-	room      *config.Room
-	logger    *slog.Logger
-	now       func() time.Time
-	transport *http.Transport
-	servers   []*server
-	turn      atomic.Uint64
-	health    originHealth
-	limit     *autoLimit
-}
-
-// A server is one of them.
+// A server is one of those of a site, which get its requests in turn, past those that fail.
 type server struct {
 	url   *url.URL
 	ill   atomic.Bool  // by its last health check
 	until atomic.Int64 // it rests until then, in nanoseconds since 1970
 }
 
-// newBalancer returns a balancer that sends requests to the upstream servers of a room. It counts response times in limit.
-func newBalancer(room *config.Room, logger *slog.Logger, now func() time.Time, limit *autoLimit) *balancer {
-	b := &balancer{room: room, logger: logger, now: now, limit: limit, transport: &http.Transport{
+// newTransport returns the connections to the upstreams of a room, by the protocols of their URLs.
+func newTransport(room *config.Room) *http.Transport {
+	t := &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: upstreamDial}).DialContext,
 		TLSHandshakeTimeout:   upstreamDial,
 		TLSClientConfig:       &tls.Config{RootCAs: room.UpstreamCA, MinVersion: tls.VersionTLS12},
@@ -60,41 +47,36 @@ func newBalancer(room *config.Room, logger *slog.Logger, now func() time.Time, l
 		MaxIdleConnsPerHost:   128,
 		Protocols:             new(http.Protocols),
 		DisableCompression:    true, // the client and the upstream agree on a coding
-	}}
-	for _, u := range room.Upstreams {
-		u = &url.URL{Scheme: u.Scheme, Host: u.Host}
-		switch u.Scheme {
-		case "h2c":
-			u.Scheme = "http"
-			b.transport.Protocols.SetUnencryptedHTTP2(true)
-		case "https":
-			b.transport.Protocols.SetHTTP2(true)
-			b.transport.Protocols.SetHTTP1(true)
-		default:
-			b.transport.Protocols.SetHTTP1(true)
-		}
-		b.servers = append(b.servers, &server{url: u})
 	}
-	return b
+	switch room.Upstreams[0].Scheme { // all have the same
+	case "h2c":
+		t.Protocols.SetUnencryptedHTTP2(true)
+	case "https":
+		t.Protocols.SetHTTP2(true)
+		t.Protocols.SetHTTP1(true)
+	default:
+		t.Protocols.SetHTTP1(true)
+	}
+	return t
 }
 
 // nextOrder returns the servers in the order in which the next request tries them: healthy ones first, then the others. Both
 // groups begin with the server whose turn it is. Each call advances the turn, if there are several servers.
-func (b *balancer) nextOrder() []*server {
-	if len(b.servers) == 1 {
-		return b.servers
+func (u *upstream) nextOrder() []*server {
+	if len(u.servers) == 1 {
+		return u.servers
 	}
-	now := b.now()
-	working := make([]*server, 0, len(b.servers))
+	now := u.now()
+	working := make([]*server, 0, len(u.servers))
 	var failing []*server
-	for _, s := range b.servers {
+	for _, s := range u.servers {
 		if s.isHealthy(now) {
 			working = append(working, s)
 		} else {
 			failing = append(failing, s)
 		}
 	}
-	turn := b.turn.Add(1)
+	turn := u.turn.Add(1)
 	for _, list := range [...][]*server{working, failing} {
 		if n := uint64(len(list)); n > 0 {
 			first := int(turn % n)
@@ -113,9 +95,9 @@ func (s *server) isHealthy(now time.Time) bool {
 
 // RoundTrip implements http.RoundTripper. It sends a request to the server whose turn it is. If it cannot connect to that, it
 // tries the next ones. It counts the response, or that no server accepted a connection, for the site's health.
-func (b *balancer) RoundTrip(req *http.Request) (res *http.Response, err error) {
+func (u *upstream) RoundTrip(req *http.Request) (res *http.Response, err error) {
 	began := time.Now()
-	for _, s := range b.nextOrder() {
+	for _, s := range u.nextOrder() {
 		var connected atomic.Bool
 		ctx := httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
 		out := req.WithContext(ctx)
@@ -128,30 +110,30 @@ func (b *balancer) RoundTrip(req *http.Request) (res *http.Response, err error) 
 				io.Closer
 			}{req.Body, io.NopCloser(nil)}
 		}
-		if res, err = b.transport.RoundTrip(out); err == nil {
+		if res, err = u.transport.RoundTrip(out); err == nil {
 			s.until.Store(0)
 			took := time.Since(began)
-			b.health.countResponse(b.now(), took, res.StatusCode, req.RemoteAddr)
-			b.limit.countResponse(took, res.StatusCode, req.RemoteAddr)
+			u.health.countResponse(u.now(), took, res.StatusCode, req.RemoteAddr)
+			u.limit.countResponse(took, res.StatusCode, req.RemoteAddr)
 			return res, nil
 		}
 		if connected.Load() || req.Context().Err() != nil {
 			return nil, err
 		}
-		if s.until.Swap(b.now().Add(rest).UnixNano()) == 0 {
-			b.logger.Warn("waitingroom: no connection to an upstream; the others get its requests", "room", b.room.Name, "upstream", s.url.Host, "err", err)
+		if s.until.Swap(u.now().Add(rest).UnixNano()) == 0 {
+			u.logger.Warn("waitingroom: no connection to an upstream; the others get its requests", "room", u.room.Name, "upstream", s.url.Host, "err", err)
 		}
 	}
-	b.health.countUnreachable(b.now())
+	u.health.countUnreachable(u.now())
 	return nil, err
 }
 
 // checkRegularly checks the health of the servers until ctx ends.
-func (b *balancer) checkRegularly(ctx context.Context) {
+func (u *upstream) checkRegularly(ctx context.Context) {
 	again := time.NewTicker(healthEvery)
 	defer again.Stop()
 	for {
-		b.checkAll(ctx)
+		u.checkAll(ctx)
 		select {
 		case <-again.C:
 		case <-ctx.Done():
@@ -162,45 +144,45 @@ func (b *balancer) checkRegularly(ctx context.Context) {
 
 // checkAll checks the health of every server once, all at the same time, and logs changes. Requests avoid a server that fails the
 // check.
-func (b *balancer) checkAll(ctx context.Context) {
-	done := make(chan struct{}, len(b.servers))
-	for _, s := range b.servers {
+func (u *upstream) checkAll(ctx context.Context) {
+	done := make(chan struct{}, len(u.servers))
+	for _, s := range u.servers {
 		go func() {
 			defer func() { done <- struct{}{} }()
-			err := b.requestHealth(ctx, s)
+			err := u.requestHealth(ctx, s)
 			if ctx.Err() != nil {
 				return
 			}
 			switch was := s.ill.Swap(err != nil); {
 			case err == nil && was:
-				b.logger.Info("waitingroom: an upstream is well again", "room", b.room.Name, "upstream", s.url.Host)
+				u.logger.Info("waitingroom: an upstream is well again", "room", u.room.Name, "upstream", s.url.Host)
 			case err != nil && !was:
-				b.logger.Warn("waitingroom: an upstream is not well; the others get its requests", "room", b.room.Name, "upstream", s.url.Host, "err", err)
+				u.logger.Warn("waitingroom: an upstream is not well; the others get its requests", "room", u.room.Name, "upstream", s.url.Host, "err", err)
 			}
 			if err == nil {
 				s.until.Store(0)
 			}
 		}()
 	}
-	for range b.servers {
+	for range u.servers {
 		<-done
 	}
 }
 
 // requestHealth sends a health check to a server. It returns an error if the server does not respond with a status from 200 to
 // 399.
-func (b *balancer) requestHealth(ctx context.Context, s *server) error {
+func (u *upstream) requestHealth(ctx context.Context, s *server) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url.String()+b.room.UpstreamHealth, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url.String()+u.room.UpstreamHealth, nil)
 	if err != nil {
 		return err
 	}
 	req.Header.Set("User-Agent", "larder-health-check")
-	if host := b.room.Routes[0].Host; host != "" {
+	if host := u.room.Routes[0].Host; host != "" {
 		req.Host = host
 	}
-	res, err := b.transport.RoundTrip(req)
+	res, err := u.transport.RoundTrip(req)
 	if err != nil {
 		return err
 	}

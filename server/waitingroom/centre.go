@@ -155,6 +155,7 @@ func (c *centre) Handle(ctx context.Context, s *durable.State, do task) (struct{
 	err := errors.Join(do(ctx, s, c), c.updateJournal(ctx, s))
 	now = c.room.now()
 	c.room.overview.Store(c.newOverview(now))
+	c.room.analytics.countStays(now, c.machine.TakeStays())
 	c.room.streams.deliver(c, now, changed)
 	return struct{}{}, err
 }

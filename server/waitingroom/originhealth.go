@@ -90,10 +90,10 @@ func (h *originHealth) lastContact(now time.Time, clients int) (connected, recen
 // probe updates whether the site is down, before a visitor is admitted to it. If no request has reached a server lately, it
 // connects to one and closes the connection. One such attempt is under way at a time; probe waits for it until ctx ends, but not
 // while the site is down anyway unless wait is set.
-func (b *balancer) probe(ctx context.Context, wait bool) {
-	if _, recent, failing := b.health.lastContact(b.now(), b.errorClients()); !recent && !failing {
-		over := b.startConnecting()
-		if !wait && b.health.down.Load() {
+func (u *upstream) probe(ctx context.Context, wait bool) {
+	if _, recent, failing := u.health.lastContact(u.now(), u.errorClients()); !recent && !failing {
+		over := u.startConnecting()
+		if !wait && u.health.down.Load() {
 			return
 		}
 		select {
@@ -102,41 +102,41 @@ func (b *balancer) probe(ctx context.Context, wait bool) {
 			return
 		}
 	}
-	b.updateDown()
+	u.updateDown()
 }
 
 // errorClients returns how many clients must get errors for the site to count as down: a small number, or the room's limit if
 // that is smaller.
-func (b *balancer) errorClients() int { return min(errorClients, b.room.TotalActiveUsers) }
+func (u *upstream) errorClients() int { return min(errorClients, u.room.TotalActiveUsers) }
 
 // updateDown sets whether the site counts as down, by the last connection and the recent responses, and logs a change.
-func (b *balancer) updateDown() {
-	connected, _, failing := b.health.lastContact(b.now(), b.errorClients())
+func (u *upstream) updateDown() {
+	connected, _, failing := u.health.lastContact(u.now(), u.errorClients())
 	down := failing || !connected
-	switch was := b.health.down.Swap(down); {
+	switch was := u.health.down.Swap(down); {
 	case down && !was:
-		b.logger.Warn("waitingroom: the site behind a room is down; no visitor is admitted until it responds again", "room", b.room.Name, "errors", failing)
+		u.logger.Warn("waitingroom: the site behind a room is down; no visitor is admitted until it responds again", "room", u.room.Name, "errors", failing)
 	case was && !down:
-		b.logger.Info("waitingroom: the site behind a room is up again; visitors are admitted", "room", b.room.Name)
+		u.logger.Info("waitingroom: the site behind a room is up again; visitors are admitted", "room", u.room.Name)
 	}
 }
 
 // startConnecting starts an attempt to connect to the site in a new goroutine, unless one is under way. It returns a channel that
 // is closed when the attempt is over.
-func (b *balancer) startConnecting() <-chan struct{} {
-	h := &b.health
+func (u *upstream) startConnecting() <-chan struct{} {
+	h := &u.health
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.probing == nil {
 		h.probing = make(chan struct{})
 		go func() {
-			connected := b.canConnect()
+			connected := u.canConnect()
 			h.mu.Lock()
-			h.contact, h.connected = b.now(), connected
+			h.contact, h.connected = u.now(), connected
 			over := h.probing
 			h.probing = nil
 			h.mu.Unlock()
-			b.updateDown()
+			u.updateDown()
 			close(over)
 		}()
 	}
@@ -145,14 +145,14 @@ func (b *balancer) startConnecting() <-chan struct{} {
 
 // canConnect reports whether a server that has not failed its health check accepts a connection. It tries all at once, for two
 // seconds.
-func (b *balancer) canConnect() bool {
+func (u *upstream) canConnect() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
-	accepted := make(chan bool, len(b.servers))
-	for _, s := range b.servers {
+	accepted := make(chan bool, len(u.servers))
+	for _, s := range u.servers {
 		go func() { accepted <- !s.ill.Load() && s.tryConnect(ctx) }()
 	}
-	for range b.servers {
+	for range u.servers {
 		if <-accepted {
 			return true
 		}

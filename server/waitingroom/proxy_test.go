@@ -307,7 +307,7 @@ func TestSeveralUpstreams(t *testing.T) {
 	if n := counts(); n != [3]int64{3, 3, 3} {
 		t.Errorf("in turn: %v", n)
 	}
-	balancer := h.rooms.currentRooms().byName["shop"].upstream.balancer
+	balancer := h.rooms.currentRooms().byName["shop"].upstream
 	ill.Store(true)
 	balancer.checkAll(t.Context())
 	post(6)

@@ -146,7 +146,8 @@ func (r *Rooms) currentRooms() *configuredRooms { return r.configured.Load() }
 
 // A room has the state of a room that requests use.
 type room struct {
-	*schedule
+	config  *config.Room
+	current atomic.Pointer[config.EffectiveSettings] // in force at present; never changed, only replaced
 	place
 	log      *slog.Logger
 	codec    *ticketCodec
@@ -229,7 +230,8 @@ func (r *Rooms) newConfiguredRooms(configured []config.Room, before *configuredR
 		if old := before.byName[c.Name]; old != nil && r.options.Cluster != nil && old.config.EachNode != c.EachNode {
 			return nil, fmt.Errorf("waitingroom: room %s: %w", c.Name, ErrEachNode)
 		}
-		made := &room{schedule: newSchedule(c, &r.options, &stays.limit), place: r.options.newPlace(c), log: r.options.Logger, codec: newTicketCodec(r.options.Keys, c), kept: stays}
+		made := &room{config: c, place: r.options.newPlace(c), log: r.options.Logger, codec: newTicketCodec(r.options.Keys, c), kept: stays}
+		made.current.Store(made.compute(made.now()))
 		switch old := before.byName[c.Name]; {
 		case len(c.Upstreams) == 0:
 		case old != nil && old.upstream != nil && c.SameUpstreams(old.upstream.room):
@@ -475,51 +477,34 @@ func (r *room) revoke(ctx context.Context, t queue.Ticket) {
 	// No session is promised for longer, whatever data centre has renewed it meanwhile.
 	until := now.Add(r.config.LongestSession() + 2*time.Minute + r.skew)
 	r.revoked.add(t.ID, until, now) // at once; the object makes it durable
-	r.analytics.countRevoked(now, t)
+	r.analytics.countRevoked(now)
 	_ = r.do(ctx, func(ctx context.Context, s *durable.State, c *centre) error { // logged where it reports
 		return c.revoke(ctx, s, t.ID, until)
 	})
 }
 
-// A schedule has the settings of a room that are in force at a time.
-type schedule struct {
-	config  *config.Room
-	keys    *Keyring
-	skewed  time.Duration
-	limit   *autoLimit
-	current atomic.Pointer[config.EffectiveSettings] // never changed, only replaced
-}
-
-// newSchedule returns the settings of a room as they change with time: its events begin and end, and its limit may be automatic.
-func newSchedule(room *config.Room, o *Options, limit *autoLimit) *schedule {
-	at := o.newPlace(room)
-	s := &schedule{config: room, keys: o.Keys, skewed: at.skew, limit: limit}
-	s.current.Store(s.compute(at.now()))
-	return s
-}
-
 // compute derives the settings in force at a time from the room's configuration, its events and the automatic limit. It stores
 // nothing.
-func (s *schedule) compute(now time.Time) *config.EffectiveSettings {
-	m := s.config.At(now)
-	m.Settings.Skew = s.skewed
-	if s.config.Automatic && m.Settings.TotalActiveUsers == s.config.TotalActiveUsers { // else an event has a limit of its own
-		m.Settings.TotalActiveUsers = s.limit.limitOf(s.config)
+func (r *room) compute(now time.Time) *config.EffectiveSettings {
+	m := r.config.At(now)
+	m.Settings.Skew = r.skew
+	if r.config.Automatic && m.Settings.TotalActiveUsers == r.config.TotalActiveUsers { // else an event has a limit of its own
+		m.Settings.TotalActiveUsers = r.kept.limit.limitOf(r.config)
 		m.Settings.NewUsersPerMinute = min(m.Settings.NewUsersPerMinute, m.Settings.TotalActiveUsers)
 	}
 	if shuffle := &m.Settings.Shuffle; shuffle.Until > shuffle.From {
-		shuffle.Salt = s.keys.deriveNumber(s.config.Name + "/" + m.Event.Name)
+		shuffle.Salt = r.codec.keys.deriveNumber(r.config.Name + "/" + m.Event.Name)
 	}
 	m.Settings = m.Settings.WithDefaults()
 	return &m
 }
 
 // settingsAt returns the settings in force at a time. It computes and caches them when an event has begun or ended since.
-func (s *schedule) settingsAt(now time.Time) *config.EffectiveSettings {
-	m := s.current.Load()
+func (r *room) settingsAt(now time.Time) *config.EffectiveSettings {
+	m := r.current.Load()
 	if now.Before(m.Until) {
 		return m
 	}
-	s.current.CompareAndSwap(m, s.compute(now))
-	return s.current.Load()
+	r.current.CompareAndSwap(m, r.compute(now))
+	return r.current.Load()
 }

@@ -182,9 +182,6 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 		} else {
 			room.countOutcome(passed)
 		}
-		if d.Changed {
-			room.analytics.countSession(now, t)
-		}
 		if d.Changed && !t.LastCheckIn.Before(now) { // an old ticket that is sent again and again vouches for no address
 			room.parts.recordAddress(req, &t, now)
 		}

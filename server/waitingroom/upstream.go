@@ -10,6 +10,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/client"
@@ -23,16 +24,30 @@ const stall = 30 * time.Second
 // is what it would get without the room, but for the tickets, and for who the client is and
 // how it asked, which [client.SetForwarded] says.
 type upstream struct {
-	*balancer
-	proxy httputil.ReverseProxy
+	room      *config.Room
+	logger    *slog.Logger
+	now       func() time.Time
+	limit     *autoLimit
+	transport *http.Transport
+	servers   []*server
+	turn      atomic.Uint64
+	health    originHealth
+	proxy     httputil.ReverseProxy
 }
 
 // newUpstream returns the reverse proxy to a room's upstream servers. It counts response times in limit. It removes tickets from
 // requests, adds who the client is, and carries out the commands to the room in responses.
 func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time, limit *autoLimit) *upstream {
-	u := &upstream{balancer: newBalancer(room, logger, now, limit)}
+	u := &upstream{room: room, logger: logger, now: now, limit: limit, transport: newTransport(room)}
+	for _, to := range room.Upstreams {
+		to = &url.URL{Scheme: to.Scheme, Host: to.Host}
+		if to.Scheme == "h2c" {
+			to.Scheme = "http"
+		}
+		u.servers = append(u.servers, &server{url: to})
+	}
 	u.proxy = httputil.ReverseProxy{
-		Transport:     u.balancer,
+		Transport:     u,
 		FlushInterval: -1, // what has come goes on at once, as it came
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL = requestTarget(r.In)

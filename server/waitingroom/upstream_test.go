@@ -114,9 +114,9 @@ func BenchmarkAccepted(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	plan := newSchedule(&rooms[0], &Options{Keys: keys, Now: time.Now}, &autoLimit{})
-	m, codec := plan.settingsAt(now), newTicketCodec(keys, &rooms[0])
-	room := &room{schedule: plan, codec: codec, kept: &kept{}}
+	codec := newTicketCodec(keys, &rooms[0])
+	room := &room{config: &rooms[0], codec: codec, kept: &kept{}}
+	m := room.compute(now)
 	header := http.Header{"Cookie": {"a=b; " + cookieName("") + "=" + codec.seal(&queue.Ticket{ID: newTicket().ID, LastCheckIn: now, AcceptedAt: now, Ends: now.Add(time.Minute)})}}
 	b.ReportAllocs()
 	b.RunParallel(func(p *testing.PB) {

@@ -414,6 +414,13 @@ func (d *DataCentre) TakeCalls() []Call {
 	return made
 }
 
+// TakeStays returns how long the sessions lasted that have ended here since it was last called, until their last renewal.
+func (d *DataCentre) TakeStays() []time.Duration {
+	ended := d.tickets.stays
+	d.tickets.stays = nil
+	return ended
+}
+
 // EstimateOf returns the estimated wait for a ticket that waits here. The bool is false if the ticket does not wait here.
 func (d *DataCentre) EstimateOf(id TicketID) (Estimate, bool) {
 	r := d.rows[id]

@@ -51,6 +51,7 @@ type tickets struct {
 
 	spent   map[Minute][]TicketID // by the minute in which they are forgotten
 	cleared Minute
+	stays   []time.Duration // how long the sessions lasted that have ended since TakeStays, until their last renewal
 
 	changed     map[TicketID]struct{} // tickets that the journal lacks; nil without a journal
 	absent      []Bucket              // of an earlier process, counted as waiting
@@ -124,6 +125,9 @@ func (t *tickets) advance(now time.Time, s *Settings) {
 // endSession replaces the row of a ticket by one that says that its session is over. It keeps the row for as long as the old
 // waiting ticket would have a place in line, or the revoked ticket would pass. The caller has counted the session out.
 func (t *tickets) endSession(id TicketID, r row, now time.Time, s *Settings) {
+	if r.kind == active && !r.elsewhere {
+		t.stays = append(t.stays, time.Duration(r.at-r.accepted))
+	}
 	until := MinuteOf(now.Add(s.PlaceKept+s.Skew)) + 1
 	if r.revoked { // or as long as its accepted ticket would pass
 		until = max(until, r.ends+1)
