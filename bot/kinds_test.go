@@ -1,9 +1,14 @@
 package bot_test
 
 import (
+	"bytes"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +18,67 @@ import (
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
 )
+
+// TestMirroredReleaseThatCannotBeReplaced has a mirrored release change while npm's other bytes are downloaded: the release is not replaced,
+// and the caller receives the error and tries again.
+func TestMirroredReleaseThatCannotBeReplaced(t *testing.T) {
+	r := newRig(t)
+	var service *bot.WithdrawalService
+	var change atomic.Bool
+	var front *httptest.Server // a registry before which the release changes
+	front = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if change.CompareAndSwap(true, false) {
+			_, err := service.Withdraw(req.Context(), "a", "2.0.0", "a mistake")
+			if err == nil {
+				_, err = service.Restore(req.Context(), "a", "2.0.0", "no mistake", nil)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		recorded := httptest.NewRecorder()
+		r.registry.ServeHTTP(recorded, req)
+		w.WriteHeader(recorded.Code)
+		w.Write(bytes.ReplaceAll(recorded.Body.Bytes(), []byte(r.registry.URL), []byte(front.URL)))
+	}))
+	defer front.Close()
+	r.useRegistry(front.URL)
+	r.register("a", fromNpm("a", "*.js"))
+	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": library})
+	r.open()
+	r.once()
+	r.mirror("a", "2.0.0", "as it was")
+	r.registry.Add("a", "2.0.0", hour(9), map[string]string{"a.js": "other bytes"})
+	service = bot.NewWithdrawalService(r.store, r.log, func() time.Time { return r.now })
+	change.Store(true)
+	if resolved, err := r.bot.ReconcileWithNpm(t.Context(), "a", "2.0.0"); resolved || err == nil || !strings.Contains(err.Error(), "changed meanwhile") {
+		t.Errorf("resolved %v, error %v", resolved, err)
+	}
+	if resolved, err := r.bot.ReconcileWithNpm(t.Context(), "a", "2.0.0"); !resolved || err != nil {
+		t.Errorf("again: resolved %v, error %v", resolved, err)
+	}
+}
+
+// mirror publishes a release of one file a.js that another origin has.
+func (r *rig) mirror(name, version, text string) {
+	r.Helper()
+	m, err := r.bot.StartMirroring(name, version)
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer m.Close()
+	hash, err := m.StoreFile(r.Context(), []byte(text))
+	if err != nil {
+		r.Fatal(err)
+	}
+	manifest := &logs.Manifest{
+		Package: name, Version: version, Released: r.now, Source: logs.Source{Type: "cdnjs", Name: "https://cdn.example.com"},
+		Files: []logs.File{{Path: "a.js", Size: int64(len(text)), SHA256: hash, SRI: logs.SumSRI([]byte(text)), Origin: logs.Taken}},
+	}
+	if _, err := m.Publish(r.Context(), manifest, logs.Mirror{Source: "cdnjs:https://cdn.example.com", Proof: logs.ProofSelfAsserted}); err != nil {
+		r.Fatal(err)
+	}
+}
 
 // Everything that can happen to a release and to the log happens, and what the log
 // says of it is as the schema has it.
@@ -34,23 +100,7 @@ func TestEveryKindOfEntryIsAsTheSchemaHasIt(t *testing.T) {
 	r.poll()
 	r.poll()
 	for _, version := range []string{"2.0.0", "2.1.0"} {
-		m, err := r.bot.StartMirroring("a", version)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text := []byte("as it was")
-		hash, err := m.StoreFile(t.Context(), text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		manifest := &logs.Manifest{
-			Package: "a", Version: version, Released: r.now, Source: logs.Source{Type: "cdnjs", Name: "https://cdn.example.com"},
-			Files: []logs.File{{Path: "a.js", Size: int64(len(text)), SHA256: hash, SRI: logs.SumSRI(text), Origin: logs.Taken}},
-		}
-		if _, err := m.Publish(t.Context(), manifest, logs.Mirror{Source: "cdnjs:https://cdn.example.com", Proof: logs.ProofSelfAsserted}); err != nil {
-			t.Fatal(err)
-		}
-		m.Close()
+		r.mirror("a", version, "as it was")
 		r.registry.Add("a", version, hour(9), map[string]string{"a.js": map[string]string{"2.0.0": "as it was", "2.1.0": "other bytes"}[version]})
 		if settled, err := r.bot.ReconcileWithNpm(t.Context(), "a", version); err != nil || !settled {
 			t.Fatalf("%s: %v, %v", version, settled, err)

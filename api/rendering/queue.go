@@ -23,7 +23,7 @@ type job struct {
 }
 
 // A queue has a line of jobs for each client, and takes jobs from the lines in turn. A job that several clients requested
-// waits in each of their lines.
+// waits in each of their lines. A queue has no lock; its owner calls all methods under one.
 type queue struct {
 	jobs   map[document.Key]*job // that wait or were started
 	lines  map[netip.Prefix][]*job
@@ -72,7 +72,7 @@ func (q *queue) takeNext() *job {
 }
 
 // leave removes a job from the line of a client that no longer waits for it. If no other client waits for it, the job ends
-// without being done. A job that was started goes on.
+// without being done. A job that was started goes on. The caller holds the renderer's lock.
 func (q *queue) leave(client netip.Prefix, j *job) {
 	i := slices.Index(j.clients, client)
 	if i < 0 {

@@ -487,7 +487,7 @@ func (l *lookup) repetitions(queryWords []string) []float64 {
 	return repetitions
 }
 
-// eachHavingForm calls do with the index of each library that has the word w or an inflected form of it in the field,
+// eachHavingForm calls do with the index of each candidate that has the word w or an inflected form of it in the field,
 // perhaps more than once.
 func (l *lookup) eachHavingForm(field, w string, do func(i int)) {
 	for _, s := range l.segments {

@@ -95,7 +95,8 @@ func withoutAddedWords(query string) string {
 	return strings.Join(list, " ")
 }
 
-// isAddedWord reports whether a word is one that people add behind the name of a library: an extension, a version, cdn.
+// isAddedWord reports whether a word is one that people add behind the name of a library: an extension, a
+// number, cdn, min, latest.
 func isAddedWord(w string) bool {
 	switch w {
 	case "js", "css", "min", "latest", "umd", "esm":

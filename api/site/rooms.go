@@ -102,8 +102,8 @@ func (l liveState) refreshSeconds() int {
 	return 0
 }
 
-// roomsPage returns the page of all waiting rooms, for the operator: their states and the newest 20 versions of their
-// settings.
+// roomsPage returns the page of all waiting rooms: their states and the newest 20 versions of their settings. It checks no
+// permission; internal/app offers the page to operators only. It never fails.
 func (s *Site) roomsPage(q *request) (*pageAnswer, error) {
 	l := q.newLive("/rooms", "")
 	versions := s.options.Rooms.Versions()

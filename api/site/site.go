@@ -251,8 +251,8 @@ func searchTextOf(path string) string {
 // libraryTimeout is how long a page waits for the libraries to be read after a start.
 const libraryTimeout = 10 * time.Second
 
-// ServeHTTP implements http.Handler. It responds with a page or an embedded file, and to other paths with a page that says
-// that nothing is there.
+// ServeHTTP implements http.Handler. It responds with a page, an embedded file or a redirect, to other paths with a page that
+// says that nothing is there, and with 405 to methods other than GET and HEAD.
 func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := requests.RawPath(r.URL)
 	if f := s.files.byPath[path]; f != nil {

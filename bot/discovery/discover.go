@@ -233,8 +233,9 @@ type stateChange struct {
 	was views.StateKind // "" for a version that is new here
 }
 
-// recordChanges adds changes of versions' states to the log, in the name of actor. It skips versions whose state another
-// goroutine has changed since the plan was made, and returns these versions.
+// recordChanges adds an entry to the log for each change of a version's state, of kind Refused or, for any other state, Detected,
+// in the name of actor. It skips versions whose state another goroutine has changed since the plan was made, and returns these
+// versions. After an error nothing is recorded.
 func (sc *Scheduler) recordChanges(changes []stateChange, actor string) (overtaken map[string]struct{}, err error) {
 	overtaken = make(map[string]struct{})
 	if len(changes) == 0 {

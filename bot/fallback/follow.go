@@ -145,7 +145,7 @@ func (f *Fallback) lookupMirrored(id release) (v views.Version, here bool, err e
 
 // compareWithNpm compares a mirrored release with npm's, unless it waits after an earlier failure. If npm's has other bytes, the
 // release is replaced by npm's or, if that must not be published, withdrawn; if they are equal, the log gets npm's proof. It only
-// logs a failure, and waits longer until the next try.
+// logs a failure, and waits longer until the next try, also if the replacement could not be stored.
 func (f *follower) compareWithNpm(ctx context.Context, id release) {
 	now := f.o.Now()
 	wait := f.backoffs[id]

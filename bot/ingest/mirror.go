@@ -276,9 +276,11 @@ func (pb *Publisher) ReconcileWithNpm(ctx context.Context, name, version string)
 	switch {
 	case len(other) > 0:
 		if evidence.Provenance, err = satisfyPolicy(p, evidence.Provenance, ""); err != nil {
-			return true, pb.followOrigin(v, logs.Withdrawn, fmt.Sprintf("npm has other bytes at %q, and its release is not published either: %v", text.Short(other[0], maxPath), err), nil)
+			err = pb.followOrigin(v, logs.Withdrawn, fmt.Sprintf("npm has other bytes at %q, and its release is not published either: %v", text.Short(other[0], maxPath), err), nil)
+		} else {
+			err = pb.replaceMirrored(v, mirrored, own, evidence, other, pins)
 		}
-		return true, pb.replaceMirrored(v, mirrored, own, evidence, other, pins)
+		return err == nil, err
 	case same == 0:
 		return false, fmt.Errorf("npm's %s %s has no path in common with the mirrored release", name, version)
 	}

@@ -131,9 +131,9 @@ func (r *Recompressor) queuePairsOf(pkg, version string) error {
 	return nil
 }
 
-// queuePairsWith queues one delta for each file of the release m that the package's other version has at the same path, if both
-// sizes suit a dictionary. key returns the queue row's key for two contents: that of the file in m, and that in the other
-// version.
+// queuePairsWith queues one delta for each path that both the release m and the package's other version have, also for equal
+// contents, if both sizes suit a dictionary. key returns the queue row's key for two contents, that of the file in m and that in
+// the other version, and so decides which of them is the dictionary.
 func (r *Recompressor) queuePairsWith(m *logs.Manifest, other string, key func(own, of kvstore.Hash) []byte) error {
 	batch := r.store.NewBatch()
 	for _, f := range m.Files {
