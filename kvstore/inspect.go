@@ -1,6 +1,7 @@
 package kvstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -401,34 +402,27 @@ func (l *inspection) inspectOptions(name string, o Options) {
 	}
 }
 
-// CheckTables reads every block of every table that the store in dir needs, and returns a [*DamageError] that names the damaged tables: a compaction
-// of such a table never succeeds, whatever is written above it. It does not read blob files, in which [Store.RestoreContent] replaces damaged
-// contents. No process may have the store open for writing meanwhile.
+// CheckTables inspects the store in dir as [Inspect] does, and then reads every block of every table that the store needs. It returns a
+// [*DamageError] that names the damaged tables: a compaction of such a table never succeeds, whatever is written above it. It does not read blob
+// files, in which [Store.RestoreContent] replaces damaged contents. No process may have the store open for writing meanwhile.
 func CheckTables(ctx context.Context, dir string, o Options) error {
 	o.setDefaults()
 	l, err := inspectFiles(dir, o)
-	if err != nil {
-		return err
+	if err != nil || len(l.findings) > 0 {
+		return cmp.Or(err, l.damageError())
 	}
 	po := pebbleOptions(&o)
 	po.EnsureDefaults()
 	options := po.MakeReaderOptions()
-	damage := &DamageError{Dir: dir}
-	for _, name := range slices.Sorted(maps.Keys(l.version.fileSizes())) {
+	for _, name := range slices.Sorted(maps.Keys(l.version.tableSizes())) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if !strings.HasSuffix(name, ".sst") {
-			continue
-		}
 		if err := checkTable(ctx, o, o.FS.PathJoin(dir, name), options); err != nil {
-			damage.Findings = append(damage.Findings, Finding{name, -1, stripTrace(err).Error()})
+			l.add(name, -1, "%v", stripTrace(err))
 		}
 	}
-	if len(damage.Findings) > 0 {
-		return damage
-	}
-	return nil
+	return l.damageError()
 }
 
 // checkTable reads all blocks of the table at path and returns an error if one does not have its checksum.

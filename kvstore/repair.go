@@ -192,13 +192,17 @@ type repairer struct {
 	mu       sync.Mutex
 	known    map[Hash]time.Time // contents being repaired, or when to try again what could not be repaired
 	lost     map[Hash]struct{}  // contents that no coding gives
-	waiting  []Hash
-	running  bool
+	waiting  int                // contents that are being repaired, or wait for that
 	closed   bool
 	repaired int
 	notify   func() // see OnRepaired
 	done     sync.WaitGroup
+
+	repairing sync.Mutex // held by the goroutine that repairs
 }
+
+// maxWaiting bounds the goroutines that wait to repair a content. The next reader of another one tries again.
+const maxWaiting = 1000
 
 // repairRetry is the interval after which a failed repair is tried again, for want of space for one.
 const repairRetry = time.Minute
@@ -222,52 +226,42 @@ func (s *Store) OnRepaired(notify func()) {
 	s.repairer.notify = notify
 }
 
-// repairLater queues a content that a reader found damaged for repair, and starts the goroutine that repairs. It does nothing if the content is
-// queued already, cannot be repaired, was tried less than a minute ago, or the store is read-only or closing.
+// repairLater starts a goroutine that repairs a content that a reader found damaged, one content at a time. It does nothing if the content is
+// being repaired, cannot be repaired, was tried less than a minute ago, too many wait, or the store is read-only or closing.
 func (s *Store) repairLater(h Hash) {
 	m := &s.repairer
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	again, known := m.known[h]
-	if _, lost := m.lost[h]; lost || known && time.Now().Before(again) || m.closed || s.opts.ReadOnly {
+	if _, lost := m.lost[h]; lost || known && time.Now().Before(again) || m.waiting == maxWaiting || m.closed || s.opts.ReadOnly {
 		return
 	}
 	if m.known == nil {
 		m.known, m.lost = make(map[Hash]time.Time), make(map[Hash]struct{})
 	}
 	m.known[h] = time.Now().Add(1 << 62) // while it is being repaired
-	m.waiting = append(m.waiting, h)
-	if !m.running {
-		m.running = true
-		m.done.Go(s.repairWaiting)
-	}
-}
-
-// repairWaiting repairs the contents that repairLater has queued, one after another, until none is left or the repairer is stopped. It is a goroutine
-// of its own, one at a time.
-func (s *Store) repairWaiting() {
-	m := &s.repairer
-	for {
-		m.mu.Lock()
-		m.running = len(m.waiting) > 0 && !m.closed
-		if !m.running {
-			m.mu.Unlock()
-			return
-		}
-		h := m.waiting[0]
-		m.waiting = m.waiting[1:]
-		m.mu.Unlock()
+	m.waiting++
+	m.done.Go(func() {
+		m.repairing.Lock()
+		defer m.repairing.Unlock()
 		s.repairQueued(h)
-	}
+	})
 }
 
-// repairQueued repairs one content and logs the result. A content that no encoding gives is not tried again; after other errors it is tried again in
-// a minute.
+// repairQueued repairs one content and logs the result, unless the store is closing. A content that no encoding gives is not tried again; after other
+// errors it is tried again in a minute.
 func (s *Store) repairQueued(h Hash) {
-	dropped, err := s.RepairContent(h)
 	m := &s.repairer
 	m.mu.Lock()
-	closed := m.closed || s.users.closed.Load()
+	m.waiting--
+	closed := m.closed
+	m.mu.Unlock()
+	if closed {
+		return
+	}
+	dropped, err := s.RepairContent(h)
+	m.mu.Lock()
+	closed = m.closed || s.users.closed.Load()
 	_, repairing := m.known[h] // not where it was restored or removed meanwhile
 	delete(m.known, h)
 	switch {

@@ -26,7 +26,6 @@ type Store struct {
 	guard *guard
 
 	users users
-	low   atomic.Bool // whether the last write found the disk too full
 
 	contents sync.Mutex // held while a content's row and blobs change
 	reclaim  reclaimer
@@ -274,8 +273,7 @@ func (s *Store) checkWritable(n int) error {
 	return s.checkRoom(n)
 }
 
-// checkRoom returns [ErrDiskFull] if the disk cannot hold n bytes twice, in the log and in a table, and keep its reserve of Options.MinFreeBytes. It
-// logs when that begins and when it ends.
+// checkRoom returns [ErrDiskFull] if the disk cannot hold n bytes twice, in the log and in a table, and keep its reserve of Options.MinFreeBytes.
 func (s *Store) checkRoom(n int) error {
 	if s.opts.MinFreeBytes < 0 {
 		return nil
@@ -288,15 +286,7 @@ func (s *Store) checkRoom(n int) error {
 		return fmt.Errorf("couldn't learn how much space %s has left: %w", s.dir, err)
 	}
 	need := uint64(s.opts.MinFreeBytes) + 2*uint64(n)
-	full := usage.AvailBytes < need
-	if s.low.Swap(full) != full {
-		if full {
-			s.opts.Logger.Error("the disk is full: nothing is written until there is space", "dir", s.dir, "free", usage.AvailBytes, "needed", need)
-		} else {
-			s.opts.Logger.Info("the disk has space again", "dir", s.dir, "free", usage.AvailBytes)
-		}
-	}
-	if full {
+	if usage.AvailBytes < need {
 		return fmt.Errorf("%w: the disk that holds %s has %d MiB left and %d are needed: free some space; nothing was lost",
 			ErrDiskFull, s.dir, usage.AvailBytes>>20, need>>20)
 	}

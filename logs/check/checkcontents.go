@@ -149,30 +149,16 @@ func (c *check) reportSharedFiles(ctx context.Context) error {
 	if len(c.damaged) == 0 {
 		return nil
 	}
-	for e, err := range logs.Entries(c.snapshot, 0) {
-		if err := ctx.Err(); err != nil {
-			return err
+	_ = forEachContent(ctx, c.snapshot, c.store, func(e logs.Indexed, h kvstore.Hash, file *logs.File) { // errors of entries were reported before
+		if file == nil {
+			return
 		}
-		if err != nil {
-			return nil // reported before
+		where := fmt.Sprintf("%s (%s)", h, fileName(e, file))
+		if reported, ok := c.damaged[h]; ok && reported != where {
+			c.reportf(Content, where, "it has the same content as %s", strings.TrimPrefix(reported, h.String()+" "))
 		}
-		if !e.Kind.Publishes() {
-			continue
-		}
-		change, err := views.Load(c.store, e)
-		if err != nil {
-			continue // reported before
-		}
-		for i := range change.Manifest.Files {
-			file := &change.Manifest.Files[i]
-			name := fileName(e, file)
-			where := fmt.Sprintf("%s (%s)", file.SHA256, name)
-			if reported, ok := c.damaged[file.SHA256]; ok && reported != where {
-				c.reportf(Content, where, "it has the same content as %s", strings.TrimPrefix(reported, file.SHA256.String()+" "))
-			}
-		}
-	}
-	return nil
+	})
+	return ctx.Err()
 }
 
 // reportMissing reports contents of files that are not in the store, unless an entry erases them and no served file needs them. Contents are read as

@@ -38,10 +38,7 @@ func (e *engine) findDamage(ctx context.Context) (why, err error) {
 	e.reportProgress("reading", 0, 1)
 	o := e.storeOptions()
 	o.Mark = e.Mark
-	err = kvstore.Inspect(dir, o)
-	if err == nil {
-		err = kvstore.CheckTables(ctx, dir, o)
-	}
+	err = kvstore.CheckTables(ctx, dir, o)
 	if errors.As(err, new(*kvstore.DamageError)) {
 		return err, nil
 	}
@@ -77,10 +74,11 @@ func (e *engine) findMissingEntries(store *kvstore.Store) (why, err error) {
 
 // checkReadable reads all rows of a store, but for the bytes of contents, and verifies its log. It returns why that fails, nil if it does not.
 func checkReadable(ctx context.Context, store *kvstore.Store) error {
-	for _, ns := range []kvstore.Namespace{
-		kvstore.Contents, kvstore.Deltas, kvstore.Durable, kvstore.Files, kvstore.LogHashes, kvstore.LogIndex, kvstore.LogState, kvstore.LogEntries, kvstore.Meta,
-		kvstore.Packages, kvstore.Queue, kvstore.SRIs, kvstore.States, kvstore.Upstreams, kvstore.Versions, kvstore.Usage,
-	} {
+	namespaces := append([]kvstore.Namespace{kvstore.Contents}, scannedRows...)
+	for _, view := range names {
+		namespaces = append(namespaces, view.ns)
+	}
+	for _, ns := range namespaces {
 		for _, err := range store.Scan(ns, kvstore.Range{}) {
 			if err := errors.Join(err, ctx.Err()); err != nil {
 				return err

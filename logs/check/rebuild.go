@@ -195,14 +195,15 @@ func (e *engine) appendSigned(ctx context.Context, order []Source) error {
 	if e.signed.Size == 0 {
 		return nil
 	}
-	err := e.forEachSigned(ctx, order, e.log.Checkpoint().Size, func(s Source, batch []logs.Indexed) error {
-		if !e.isDamagedStore(s) {
-			e.result.useOf(s).Entries += int64(len(batch))
+	for index := e.log.Checkpoint().Size; index < e.signed.Size; index = e.log.Checkpoint().Size {
+		source, batch, err := e.nextEntries(ctx, order, index, e.signed.Size)
+		if err == nil {
+			err = e.appendEntries(source, batch)
 		}
-		return e.appendRaw(batch)
-	})
-	if err != nil {
-		return err
+		if err != nil {
+			return err
+		}
+		e.reportProgress("log", index+int64(len(batch)), e.signed.Size)
 	}
 	root, err := tlog.TreeHash(e.signed.Size, logs.Hashes(e.store))
 	if err == nil && root != e.signed.Root {
@@ -211,8 +212,11 @@ func (e *engine) appendSigned(ctx context.Context, order []Source) error {
 	return err
 }
 
-// appendRaw appends entries to the log of the new store, in one batch.
-func (e *engine) appendRaw(batch []logs.Indexed) error {
+// appendEntries appends entries from a source to the log of the new store, in one batch, and counts them.
+func (e *engine) appendEntries(source Source, batch []logs.Indexed) error {
+	if !e.isDamagedStore(source) {
+		e.result.useOf(source).Entries += int64(len(batch))
+	}
 	return e.log.Update(func(tx *logs.Tx) error {
 		for _, entry := range batch {
 			if _, err := tx.AppendRaw(entry.Raw); err != nil {
@@ -255,11 +259,8 @@ func (e *engine) appendUnsigned(ctx context.Context, base *ownLog) error {
 			e.addLostEntries(index, size, err)
 			return nil
 		}
-		if err := e.appendRaw(batch[:n]); err != nil {
+		if err := e.appendEntries(source, batch[:n]); err != nil {
 			return err
-		}
-		if !e.isDamagedStore(source) {
-			e.result.useOf(source).Entries += int64(n)
 		}
 		index += int64(n)
 		if e.signed.Size > 0 {
@@ -297,7 +298,7 @@ func (e *engine) buildRest(ctx context.Context) error {
 		return err
 	}
 	if e.damaged == nil {
-		if err := e.checkSpaceForFiles(); err != nil {
+		if err := e.checkSpaceForFiles(ctx); err != nil {
 			return err
 		}
 	}
@@ -388,26 +389,17 @@ func (e *engine) checkSpace(need int64) error {
 }
 
 // checkSpaceForFiles returns [kvstore.ErrDiskFull] if the disk has no room for the files of all manifests in the new store.
-func (e *engine) checkSpaceForFiles() error {
+func (e *engine) checkSpaceForFiles(ctx context.Context) error {
 	var need int64
 	seen := make(map[kvstore.Hash]struct{})
-	for entry, err := range logs.Entries(e.store, 0) {
-		if err != nil {
-			return err
+	err := forEachContent(ctx, e.store, e.store, func(_ logs.Indexed, h kvstore.Hash, file *logs.File) {
+		if _, ok := seen[h]; !ok && file != nil {
+			seen[h] = struct{}{}
+			need += file.Size
 		}
-		if !entry.Kind.Publishes() {
-			continue
-		}
-		m, err := logs.ReadManifest(e.store, entry.Manifest)
-		if err != nil {
-			continue
-		}
-		for _, f := range m.Files {
-			if _, ok := seen[f.SHA256]; !ok {
-				seen[f.SHA256] = struct{}{}
-				need += f.Size
-			}
-		}
+	})
+	if err != nil {
+		return err
 	}
 	return e.checkSpace(need - e.sizeOf(buildingName))
 }

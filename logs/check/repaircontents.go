@@ -274,26 +274,32 @@ func (c *contentRepair) listLost(ctx context.Context) error {
 	if len(lost) == 0 {
 		return nil
 	}
-	for e, err := range logs.Entries(c.store, 0) {
+	return forEachContent(ctx, c.store, c.store, func(e logs.Indexed, h kvstore.Hash, file *logs.File) {
+		if why, ok := lost[h]; ok {
+			c.addLost(h, Lost{Where: placeOf(replication.Wanted{Entry: e, File: file}), Problem: oneLine(why)})
+		}
+	})
+}
+
+// forEachContent calls fn for each content that an entry of the log names itself, without a file, and for each file of each publication. It reads
+// manifests from store, and skips those that cannot be read.
+func forEachContent(ctx context.Context, log kvstore.Reader, store *kvstore.Store, fn func(e logs.Indexed, h kvstore.Hash, file *logs.File)) error {
+	for e, err := range logs.Entries(log, 0) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
 		for _, h := range e.Contents() {
-			if why, ok := lost[h]; ok {
-				c.addLost(h, Lost{Where: placeOf(replication.Wanted{Entry: e}), Problem: oneLine(why)})
-			}
+			fn(e, h, nil)
 		}
 		if !e.Kind.Publishes() {
 			continue
 		}
-		m, err := logs.ReadManifest(c.store, e.Manifest)
+		m, err := logs.ReadManifest(store, e.Manifest)
 		if err != nil {
 			continue
 		}
 		for i := range m.Files {
-			if why, ok := lost[m.Files[i].SHA256]; ok {
-				c.addLost(m.Files[i].SHA256, Lost{Where: assetPath(e, &m.Files[i]), Problem: oneLine(why)})
-			}
+			fn(e, m.Files[i].SHA256, &m.Files[i])
 		}
 	}
 	return nil

@@ -92,23 +92,6 @@ func namesOf(order []Source) string {
 	return strings.Join(names, ", ")
 }
 
-// forEachSigned calls fn with batches of the signed entries from the index from on, each from the first source in order that has it. The entries are
-// parsed, not verified. It reports progress.
-func (e *engine) forEachSigned(ctx context.Context, order []Source, from int64, fn func(Source, []logs.Indexed) error) error {
-	for index := from; index < e.signed.Size; {
-		source, batch, err := e.nextEntries(ctx, order, index, e.signed.Size)
-		if err != nil {
-			return err
-		}
-		if err := fn(source, batch); err != nil {
-			return err
-		}
-		index += int64(len(batch))
-		e.reportProgress("log", index, e.signed.Size)
-	}
-	return nil
-}
-
 // nextEntries returns some entries from index on, none at end or after, from the first source in order that has the one at index. They are parsed,
 // not verified. If a source fails in another way than by not having it, e.unsure records that.
 func (e *engine) nextEntries(ctx context.Context, order []Source, index, end int64) (Source, []logs.Indexed, error) {

@@ -73,11 +73,6 @@ func parseImprovementRow(row kvstore.Item) (r improvementRow, ok bool) {
 	return r, true
 }
 
-// postpone adds to a batch a row that has the content be fetched again at the time due. The row keeps the time at which it was due first.
-func (r improvementRow) postpone(b *kvstore.Batch, due time.Time) {
-	b.Set(kvstore.Meta, improvementKey(due, r.hash), binary.BigEndian.AppendUint64([]byte{byte(r.done)}, uint64(r.since)))
-}
-
 // Improve fetches the smaller encodings that are due from the source, and then the queued deltas. It fetches encodings that become due meanwhile
 // between deltas. It returns the first error.
 func (f *Follower) Improve(ctx context.Context) error {
@@ -94,15 +89,12 @@ func (f *Follower) Improve(ctx context.Context) error {
 	}
 }
 
-// improveContents fetches the smaller encodings that are due from the source. A content that cannot be fetched becomes due again, after all others
-// that are due, for up to a week, and is then given up. It stops after mostFailed failures, and returns the errors of all. A row of an unknown format
-// is deleted.
+// improveContents fetches the smaller encodings that are due from the source. A content that cannot be fetched becomes due again ten minutes later,
+// after those that are due now, for up to a week, and is then given up. It stops after mostFailed failures, and returns the errors of all. A row of an
+// unknown format is deleted.
 func (f *Follower) improveContents(ctx context.Context) error {
 	now := f.Now()
 	due := kvstore.Range{Prefix: improvementPrefix, To: binary.BigEndian.AppendUint64(bytes.Clone(improvementPrefix), uint64(max(0, now.Unix()+1)))}
-	// Rows of contents that failed move behind the others when the loop has ended. In the loop they would be reached again.
-	moved := f.Store.NewBatch()
-	defer func() { moved.Close() }()
 	var failed []error
 	for len(failed) < mostFailed {
 		item, ok, err := f.firstRow(kvstore.Meta, due)
@@ -112,32 +104,26 @@ func (f *Follower) improveContents(ctx context.Context) error {
 		if !ok {
 			break
 		}
-		due.From = append(item.Key, 0) // the next row
 		b := f.Store.NewBatch()
 		b.Delete(kvstore.Meta, item.Key)
 		if row, known := parseImprovementRow(item); known {
 			err := f.improveContent(ctx, row.hash)
+			done := row.done + 1
+			switch {
+			case err == nil && done < len(improvementDelays):
+				b.Set(kvstore.Meta, improvementKey(f.Now().Add(improvementDelays[done]), row.hash), []byte{byte(done)})
+			case err != nil && now.Sub(time.Unix(row.since, 0)) < improvementPeriod:
+				b.Set(kvstore.Meta, improvementKey(now.Add(improvementInterval), row.hash), binary.BigEndian.AppendUint64([]byte{byte(row.done)}, uint64(row.since)))
+			}
 			if err != nil {
 				failed = append(failed, fmt.Errorf("content %s: %w", row.hash, err))
-			}
-			if err != nil && now.Sub(time.Unix(row.since, 0)) < improvementPeriod {
-				moved.Delete(kvstore.Meta, item.Key)
-				row.postpone(moved, now)
-				b.Close()
-				continue
-			}
-			if done := row.done + 1; err == nil && done < len(improvementDelays) {
-				b.Set(kvstore.Meta, improvementKey(f.Now().Add(improvementDelays[done]), row.hash), []byte{byte(done)})
 			}
 		}
 		if err := errors.Join(b.Commit(), b.Close()); err != nil {
 			return err
 		}
 	}
-	if len(failed) == 0 {
-		return nil
-	}
-	return errors.Join(append(failed, moved.Commit())...)
+	return errors.Join(failed...)
 }
 
 // firstRow returns a copy of the first row of a range; ok reports whether there is one. Its scan ends at once: one that stayed open while contents
