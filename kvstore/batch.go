@@ -93,7 +93,6 @@ func (e *PinnedError) Error() string {
 
 // writeRemoving writes a batch and removes contents with their deltas in the same synced write. If any of them is pinned, it closes the batch and
 // returns a [PinnedError]. It holds the locks of the pins and the contents, so that [Pins.Has] either pins a content in time, or does not find it.
-// Disk space is reclaimed soon.
 func (s *Store) writeRemoving(b handle, removed []Hash) error {
 	s.pins.Lock()
 	defer s.pins.Unlock()
@@ -106,32 +105,41 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 	if pinned != nil {
 		return errors.Join(&PinnedError{pinned}, b.Close())
 	}
+	_, _, err := s.removeContents(b, removed, true)
+	return err
+}
+
+// removeContents writes a batch, which it closes, and removes contents with their deltas in the same write. It returns how many of them were stored,
+// and how many stored bytes that makes stale. If erased is true, the write is synced, and disk space is reclaimed soon. The caller holds the lock of
+// the pins.
+func (s *Store) removeContents(b handle, removed []Hash, erased bool) (n int, stale int64, err error) {
 	s.contents.Lock()
 	defer s.contents.Unlock()
-	var stale int64
 	for _, h := range removed {
 		c, err := s.Content(h)
-		if errors.Is(err, ErrNotFound) {
-			if _, err := s.deleteDeltas(b, h); err != nil { // its row was lost
-				return errors.Join(err, b.Close())
-			}
-			continue
-		}
 		if err == nil {
-			var bytes int64
+			n++
+		} else if errors.Is(err, ErrNotFound) {
+			err = nil // its row may be lost, and its deltas not
+		}
+		var bytes int64
+		if err == nil {
 			bytes, err = s.deleteContent(b, h, c)
-			stale += bytes
 		}
 		if err != nil {
-			return errors.Join(err, b.Close())
+			return 0, 0, errors.Join(err, b.Close())
 		}
+		stale += bytes
 	}
-	s.reclaim.soon = stale > 0
-	if err := s.writeReplacing(b, stale, pebble.Sync); err != nil {
-		return err
+	o := pebble.NoSync
+	if erased {
+		o, s.reclaim.soon = pebble.Sync, stale > 0
+	}
+	if err := s.writeReplacing(b, stale, o); err != nil {
+		return 0, 0, err
 	}
 	s.repairer.recordRemoved(removed...)
-	return nil
+	return n, stale, nil
 }
 
 // deleteContent adds to a batch the deletion of the content h, described by c, with its encodings, its deltas, and the deltas that have it as their

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-
-	"github.com/cockroachdb/pebble/v2"
 )
 
 // pinned is the contents that the collector must spare.
@@ -94,10 +92,8 @@ func (s *Store) CollectOrphans(ctx context.Context, live func(Hash) bool) (n int
 		if err != nil {
 			return n, bytes, err
 		}
-		if removed {
-			n++
-			bytes += size
-		}
+		n += removed
+		bytes += size
 	}
 	return n, bytes, nil
 }
@@ -120,32 +116,14 @@ func (p *pinned) endCollection() {
 	p.spared = nil
 }
 
-// removeUnpinned removes a content with its encodings and deltas, unless it was pinned since the running collection began, and returns the bytes that
-// this freed. It holds the locks of the pins and the contents, so that [Pins.Has] either pins a content in time, or does not find it. It does not
-// wait for the disk.
-func (s *Store) removeUnpinned(h Hash) (removed bool, bytes int64, err error) {
+// removeUnpinned removes a content with its encodings and deltas, unless it was pinned since the running collection began. It returns 1 and the bytes
+// that this freed, or 0 if the content was pinned, or erased since the collector saw it. It holds the locks of the pins and the contents, so that
+// [Pins.Has] either pins a content in time, or does not find it. It does not wait for the disk.
+func (s *Store) removeUnpinned(h Hash) (removed int, bytes int64, err error) {
 	s.pins.Lock()
 	defer s.pins.Unlock()
 	if _, ok := s.pins.spared[h]; ok {
-		return false, 0, nil
+		return 0, 0, nil
 	}
-	s.contents.Lock()
-	defer s.contents.Unlock()
-	c, err := s.Content(h)
-	if errors.Is(err, ErrNotFound) {
-		return false, 0, nil // it was erased since the collector saw it
-	}
-	if err != nil {
-		return false, 0, err
-	}
-	b := pebbleOf(s).NewBatch()
-	bytes, err = s.deleteContent(b, h, c)
-	if err != nil {
-		return false, 0, errors.Join(err, b.Close())
-	}
-	if err := s.writeReplacing(b, bytes, pebble.NoSync); err != nil {
-		return false, 0, err
-	}
-	s.repairer.recordRemoved(h)
-	return true, bytes, nil
+	return s.removeContents(pebbleOf(s).NewBatch(), []Hash{h}, false)
 }
