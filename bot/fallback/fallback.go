@@ -343,13 +343,13 @@ func (f *Fallback) countStored() error {
 	return nil
 }
 
-// discardCount has countStored count the stored bytes again if f.stored is more than found, the bytes of mirrored releases that a
-// check has just seen. It does nothing while a release is fetched.
-func (f *Fallback) discardCount(found int64) {
+// setStored sets f.stored to found, the bytes of mirrored releases that a check has found. It does nothing if f.stored is no longer what it was before
+// the check, or while a release is fetched.
+func (f *Fallback) setStored(before, found int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if found < f.stored && len(f.flights) == 0 {
-		f.stored = -1
+	if f.stored == before && len(f.flights) == 0 {
+		f.stored = found
 	}
 }
 

@@ -51,6 +51,9 @@ func (f *Fallback) Run(ctx context.Context) {
 // calls it.
 func (f *Fallback) CheckMirrored(ctx context.Context) {
 	bySource := map[string]map[release]views.Version{}
+	f.mu.Lock()
+	before := f.stored
+	f.mu.Unlock()
 	var sum int64
 	for v, err := range f.mirroredVersions() {
 		if err != nil || ctx.Err() != nil {
@@ -67,10 +70,7 @@ func (f *Fallback) CheckMirrored(ctx context.Context) {
 			f.follow.compareWithNpm(ctx, id)
 		}
 	}
-	f.discardCount(sum)
-	if err := f.countStored(); err != nil {
-		f.o.Logger.Warn("couldn't count what was mirrored", "err", err)
-	}
+	f.setStored(before, sum)
 	for _, o := range f.origins {
 		source, ok := o.origin.(*larder)
 		if !ok {

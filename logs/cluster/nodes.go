@@ -71,6 +71,17 @@ func (n *Node) PutMember(ctx context.Context, m Member) error {
 	return n.Bucket.Put(ctx, memberKey(m.Name), data)
 }
 
+// readJSON reads an object of at most most bytes in JSON from a bucket, or [bucket.ErrNotFound].
+func readJSON[T any](ctx context.Context, b bucket.Bucket, key string, most int64) (value T, err error) {
+	data, _, err := b.Get(ctx, key, most)
+	if err == nil {
+		if err = json.Unmarshal(data, &value); err != nil {
+			err = fmt.Errorf("%s: %s is malformed: %w", b, key, err)
+		}
+	}
+	return value, err
+}
+
 // DeleteMember deletes the report of the node with this name from the bucket, when the node stops.
 func (n *Node) DeleteMember(ctx context.Context, name string) error {
 	return n.Bucket.Delete(ctx, memberKey(name))
@@ -85,16 +96,12 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 		if err != nil {
 			return nil, err
 		}
-		data, _, err := n.Bucket.Get(ctx, o.Key, maxMember)
+		m, err := readJSON[Member](ctx, n.Bucket, o.Key, maxMember)
 		if errors.Is(err, bucket.ErrNotFound) {
 			continue
 		}
 		if err != nil {
 			return nil, err
-		}
-		var m Member
-		if err := json.Unmarshal(data, &m); err != nil {
-			return nil, fmt.Errorf("%s: %s is malformed: %w", n.Bucket, o.Key, err)
 		}
 		if now.Sub(m.Heard) < forgotten {
 			all = append(all, m)

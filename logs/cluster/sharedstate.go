@@ -143,16 +143,12 @@ func (n *Node) LoadSharedState(ctx context.Context, key *Key) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", n.Bucket, err)
 		}
-		data, _, err := n.Bucket.Get(ctx, o.Key, maxSharedState)
+		s, err := readJSON[sealed](ctx, n.Bucket, o.Key, maxSharedState)
 		if errors.Is(err, bucket.ErrNotFound) {
 			continue // replaced meanwhile
 		}
 		if err != nil {
 			return nil, err
-		}
-		var s sealed
-		if err := json.Unmarshal(data, &s); err != nil {
-			return nil, fmt.Errorf("%s: %s is malformed: %w", n.Bucket, o.Key, err)
 		}
 		if s.Format != CommitFormat {
 			return nil, &FormatError{o.Key, s.Format}

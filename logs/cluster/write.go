@@ -343,16 +343,12 @@ func (n *Node) latestEpoch(ctx context.Context) (int64, error) {
 	latest := n.latest
 	n.mu.Unlock()
 	for {
-		data, _, err := n.Bucket.Get(ctx, epochKey(latest+1), maxEpochRecord)
+		record, err := readJSON[epochRecord](ctx, n.Bucket, epochKey(latest+1), maxEpochRecord)
 		if errors.Is(err, bucket.ErrNotFound) {
 			return latest, nil
 		}
-		var record epochRecord
-		if err == nil {
-			err = json.Unmarshal(data, &record)
-		}
 		if err != nil {
-			return 0, fmt.Errorf("%s: epoch %d: %w", n.Bucket, latest+1, err)
+			return 0, err
 		}
 		latest++
 		n.mu.Lock()
@@ -380,21 +376,16 @@ func Origin(ctx context.Context, b bucket.Bucket) (string, error) {
 
 // readIdentity reads from the bucket which log it has; the result is empty if it has none.
 func readIdentity(ctx context.Context, b bucket.Bucket) (is identity, err error) {
-	have, _, err := b.Get(ctx, identityKey, maxEpochRecord)
-	if errors.Is(err, bucket.ErrNotFound) {
+	is, err = readJSON[identity](ctx, b, identityKey, maxEpochRecord)
+	switch {
+	case errors.Is(err, bucket.ErrNotFound):
 		return identity{}, nil
-	}
-	if err != nil {
+	case err != nil:
 		return identity{}, err
-	}
-	if err := json.Unmarshal(have, &is); err != nil {
-		return identity{}, fmt.Errorf("%s: what says whose log it has is malformed: %w", b, err)
-	}
-	if is.Format != CommitFormat {
+	case is.Format != CommitFormat:
 		return identity{}, &FormatError{b.String(), is.Format}
-	}
-	if is.Origin == "" || is.ID == "" {
-		return identity{}, fmt.Errorf("%s: what says whose log it has is malformed: %s", b, have)
+	case is.Origin == "" || is.ID == "":
+		return identity{}, fmt.Errorf("%s: %s, which says whose log it has, is malformed: %+v", b, identityKey, is)
 	}
 	return is, nil
 }
