@@ -340,5 +340,5 @@ func describeACMEProblem(p acme.Problem) string {
 	return fmt.Sprintf("%q", said)
 }
 
-// CertificateFolder returns the folder in the data folder data in which a Manager stores account, keys and certificates.
+// CertificateFolder returns the folder in the data folder data in which a CertificateManager stores account, keys and certificates.
 func CertificateFolder(data string) string { return filepath.Join(data, "acme") }

@@ -8,7 +8,7 @@ import (
 )
 
 // A zapCore passes certmagic's log on at level DEBUG, because certmagic logs every step, and clients can provoke errors.
-// The Manager logs what an operator has to know.
+// The CertificateManager logs what an operator has to know.
 type zapCore struct{ logger *slog.Logger }
 
 // Enabled implements zapcore.LevelEnabler: all levels are enabled if the logger has level DEBUG.
