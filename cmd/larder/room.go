@@ -18,7 +18,6 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
-	"github.com/larder-cdn/larder/server/waitingroom/page"
 )
 
 // newRoom returns the group of commands `larder room`, for waiting rooms.
@@ -287,7 +286,7 @@ back further. With --to they are those of any version that larder room history l
 
 // newRoomPreview returns the command `larder room preview`, which prints the waiting page with example values.
 func newRoomPreview(a *cli) *cobra.Command {
-	shown, tag := page.Preview{Method: "fifo"}, "en-US"
+	shown, tag := waitingroom.PagePreview{Method: "fifo"}, "en-US"
 	cmd := &cobra.Command{
 		Use:   "preview [TEMPLATE]",
 		Short: "Print the page that waiting users see",

@@ -15,7 +15,6 @@ import (
 
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
-	"github.com/larder-cdn/larder/server/waitingroom/page"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
@@ -33,7 +32,7 @@ func (r *Rooms) sendWaiting(w http.ResponseWriter, req *http.Request, room *room
 		h.Add("Set-Cookie", cookie)
 	}
 	now := room.now()
-	form := page.FormOf(req.Header["Accept"], room.config.JSON)
+	form := pageFormOf(req.Header["Accept"], room.config.JSON)
 	again := roundUpSeconds(d.Ticket.LastCheckIn.Add(d.Ticket.RefreshInterval).Sub(now))
 	if d.Outcome == queue.Refuse {
 		again = 60 // for programs; the page does not refresh itself
@@ -46,7 +45,7 @@ func (r *Rooms) sendWaiting(w http.ResponseWriter, req *http.Request, room *room
 		sendNotCarriedOut(w, req, status, time.Duration(again)*time.Second)
 		return
 	}
-	if form == page.Neither {
+	if form == formNeither {
 		sendTooMany(w, req, time.Duration(again)*time.Second)
 		return
 	}
@@ -56,9 +55,9 @@ func (r *Rooms) sendWaiting(w http.ResponseWriter, req *http.Request, room *room
 	if room.config.QueueingStatus == http.StatusTooManyRequests {
 		h.Set("Retry-After", strconv.Itoa(again))
 	}
-	state := page.State{Moment: m, Decision: d, Now: now, Down: room.isDown()}
+	state := pageState{Moment: m, Decision: d, Now: now, Down: room.isDown()}
 	var body []byte
-	if form == page.JSON {
+	if form == formJSON {
 		h.Set("Content-Type", "application/json")
 		allowCORS(h, req)
 		body = state.JSON()

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/server/waitingroom/nodes"
-	"github.com/larder-cdn/larder/server/waitingroom/page"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
@@ -193,8 +192,8 @@ func (u *upstream) sendUnreachable(w http.ResponseWriter, req *http.Request, sta
 	h.Set("Cache-Control", "no-store")
 	body := []byte(text)
 	h.Set("Content-Type", "text/plain; charset=utf-8")
-	if isPageView(req) && page.FormOf(req.Header["Accept"], false) == page.HTML {
-		made := page.Unreachable(req.Header.Get("Accept-Language"), u.room.Language, u.now())
+	if isPageView(req) && pageFormOf(req.Header["Accept"], false) == formHTML {
+		made := unreachablePage(req.Header.Get("Accept-Language"), u.room.Language, u.now())
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		h.Set("Content-Language", made.Language)
 		h.Set("Content-Security-Policy", made.Policy)

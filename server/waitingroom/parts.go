@@ -12,7 +12,6 @@ import (
 	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
-	"github.com/larder-cdn/larder/server/waitingroom/page"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
@@ -35,7 +34,7 @@ func isSubresource(req *http.Request, known bool) bool {
 
 // isProgram reports whether a client neither displays pages nor has sent a cookie, so that it would lose a ticket.
 func isProgram(req *http.Request) bool {
-	return req.Header["Cookie"] == nil && page.FormOf(req.Header["Accept"], true) == page.Neither
+	return req.Header["Cookie"] == nil && pageFormOf(req.Header["Accept"], true) == formNeither
 }
 
 // serveSubresource has next respond to a request for a part of a page, or refuses it with 429. The client gets no ticket. m are

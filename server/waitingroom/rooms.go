@@ -16,7 +16,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 	"github.com/larder-cdn/larder/server/waitingroom/nodes"
-	"github.com/larder-cdn/larder/server/waitingroom/page"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
@@ -122,7 +121,7 @@ type Rooms struct {
 	configured atomic.Pointer[configuredRooms] // never changed, only replaced
 	centres    *durable.Namespace[task, struct{}]
 	past       *durable.Namespace[historyRequest, []record]
-	pages      page.Renderer
+	pages      pageRenderer
 	vectors    vectors
 
 	streaming  atomic.Int64    // event streams that are open
@@ -187,7 +186,7 @@ func New(o Options) (*Rooms, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	page.Prepare()
+	preparePages()
 	r := &Rooms{options: o, kept: map[string]*kept{}, changed: make(chan struct{}, 1), vectors: newVectors()}
 	r.streamsEnd, r.endStreams = context.WithCancel(context.Background())
 	var err error

@@ -12,7 +12,6 @@ import (
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
-	"github.com/larder-cdn/larder/server/waitingroom/page"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
@@ -217,7 +216,7 @@ func (r *Rooms) sendEvents(req *http.Request, room *room, e *eventWriter, s *str
 	defer end.Stop()
 	defer beat.Stop()
 	var sent []byte
-	spoken := page.ChooseLanguage(req.Header.Get("Accept-Language"), room.config.Language)
+	spoken := choosePageLanguage(req.Header.Get("Accept-Language"), room.config.Language)
 	for e.err == nil {
 		select {
 		case next := <-s.events:
@@ -230,7 +229,7 @@ func (r *Rooms) sendEvents(req *http.Request, room *room, e *eventWriter, s *str
 				e.send("event: event\ndata: {}\n\n")
 			}
 			now := room.now()
-			state := page.State{Moment: room.settingsAt(now), Now: now, Down: room.isDown(), Decision: queue.Decision{Outcome: queue.Wait, Ticket: t, Estimate: next.estimate}}
+			state := pageState{Moment: room.settingsAt(now), Now: now, Down: room.isDown(), Decision: queue.Decision{Outcome: queue.Wait, Ticket: t, Estimate: next.estimate}}
 			if text := state.Place(spoken); !bytes.Equal(text, sent) {
 				sent = text
 				e.send("event: place\ndata: " + string(text) + "\n\n")

@@ -1,4 +1,4 @@
-package page
+package waitingroom
 
 import (
 	"encoding/json"
@@ -20,19 +20,19 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// waiting is the state of the article's examples.
-func waiting() State {
+// waitingState is the state of the article's examples.
+func waitingState() pageState {
 	at := time.Date(2020, 8, 3, 23, 46, 0, 0, time.UTC)
-	return State{
+	return pageState{
 		Moment:   &config.EffectiveSettings{Settings: queue.Settings{Method: queue.FIFO}},
 		Decision: queue.Decision{Ticket: queue.Ticket{LastCheckIn: at, RefreshInterval: 20 * time.Second}, Estimate: queue.Estimate{Known: true, Minutes: 10}},
 		Now:      at,
 	}
 }
 
-// TestJSON holds the answer to the article's, byte by byte where it has the key.
-func TestJSON(t *testing.T) {
-	fifo := waiting()
+// TestPageJSON holds the answer to the article's, byte by byte where it has the key.
+func TestPageJSON(t *testing.T) {
+	fifo := waitingState()
 	want := `{"cfWaitingRoom":{"inWaitingRoom":true,"waitTimeKnown":true,"waitTime":10,"waitTime25Percentile":0,"waitTime50Percentile":0,"waitTime75Percentile":0,` +
 		`"waitTimeFormatted":"10 minutes","queuePosition":0,"usersAhead":0,"queueIsFull":false,"queueAll":false,"lastUpdated":"2020-08-03T23:46:00.000Z","refreshIntervalSeconds":20,` +
 		`"queueingMethod":"fifo","isFIFOQueue":true,"isRandomQueue":false,"isPassthroughQueue":false,"isRejectQueue":false,"isEventActive":false,"isEventPrequeueing":false,` +
@@ -40,7 +40,7 @@ func TestJSON(t *testing.T) {
 	if got := string(fifo.JSON()); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	random := waiting()
+	random := waitingState()
 	random.Moment.Settings.Method, random.Decision.Estimate = queue.Random, queue.Estimate{Known: true, P25: 5, P50: 10, P75: 15}
 	var got struct {
 		CfWaitingRoom map[string]any `json:"cfWaitingRoom"`
@@ -58,48 +58,48 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestPosition tells the place in line under FIFO only, and not where a shuffle decides about it.
-func TestPosition(t *testing.T) {
+// TestPagePosition tells the place in line under FIFO only, and not where a shuffle decides about it.
+func TestPagePosition(t *testing.T) {
 	for _, c := range []struct {
 		method  queue.Method
 		shuffle bool
 		want    int
 	}{{queue.FIFO, false, 7}, {queue.Random, false, 0}, {queue.FIFO, true, 0}} {
-		s := waiting()
+		s := waitingState()
 		s.Moment.Settings.Method, s.Decision.Estimate.Position, s.Decision.Estimate.Ahead = c.method, 7, 6
 		if c.shuffle {
 			s.Moment.Phase, s.Moment.Event = config.Prequeueing, &config.Event{Start: s.Now.Add(time.Hour), End: s.Now.Add(2 * time.Hour), Shuffle: true}
 		}
-		if got := s.status(spoken().words[0]); got.QueuePosition != c.want || got.UsersAhead != max(0, c.want-1) {
+		if got := s.status(parsedLanguages().words[0]); got.QueuePosition != c.want || got.UsersAhead != max(0, c.want-1) {
 			t.Errorf("%+v: place %d, %d ahead", c, got.QueuePosition, got.UsersAhead)
 		}
 	}
 }
 
-func TestEvent(t *testing.T) {
-	s := waiting()
+func TestPageEvent(t *testing.T) {
+	s := waitingState()
 	s.Moment.Event = &config.Event{Start: s.Now.Add(90 * time.Minute), End: s.Now.Add(3 * time.Hour), Shuffle: true}
 	s.Moment.Phase, s.Moment.Settings.QueueAll = config.Prequeueing, true
-	got := s.status(spoken().words[0])
+	got := s.status(parsedLanguages().words[0])
 	if !got.IsEventPrequeueing || got.IsEventActive || got.TimeUntilEventStart != 90 || got.TimeUntilEventStartFormat != "1 hour 30 minutes" ||
 		got.TimeUntilEventEndFormatted != "3 hours" || got.QueueAll || !got.ShuffleAtEventStart || got.WaitTimeFormatted != "unavailable" {
 		t.Errorf("pre-queueing: %+v", got)
 	}
 	s.Moment.Event.Start = s.Now.Add(30 * 24 * time.Hour)
-	if got := s.status(spoken().words[0]); got.TimeUntilEventStart != 30*24*60 || got.TimeUntilEventStartFormat != "30 days" {
+	if got := s.status(parsedLanguages().words[0]); got.TimeUntilEventStart != 30*24*60 || got.TimeUntilEventStartFormat != "30 days" {
 		t.Errorf("far ahead: %+v", got)
 	}
 	s.Moment.Phase = config.EventOn
-	got = s.status(spoken().words[0])
+	got = s.status(parsedLanguages().words[0])
 	if got.IsEventPrequeueing || !got.IsEventActive || got.TimeUntilEventStart != 0 || got.TimeUntilEventStartFormat != "" || got.TimeUntilEventEnd != 180 || got.ShuffleAtEventStart {
 		t.Errorf("on: %+v", got)
 	}
 }
 
-func TestTemplate(t *testing.T) {
-	s := waiting()
+func TestPageTemplate(t *testing.T) {
+	s := waitingState()
 	s.Decision.Estimate.Minutes = 90
-	var r Renderer
+	var r pageRenderer
 	for name, c := range map[string]struct{ text, want string }{
 		"names":               {"{{waitTime}} {{waitTimeHours}}:{{waitTimeHourMinutes}} {{waitTimeFormatted}} {{lastUpdated}} {{refreshIntervalSeconds}}", "90 1:30 1 hour 30 minutes 2020-08-03T23:46:00.000Z 20"},
 		"sections":            {"{{#isFIFOQueue}}fifo{{/isFIFOQueue}}{{^isFIFOQueue}}other{{/isFIFOQueue}}{{#queueAll}}all{{/queueAll}}", "fifo"},
@@ -126,7 +126,7 @@ func TestTemplate(t *testing.T) {
 	}
 }
 
-func TestLanguage(t *testing.T) {
+func TestPageLanguage(t *testing.T) {
 	for _, c := range []struct {
 		accept, fallback, want string
 	}{
@@ -147,18 +147,18 @@ func TestLanguage(t *testing.T) {
 		{strings.Repeat("de,", 10000), "en-US", "de"},
 		{strings.Repeat("x", 10000), "en-US", "en"},
 	} {
-		if got := spoken().choose(c.accept, language.MustParse(c.fallback)).Tag(); got != c.want {
+		if got := parsedLanguages().choose(c.accept, language.MustParse(c.fallback)).Tag(); got != c.want {
 			t.Errorf("%.40q, %s: %s, want %s", c.accept, c.fallback, got, c.want)
 		}
 	}
 }
 
-// TestComplete holds every language to having all of the words.
-func TestComplete(t *testing.T) {
-	if len(spoken().words) < 30 || spoken().words[0].Tag() != "en" {
-		t.Fatalf("there are %d languages, and the first is %s", len(spoken().words), spoken().words[0].Tag())
+// TestLanguagesComplete holds every language to having all of the words.
+func TestLanguagesComplete(t *testing.T) {
+	if len(parsedLanguages().words) < 30 || parsedLanguages().words[0].Tag() != "en" {
+		t.Fatalf("there are %d languages, and the first is %s", len(parsedLanguages().words), parsedLanguages().words[0].Tag())
 	}
-	for _, w := range spoken().words {
+	for _, w := range parsedLanguages().words {
 		v := reflect.ValueOf(*w)
 		for i := range v.NumField() {
 			field, value := v.Type().Field(i), v.Field(i)
@@ -183,7 +183,7 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-func TestPlurals(t *testing.T) {
+func TestPagePlurals(t *testing.T) {
 	for _, c := range []struct {
 		tag     string
 		minutes int
@@ -194,26 +194,26 @@ func TestPlurals(t *testing.T) {
 		{"ar", 2, "دقيقتان"}, {"ar", 5, "5 دقائق"}, {"he", 2, "שתי דקות"}, {"ja", 90, "1時間 30分"}, {"de", 120, "2 Stunden"},
 		{"en", 47 * 60, "47 hours"}, {"en", 48 * 60, "2 days"}, {"en", 174*60 + 30, "7 days 6 hours"}, {"pl", 22 * 24 * 60, "22 dni"}, {"ar", 48 * 60, "يومان"},
 	} {
-		if got := spoken().choose("", language.MustParse(c.tag)).Duration(c.minutes); got != c.want {
+		if got := parsedLanguages().choose("", language.MustParse(c.tag)).Duration(c.minutes); got != c.want {
 			t.Errorf("%s %d: %q, want %q", c.tag, c.minutes, got, c.want)
 		}
 	}
 }
 
-// TestBuiltIn looks at the page of each language and case as a parser does.
-func TestBuiltIn(t *testing.T) {
-	cases := map[string]func(*State){
-		"fifo": func(*State) {}, "unknown": func(s *State) { s.Decision.Estimate.Known = false }, "random": func(s *State) { s.Moment.Settings.Method = queue.Random },
-		"queue all": func(s *State) { s.Moment.Settings.QueueAll = true }, "reject": func(s *State) { s.Moment.Settings.Method, s.Decision.Outcome = queue.Reject, queue.Refuse },
-		"prequeue": func(s *State) {
+// TestBuiltInPage looks at the page of each language and case as a parser does.
+func TestBuiltInPage(t *testing.T) {
+	cases := map[string]func(*pageState){
+		"fifo": func(*pageState) {}, "unknown": func(s *pageState) { s.Decision.Estimate.Known = false }, "random": func(s *pageState) { s.Moment.Settings.Method = queue.Random },
+		"queue all": func(s *pageState) { s.Moment.Settings.QueueAll = true }, "reject": func(s *pageState) { s.Moment.Settings.Method, s.Decision.Outcome = queue.Reject, queue.Refuse },
+		"prequeue": func(s *pageState) {
 			s.Moment.Phase, s.Moment.Event = config.Prequeueing, &config.Event{Start: s.Now.Add(time.Hour), End: s.Now.Add(2 * time.Hour), Shuffle: true}
 		},
 	}
-	for _, w := range spoken().words {
+	for _, w := range parsedLanguages().words {
 		for name, change := range cases {
-			s := waiting()
+			s := waitingState()
 			change(&s)
-			p := renderBuiltIn(&s, w)
+			p := renderBuiltInPage(&s, w)
 			root, err := html.Parse(strings.NewReader(string(p.HTML)))
 			if err != nil {
 				t.Fatal(err)
@@ -228,29 +228,29 @@ func TestBuiltIn(t *testing.T) {
 	}
 }
 
-// TestPlace shows the place in line, and the people ahead, where there is a line.
-func TestPlace(t *testing.T) {
+// TestPagePlace shows the place in line, and the people ahead, where there is a line.
+func TestPagePlace(t *testing.T) {
 	for _, c := range []struct {
 		position int
-		change   func(*State)
+		change   func(*pageState)
 		want     []string
 	}{
-		{0, func(*State) {}, []string{"Estimated wait: 10 minutes"}},
-		{1, func(*State) {}, []string{"Estimated wait: 10 minutes", "Your place in line: 1", "People ahead of you: 0"}},
-		{1235, func(*State) {}, []string{"Estimated wait: 10 minutes", "Your place in line: 1235", "People ahead of you: 1234"}},
-		{1_234_567, func(*State) {}, []string{"Estimated wait: 10 minutes", "Your place in line: 1\u202f234\u202f567", "People ahead of you: 1\u202f234\u202f566"}},
-		{7, func(s *State) { s.Decision.Estimate.Known = false }, []string{"Estimated wait: not known yet", "Your place in line: 7", "People ahead of you: 6"}},
-		{7, func(s *State) { s.Moment.Settings.QueueAll = true }, []string{"Your place in line: 7", "People ahead of you: 6"}},
-		{7, func(s *State) { s.Moment.Settings.Method = queue.Random }, []string{"Estimated wait: 5 minutes to 15 minutes"}},
-		{7, func(s *State) { s.Moment.Settings.Method, s.Decision.Outcome = queue.Reject, queue.Refuse }, nil},
-		{7, func(s *State) {
+		{0, func(*pageState) {}, []string{"Estimated wait: 10 minutes"}},
+		{1, func(*pageState) {}, []string{"Estimated wait: 10 minutes", "Your place in line: 1", "People ahead of you: 0"}},
+		{1235, func(*pageState) {}, []string{"Estimated wait: 10 minutes", "Your place in line: 1235", "People ahead of you: 1234"}},
+		{1_234_567, func(*pageState) {}, []string{"Estimated wait: 10 minutes", "Your place in line: 1\u202f234\u202f567", "People ahead of you: 1\u202f234\u202f566"}},
+		{7, func(s *pageState) { s.Decision.Estimate.Known = false }, []string{"Estimated wait: not known yet", "Your place in line: 7", "People ahead of you: 6"}},
+		{7, func(s *pageState) { s.Moment.Settings.QueueAll = true }, []string{"Your place in line: 7", "People ahead of you: 6"}},
+		{7, func(s *pageState) { s.Moment.Settings.Method = queue.Random }, []string{"Estimated wait: 5 minutes to 15 minutes"}},
+		{7, func(s *pageState) { s.Moment.Settings.Method, s.Decision.Outcome = queue.Reject, queue.Refuse }, nil},
+		{7, func(s *pageState) {
 			s.Moment.Phase, s.Moment.Event = config.Prequeueing, &config.Event{Start: s.Now.Add(time.Hour), End: s.Now.Add(2 * time.Hour)}
 		}, []string{"Starts in: 1 hour 2020-08-04 00:46 UTC", "Your place in line: 7", "People ahead of you: 6"}},
 	} {
-		s := waiting()
+		s := waitingState()
 		s.Decision.Estimate = queue.Estimate{Known: true, Minutes: 10, P25: 5, P50: 10, P75: 15, Position: c.position, Ahead: max(0, c.position-1)}
 		c.change(&s)
-		root, err := html.Parse(strings.NewReader(string(renderBuiltIn(&s, spoken().words[0]).HTML)))
+		root, err := html.Parse(strings.NewReader(string(renderBuiltInPage(&s, parsedLanguages().words[0]).HTML)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -269,11 +269,11 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestTimes marks each time, in UTC, for the script that puts it into the reader's zone.
-func TestTimes(t *testing.T) {
-	s := waiting()
+// TestPageTimes marks each time, in UTC, for the script that puts it into the reader's zone.
+func TestPageTimes(t *testing.T) {
+	s := waitingState()
 	s.Moment.Phase, s.Moment.Event = config.Prequeueing, &config.Event{Start: s.Now.Add(25 * time.Hour), End: s.Now.Add(26 * time.Hour)}
-	text := string(renderBuiltIn(&s, spoken().words[0]).HTML)
+	text := string(renderBuiltInPage(&s, parsedLanguages().words[0]).HTML)
 	for _, want := range []string{
 		`Last checked at <time dir="auto" datetime="2020-08-03T23:46:00.000Z">23:46:00 UTC</time>`,
 		`<time dir="auto" datetime="2020-08-05T00:46:00.000Z">2020-08-05 00:46 UTC</time>`,
@@ -284,14 +284,14 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// TestNoEnglish finds a text that was left in English, or in the script of another language.
-func TestNoEnglish(t *testing.T) {
+// TestPageHasNoEnglish finds a text that was left in English, or in the script of another language.
+func TestPageHasNoEnglish(t *testing.T) {
 	english := regexp.MustCompile(`(?i)\b(the|you|your|people|please|this|wait|checked|changes|minutes?|hours?|days?|nobody|everybody)\b`)
 	latin := regexp.MustCompile(`[A-Za-z]`)
 	latinOwn := map[string][]string{"de": {"Minute"}, "fr": {"minute", "minutes"}, "ro": {"minute"}, "hr": {"minute"}}
-	for _, w := range spoken().words[1:] {
+	for _, w := range parsedLanguages().words[1:] {
 		for name, text := range textsOf(w) {
-			for _, other := range spoken().words {
+			for _, other := range parsedLanguages().words {
 				if other != w && text == textsOf(other)[name] && len(strings.Fields(text)) > 4 {
 					t.Errorf("%v: %s is as in %v: %q", w.tag, name, other.tag, text)
 				}
@@ -309,7 +309,7 @@ func TestNoEnglish(t *testing.T) {
 }
 
 // textsOf are all texts of a language, by their name.
-func textsOf(w *words) map[string]string {
+func textsOf(w *pageWords) map[string]string {
 	texts := map[string]string{}
 	v := reflect.ValueOf(*w)
 	for i := range v.NumField() {
@@ -325,13 +325,13 @@ func textsOf(w *words) map[string]string {
 	return texts
 }
 
-// TestForms holds each language to having the plural forms that whole numbers take there, and
+// TestPageForms holds each language to having the plural forms that whole numbers take there, and
 // besides them only "other".
-func TestForms(t *testing.T) {
-	for _, w := range spoken().words {
+func TestPageForms(t *testing.T) {
+	for _, w := range parsedLanguages().words {
 		wanted := map[string]bool{"other": true}
 		for n := range 300 {
-			wanted[forms[plural.Cardinal.MatchPlural(w.tag, n, 0, 0, 0, 0)]] = true
+			wanted[pluralForms[plural.Cardinal.MatchPlural(w.tag, n, 0, 0, 0, 0)]] = true
 		}
 		for name, by := range map[string]map[string]string{"minutes": w.Minutes, "hours": w.Hours, "days": w.Days} {
 			if got := slices.Sorted(maps.Keys(by)); !slices.Equal(got, slices.Sorted(maps.Keys(wanted))) {
@@ -353,7 +353,7 @@ func textOf(n *html.Node) string {
 }
 
 // problemsOf says what a built-in page must not have, or lacks.
-func problemsOf(root *html.Node, w *words, policy string) (problems []string) {
+func problemsOf(root *html.Node, w *pageWords, policy string) (problems []string) {
 	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	headings := 0
 	for n := range root.Descendants() {
@@ -398,46 +398,46 @@ func attribute(n *html.Node, name string) string {
 	return ""
 }
 
-func TestFormOf(t *testing.T) {
+func TestPageFormOf(t *testing.T) {
 	for _, c := range []struct {
 		accept string
 		json   bool
-		want   Form
+		want   pageForm
 	}{
-		{"text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8", true, HTML},
-		{"application/json", true, JSON},
-		{"application/json", false, Neither},
-		{"application/json, text/html;q=0.5", true, JSON},
-		{"application/json, text/html", true, HTML},
-		{"application/json;q=0.5, text/html", true, HTML},
-		{"application/json, text/html", false, HTML},
-		{"*/*", true, Neither},
-		{"", true, Neither},
-		{"text/*", true, Neither},
-		{"TEXT/HTML;level=1;q=0.001", true, HTML},
-		{"text/html;q=0", true, Neither},
-		{"text/html;q=0, application/json", true, JSON},
-		{"text/html;q=nonsense", true, Neither},
-		{"image/*", true, Neither},
+		{"text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8", true, formHTML},
+		{"application/json", true, formJSON},
+		{"application/json", false, formNeither},
+		{"application/json, text/html;q=0.5", true, formJSON},
+		{"application/json, text/html", true, formHTML},
+		{"application/json;q=0.5, text/html", true, formHTML},
+		{"application/json, text/html", false, formHTML},
+		{"*/*", true, formNeither},
+		{"", true, formNeither},
+		{"text/*", true, formNeither},
+		{"TEXT/HTML;level=1;q=0.001", true, formHTML},
+		{"text/html;q=0", true, formNeither},
+		{"text/html;q=0, application/json", true, formJSON},
+		{"text/html;q=nonsense", true, formNeither},
+		{"image/*", true, formNeither},
 	} {
-		if got := FormOf(http.Header{"Accept": {c.accept}}["Accept"], c.json); got != c.want {
+		if got := pageFormOf(http.Header{"Accept": {c.accept}}["Accept"], c.json); got != c.want {
 			t.Errorf("%.60q, json %v: %v, want %v", c.accept, c.json, got, c.want)
 		}
 	}
-	if FormOf(nil, true) != Neither {
+	if pageFormOf(nil, true) != formNeither {
 		t.Error("no field is taken for one")
 	}
 }
 
-func FuzzTemplate(f *testing.F) {
+func FuzzPageTemplate(f *testing.F) {
 	f.Add("{{waitTime}}{{#isFIFOQueue}}x{{/isFIFOQueue}}")
 	f.Add("{{=<% %>=}}<%& a %>{{{b}}}{{> c}}")
 	f.Fuzz(func(t *testing.T, text string) {
-		s := waiting()
-		var r Renderer
+		s := waitingState()
+		var r pageRenderer
 		s.Moment.Template = text
 		got, err := r.Render(&s, "", language.English)
-		if config.CheckTemplate(text) == "" && err != nil && !strings.Contains(err.Error(), errTooLarge.Error()) {
+		if config.CheckTemplate(text) == "" && err != nil && !strings.Contains(err.Error(), errPageTooLarge.Error()) {
 			t.Errorf("a template that was accepted fails: %v", err)
 		}
 		if len(got.HTML) > 10*config.MaxTemplate {

@@ -1,12 +1,4 @@
-// Package page is what a waiting visitor is shown: a page that refreshes itself, or the
-// same as JSON.
-//
-// The built-in page needs nothing but itself: nothing from another address, and no script but
-// one of its own that puts times into the reader's zone, without which they are in UTC. It
-// speaks the reader's language, of those in languages.yaml. An operator's own template is
-// Mustache with the names of the JSON; it reads no file, and the size of its output is
-// bounded. The package must not decide whether a visitor waits, or how long.
-package page
+package waitingroom
 
 import (
 	"bytes"
@@ -32,8 +24,8 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// State is the state of a visitor who has to wait, for the page.
-type State struct {
+// pageState is the state of a visitor who has to wait, for the page.
+type pageState struct {
 	Moment   *config.EffectiveSettings // what holds in the room
 	Decision queue.Decision            // about the visitor: Wait or Refuse
 	Now      time.Time
@@ -41,16 +33,16 @@ type State struct {
 }
 
 // lastUpdated returns when the visitor's place was last checked: at the last check-in, or now for a visitor who is refused.
-func (s *State) lastUpdated() time.Time {
+func (s *pageState) lastUpdated() time.Time {
 	if s.Decision.Outcome == queue.Refuse {
 		return s.Now
 	}
 	return s.Decision.Ticket.LastCheckIn
 }
 
-// Status is a State as JSON and templates have it. The names are those that clients of
+// pageStatus is a pageState as JSON and templates have it. The names are those that clients of
 // Cloudflare's waiting rooms know. Times are in whole minutes.
-type Status struct {
+type pageStatus struct {
 	InWaitingRoom              bool         `json:"inWaitingRoom"`
 	WaitTimeKnown              bool         `json:"waitTimeKnown"`
 	WaitTime                   int          `json:"waitTime"`
@@ -63,7 +55,7 @@ type Status struct {
 	QueueIsFull                bool         `json:"queueIsFull"`
 	QueueAll                   bool         `json:"queueAll"`
 	OriginDown                 bool         `json:"originDown,omitempty"` // no visitor is admitted until the site can be reached again
-	LastUpdated                instant      `json:"lastUpdated"`
+	LastUpdated                pageTime     `json:"lastUpdated"`
 	RefreshIntervalSeconds     int          `json:"refreshIntervalSeconds"`
 	QueueingMethod             queue.Method `json:"queueingMethod"`
 	IsFIFOQueue                bool         `json:"isFIFOQueue"`
@@ -79,21 +71,21 @@ type Status struct {
 	ShuffleAtEventStart        bool         `json:"shuffleAtEventStart"`
 }
 
-// instant is a time as JavaScript's toISOString writes it.
-type instant time.Time
+// pageTime is a time as JavaScript's toISOString writes it.
+type pageTime time.Time
 
-func (i instant) String() string { return time.Time(i).UTC().Format("2006-01-02T15:04:05.000Z") }
+func (i pageTime) String() string { return time.Time(i).UTC().Format("2006-01-02T15:04:05.000Z") }
 
 // MarshalJSON implements json.Marshaler. It writes the text of String.
-func (i instant) MarshalJSON() ([]byte, error) { return json.Marshal(i.String()) }
+func (i pageTime) MarshalJSON() ([]byte, error) { return json.Marshal(i.String()) }
 
 // status returns the visitor's state as JSON and templates have it, with texts in the language of w.
-func (s *State) status(w *words) Status {
+func (s *pageState) status(w *pageWords) pageStatus {
 	method, queueAll, estimate := s.Moment.Settings.Method, s.Moment.Settings.QueueAll, &s.Decision.Estimate
-	t := Status{
+	t := pageStatus{
 		InWaitingRoom: true, WaitTimeKnown: estimate.Known && !queueAll && !s.Down && s.Decision.Outcome != queue.Refuse, WaitTimeFormatted: w.Unavailable,
 		QueueIsFull: method == queue.Reject, OriginDown: s.Down, QueueAll: queueAll && s.Moment.Phase != config.Prequeueing,
-		LastUpdated: instant(s.lastUpdated()), RefreshIntervalSeconds: int(s.Decision.Ticket.RefreshInterval / time.Second),
+		LastUpdated: pageTime(s.lastUpdated()), RefreshIntervalSeconds: int(s.Decision.Ticket.RefreshInterval / time.Second),
 		QueueingMethod: method, IsFIFOQueue: method == queue.FIFO, IsRandomQueue: method == queue.Random,
 		IsPassthroughQueue: method == queue.Passthrough, IsRejectQueue: method == queue.Reject,
 		IsEventActive: s.Moment.Phase == config.EventOn, IsEventPrequeueing: s.Moment.Phase == config.Prequeueing,
@@ -138,25 +130,25 @@ func roundUpMinutes(d time.Duration) int { return max(0, int(math.Ceil(d.Minutes
 
 // JSON returns the visitor's state as JSON under the key cfWaitingRoom. Its texts are English, as those of Cloudflare's are: a
 // program reads them.
-func (s *State) JSON() []byte {
-	text, err := json.Marshal(map[string]Status{"cfWaitingRoom": s.status(spoken().words[0])})
+func (s *pageState) JSON() []byte {
+	text, err := json.Marshal(map[string]pageStatus{"cfWaitingRoom": s.status(parsedLanguages().words[0])})
 	if err != nil {
 		panic(err) // no field of it can fail
 	}
 	return append(text, '\n')
 }
 
-// A Language is one of the languages of the page.
-type Language struct{ words *words }
+// A pageLanguage is one of the languages of the page.
+type pageLanguage struct{ words *pageWords }
 
-// ChooseLanguage returns the language in which Render would render the built-in page, for a client with an Accept-Language field.
-func ChooseLanguage(acceptLanguage string, fallback language.Tag) Language {
-	return Language{spoken().choose(acceptLanguage, fallback)}
+// choosePageLanguage returns the language in which Render would render the built-in page, for a client with an Accept-Language field.
+func choosePageLanguage(acceptLanguage string, fallback language.Tag) pageLanguage {
+	return pageLanguage{parsedLanguages().choose(acceptLanguage, fallback)}
 }
 
 // Place returns the visitor's place in line and wait as JSON, for an event of an event stream. The wait is also a text in the
 // language l.
-func (s *State) Place(l Language) []byte {
+func (s *pageState) Place(l pageLanguage) []byte {
 	t := s.status(l.words)
 	text, err := json.Marshal(struct {
 		Place  int    `json:"queuePosition"`
@@ -171,8 +163,8 @@ func (s *State) Place(l Language) []byte {
 	return text
 }
 
-// A Page is a rendered page.
-type Page struct {
+// A waitingPage is a rendered page.
+type waitingPage struct {
 	HTML     []byte
 	Language string // as Content-Language has it
 	// Policy is the Content-Security-Policy of the built-in page, "" for a template, in
@@ -180,37 +172,37 @@ type Page struct {
 	Policy string
 }
 
-// A Renderer makes pages. Templates are parsed once. It is safe for concurrent use.
-type Renderer struct {
+// A pageRenderer makes pages. Templates are parsed once. It is safe for concurrent use.
+type pageRenderer struct {
 	mu     sync.Mutex
 	parsed map[string]*mustache.Template
 }
 
-// maxParsed is how many templates are kept; rooms have one, events may have another.
-const maxParsed = 64
+// maxParsedTemplates is how many templates are kept; rooms have one, events may have another.
+const maxParsedTemplates = 64
 
 // Render returns the waiting page for a visitor's state: the operator's template if the settings have one, in the fallback
 // language, else the built-in page in the language of the Accept-Language field, or the fallback. If the template fails, or its
 // page is more than ten times as large as a template may be, Render returns the built-in page and an error.
-func (r *Renderer) Render(s *State, acceptLanguage string, fallback language.Tag) (Page, error) {
+func (r *pageRenderer) Render(s *pageState, acceptLanguage string, fallback language.Tag) (waitingPage, error) {
 	var failure error
 	if text := s.Moment.Template; text != "" {
 		html, err := r.renderCustom(s, fallback)
 		if err == nil {
-			return Page{HTML: html, Language: fallback.String()}, nil
+			return waitingPage{HTML: html, Language: fallback.String()}, nil
 		}
 		failure = err
 	}
-	return renderBuiltIn(s, spoken().choose(acceptLanguage, fallback)), failure
+	return renderBuiltInPage(s, parsedLanguages().choose(acceptLanguage, fallback)), failure
 }
 
 // renderCustom returns the page of the operator's own template, with texts in the language of tag.
-func (r *Renderer) renderCustom(s *State, tag language.Tag) ([]byte, error) {
+func (r *pageRenderer) renderCustom(s *pageState, tag language.Tag) ([]byte, error) {
 	t, err := r.parse(s.Moment.Template)
 	if err != nil {
 		return nil, err
 	}
-	encoded, err := json.Marshal(s.status(spoken().choose("", tag)))
+	encoded, err := json.Marshal(s.status(parsedLanguages().choose("", tag)))
 	if err != nil {
 		return nil, fmt.Errorf("page: %w", err)
 	}
@@ -225,7 +217,7 @@ func (r *Renderer) renderCustom(s *State, tag language.Tag) ([]byte, error) {
 	}
 	wait, _ := values["waitTime"].(int)
 	values["waitTimeHours"], values["waitTimeHourMinutes"] = wait/60, wait%60
-	out := &bounded{left: 10 * config.MaxTemplate}
+	out := &boundedBuffer{left: 10 * config.MaxTemplate}
 	if err := t.FRender(out, values); err != nil {
 		return nil, fmt.Errorf("page: the template: %w", err)
 	}
@@ -233,7 +225,7 @@ func (r *Renderer) renderCustom(s *State, tag language.Tag) ([]byte, error) {
 }
 
 // parse parses the text of a template, and caches the result.
-func (r *Renderer) parse(text string) (*mustache.Template, error) {
+func (r *pageRenderer) parse(text string) (*mustache.Template, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if t := r.parsed[text]; t != nil {
@@ -243,66 +235,66 @@ func (r *Renderer) parse(text string) (*mustache.Template, error) {
 	if err != nil {
 		return nil, fmt.Errorf("page: the template: %w", err)
 	}
-	if len(r.parsed) >= maxParsed || r.parsed == nil {
+	if len(r.parsed) >= maxParsedTemplates || r.parsed == nil {
 		r.parsed = map[string]*mustache.Template{}
 	}
 	r.parsed[text] = t
 	return t, nil
 }
 
-// bounded is a buffer of limited size.
-type bounded struct {
+// boundedBuffer is a buffer of limited size.
+type boundedBuffer struct {
 	bytes.Buffer
 	left int
 }
 
-var errTooLarge = errors.New("makes too large a page")
+var errPageTooLarge = errors.New("makes too large a page")
 
 // Write implements io.Writer. It fails once more than the limit has been written.
-func (b *bounded) Write(p []byte) (int, error) {
+func (b *boundedBuffer) Write(p []byte) (int, error) {
 	if b.left -= len(p); b.left < 0 {
-		return 0, errTooLarge
+		return 0, errPageTooLarge
 	}
 	return b.Buffer.Write(p)
 }
 
 //go:embed page.html
-var builtInText string
+var builtInPage string
 
 // builtInTemplate returns the template of the built-in page. It parses the embedded file at the first call.
-var builtInTemplate = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(builtInText)) })
+var builtInTemplate = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(builtInPage)) })
 
-// view is the data of the built-in page.
-type view struct {
-	Status
-	*words
+// pageView is the data of the built-in page.
+type pageView struct {
+	pageStatus
+	*pageWords
 	Heading, Lead string
-	Room          string   // its name
-	Figures       []figure // the first is the large one
+	Room          string       // its name
+	Figures       []pageFigure // the first is the large one
 	Notes         []string
 	Checked       template.HTML
 	Nonce         string
 	Refreshes     bool
 }
 
-// A figure is a value that the page shows under its label.
-type figure struct {
+// A pageFigure is a value that the page shows under its label.
+type pageFigure struct {
 	Label, Value string
 	Key          string        // of the value in the events of a stream, "" for none
 	At           template.HTML // the time of what the value counts down to, "" for none
 }
 
-// renderBuiltIn returns the built-in page for a visitor in a state, in the language of w.
-func renderBuiltIn(s *State, w *words) Page {
-	v := &view{Status: s.status(w), words: w, Heading: w.Title, Lead: w.Text, Room: s.Moment.Room, Nonce: rand.Text(), Refreshes: s.Moment.Settings.Method != queue.Reject}
-	wait := figure{Label: w.Wait, Value: w.Unknown, Key: "waitTimeFormatted"}
+// renderBuiltInPage returns the built-in page for a visitor in a state, in the language of w.
+func renderBuiltInPage(s *pageState, w *pageWords) waitingPage {
+	v := &pageView{pageStatus: s.status(w), pageWords: w, Heading: w.Title, Lead: w.Text, Room: s.Moment.Room, Nonce: rand.Text(), Refreshes: s.Moment.Settings.Method != queue.Reject}
+	wait := pageFigure{Label: w.Wait, Value: w.Unknown, Key: "waitTimeFormatted"}
 	if v.WaitTimeKnown {
 		wait.Value = v.WaitTimeFormatted
 	}
 	switch {
 	case v.IsEventPrequeueing:
 		v.Heading = w.Prequeue
-		v.Figures = append(v.Figures, figure{w.Starts, v.TimeUntilEventStartFormat, "", markUpTime(s.Moment.Event.Start, "2006-01-02 15:04")})
+		v.Figures = append(v.Figures, pageFigure{w.Starts, v.TimeUntilEventStartFormat, "", markUpTime(s.Moment.Event.Start, "2006-01-02 15:04")})
 		if v.ShuffleAtEventStart {
 			v.Notes = append(v.Notes, w.Shuffle)
 		}
@@ -319,7 +311,7 @@ func renderBuiltIn(s *State, w *words) Page {
 		v.Figures = append(v.Figures, wait)
 	}
 	if v.QueuePosition > 0 {
-		v.Figures = append(v.Figures, figure{Label: w.Place, Value: groupThousands(v.QueuePosition), Key: "queuePosition"}, figure{Label: w.Ahead, Value: groupThousands(v.UsersAhead), Key: "usersAhead"})
+		v.Figures = append(v.Figures, pageFigure{Label: w.Place, Value: groupThousands(v.QueuePosition), Key: "queuePosition"}, pageFigure{Label: w.Ahead, Value: groupThousands(v.UsersAhead), Key: "usersAhead"})
 	}
 	if v.Refreshes {
 		v.Notes = append(v.Notes, w.Refresh)
@@ -330,30 +322,30 @@ func renderBuiltIn(s *State, w *words) Page {
 }
 
 // render executes the template of the built-in page with the data of v.
-func (v *view) render() Page {
+func (v *pageView) render() waitingPage {
 	var b bytes.Buffer
 	if err := builtInTemplate().Execute(&b, v); err != nil {
 		panic(err) // embedded, and nothing in it can fail
 	}
-	return Page{
+	return waitingPage{
 		HTML: b.Bytes(), Language: v.Tag(),
 		// It allows framing: rooms may be shown in frames of other sites.
 		Policy: "default-src 'none'; img-src data:; style-src 'nonce-" + v.Nonce + "'; script-src 'nonce-" + v.Nonce + "'; connect-src 'self'; base-uri 'none'; form-action 'none'",
 	}
 }
 
-// Unreachable returns the page for a visitor who is in, while the site cannot be reached. It refreshes itself if the caller sends
+// unreachablePage returns the page for a visitor who is in, while the site cannot be reached. It refreshes itself if the caller sends
 // the header field Refresh.
-func Unreachable(acceptLanguage string, fallback language.Tag, now time.Time) Page {
-	w := spoken().choose(acceptLanguage, fallback)
-	v := &view{words: w, Heading: w.Down, Lead: w.Refresh, Nonce: rand.Text()}
+func unreachablePage(acceptLanguage string, fallback language.Tag, now time.Time) waitingPage {
+	w := parsedLanguages().choose(acceptLanguage, fallback)
+	v := &pageView{pageWords: w, Heading: w.Down, Lead: w.Refresh, Nonce: rand.Text()}
 	return v.render()
 }
 
 // markUpTime returns the HTML of a time in UTC, formatted by layout. The page's script converts it to the reader's time zone.
 func markUpTime(t time.Time, layout string) template.HTML {
 	t = t.UTC()
-	return template.HTML(`<time dir="auto" datetime="` + instant(t).String() + `">` + t.Format(layout) + ` UTC</time>`) //nolint:gosec // it has digits only
+	return template.HTML(`<time dir="auto" datetime="` + pageTime(t).String() + `">` + t.Format(layout) + ` UTC</time>`) //nolint:gosec // it has digits only
 }
 
 // groupThousands returns a number with narrow no-break spaces between groups of three digits, which readers of every language
@@ -369,32 +361,32 @@ func groupThousands(n int) string {
 	return digits
 }
 
-// A Form is a form of the response to a waiting client.
-type Form uint8
+// A pageForm is a form of the response to a waiting client.
+type pageForm uint8
 
 // The forms.
 const (
-	Neither Form = iota // the client can show nothing
-	HTML
-	JSON
+	formNeither pageForm = iota // the client can show nothing
+	formHTML
+	formJSON
 )
 
-// FormOf returns in which form a client with these Accept fields (RFC 9110 §12.5.1) gets the waiting page. json says that the
+// pageFormOf returns in which form a client with these Accept fields (RFC 9110 §12.5.1) gets the waiting page. json says that the
 // room also has JSON. Only types that the fields name count: a script tag or a command-line client accepts */* and displays no
 // page. Of both forms the one with the higher weight is chosen, the page if they are equal.
-func FormOf(lines []string, json bool) Form {
+func pageFormOf(lines []string, json bool) pageForm {
 	html, object := requests.MediaQuality(lines, "text/html"), requests.MediaQuality(lines, "application/json")
 	switch {
 	case json && object > 0 && object > html:
-		return JSON
+		return formJSON
 	case html > 0:
-		return HTML
+		return formHTML
 	}
-	return Neither
+	return formNeither
 }
 
-// A Preview is the page of a room before it is live.
-type Preview struct {
+// A PagePreview is the page of a room before it is live.
+type PagePreview struct {
 	Template string // a file; "" for the built-in page
 	Method   string // fifo, random or reject
 	Language language.Tag
@@ -403,27 +395,27 @@ type Preview struct {
 }
 
 // HTML returns the preview: the waiting page with example values.
-func (p Preview) HTML(now time.Time) ([]byte, error) {
+func (p PagePreview) HTML(now time.Time) ([]byte, error) {
 	moment := config.EffectiveSettings{Settings: queue.Settings{Method: queue.Method(p.Method), QueueAll: p.QueueAll}}
 	if p.Template != "" {
 		var err error
-		if moment.Template, err = readTemplate(p.Template); err != nil {
+		if moment.Template, err = readPageTemplate(p.Template); err != nil {
 			return nil, err
 		}
 	}
 	if p.Event {
 		moment.Phase, moment.Event = config.Prequeueing, &config.Event{Start: now.Add(30 * time.Minute), End: now.Add(2 * time.Hour), Shuffle: true}
 	}
-	state := State{Moment: &moment, Now: now, Decision: queue.Decision{
+	state := pageState{Moment: &moment, Now: now, Decision: queue.Decision{
 		Ticket:   queue.Ticket{LastCheckIn: now, RefreshInterval: 20 * time.Second},
 		Estimate: queue.Estimate{Known: moment.Settings.Method != queue.Reject, Position: 301, Ahead: 300, Minutes: 10, P25: 5, P50: 10, P75: 15},
 	}}
-	made, err := new(Renderer).Render(&state, "", p.Language)
+	made, err := new(pageRenderer).Render(&state, "", p.Language)
 	return made.HTML, err
 }
 
-// readTemplate reads a template from a file. It fails if the template is too large or not valid.
-func readTemplate(file string) (string, error) {
+// readPageTemplate reads a template from a file. It fails if the template is too large or not valid.
+func readPageTemplate(file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return "", err

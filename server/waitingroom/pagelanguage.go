@@ -1,4 +1,4 @@
-package page
+package waitingroom
 
 import (
 	_ "embed"
@@ -15,8 +15,8 @@ import (
 //go:embed languages.yaml
 var languagesText []byte
 
-// words are the page's texts in one language.
-type words struct {
+// pageWords are the page's texts in one language.
+type pageWords struct {
 	tag language.Tag
 
 	Title       string
@@ -42,34 +42,34 @@ type words struct {
 	Days        map[string]string
 }
 
-// languages are all languages of the page. The first, English, is for all other readers.
-type languages struct {
-	words   []*words
+// pageLanguages are all languages of the page. The first, English, is for all other readers.
+type pageLanguages struct {
+	words   []*pageWords
 	matcher language.Matcher
 }
 
-// Prepare parses the built-in page and its languages, so that the first visitor of a room does not wait for that.
-func Prepare() {
-	spoken()
+// preparePages parses the built-in page and its languages, so that the first visitor of a room does not wait for that.
+func preparePages() {
+	parsedLanguages()
 	builtInTemplate()
 }
 
-// spoken returns the page's texts in all languages. It parses the embedded file at the first call.
-var spoken = sync.OnceValue(func() *languages {
-	l, err := parseLanguages(languagesText)
+// parsedLanguages returns the page's texts in all languages. It parses the embedded file at the first call.
+var parsedLanguages = sync.OnceValue(func() *pageLanguages {
+	l, err := parsePageLanguages(languagesText)
 	if err != nil {
 		panic(err) // embedded
 	}
 	return l
 })
 
-// parseLanguages parses the texts of the waiting page in all languages, from YAML.
-func parseLanguages(text []byte) (*languages, error) {
+// parsePageLanguages parses the texts of the waiting page in all languages, from YAML.
+func parsePageLanguages(text []byte) (*pageLanguages, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(text, &document); err != nil {
 		return nil, fmt.Errorf("page: languages: %w", err)
 	}
-	l := &languages{}
+	l := &pageLanguages{}
 	var tags []language.Tag
 	root := document.Content[0]
 	for i := 0; i < len(root.Content); i += 2 {
@@ -77,7 +77,7 @@ func parseLanguages(text []byte) (*languages, error) {
 		if err != nil {
 			return nil, fmt.Errorf("page: languages: %w", err)
 		}
-		w := &words{tag: tag}
+		w := &pageWords{tag: tag}
 		if err := root.Content[i+1].Decode(w); err != nil {
 			return nil, fmt.Errorf("page: languages: %v: %w", tag, err)
 		}
@@ -87,14 +87,14 @@ func parseLanguages(text []byte) (*languages, error) {
 	return l, nil
 }
 
-// maxAccept bounds how much of an Accept-Language field is read.
-const maxAccept = 256
+// maxAcceptLanguage bounds how much of an Accept-Language field is read.
+const maxAcceptLanguage = 256
 
 // choose returns the page's texts for a client with an Accept-Language field (RFC 9110 §12.5.4): in the language of the page that
 // the client prefers, else in the one closest to fallback.
-func (l *languages) choose(accept string, fallback language.Tag) *words {
-	if len(accept) > maxAccept {
-		accept = accept[:strings.LastIndexByte(accept[:maxAccept], ',')+1]
+func (l *pageLanguages) choose(accept string, fallback language.Tag) *pageWords {
+	if len(accept) > maxAcceptLanguage {
+		accept = accept[:strings.LastIndexByte(accept[:maxAcceptLanguage], ',')+1]
 	}
 	if wanted, _, err := language.ParseAcceptLanguage(accept); err == nil && len(wanted) > 0 {
 		if _, i, confidence := l.matcher.Match(wanted...); confidence >= language.High {
@@ -106,7 +106,7 @@ func (l *languages) choose(accept string, fallback language.Tag) *words {
 }
 
 // Direction returns the direction of the language's script, rtl or ltr, for HTML's dir.
-func (w *words) Direction() string {
+func (w *pageWords) Direction() string {
 	script, _ := w.tag.Script()
 	switch script.String() {
 	case "Arab", "Hebr":
@@ -116,13 +116,13 @@ func (w *words) Direction() string {
 }
 
 // Tag returns the tag of the language, for HTML's lang.
-func (w *words) Tag() string { return w.tag.String() }
+func (w *pageWords) Tag() string { return w.tag.String() }
 
-var forms = map[plural.Form]string{plural.Zero: "zero", plural.One: "one", plural.Two: "two", plural.Few: "few", plural.Many: "many", plural.Other: "other"}
+var pluralForms = map[plural.Form]string{plural.Zero: "zero", plural.One: "one", plural.Two: "two", plural.Few: "few", plural.Many: "many", plural.Other: "other"}
 
 // chooseForm returns the text for a number n: of the plural forms in by, the one that the language has for n, with n in it.
-func (w *words) chooseForm(n int, by map[string]string) string {
-	form, ok := by[forms[plural.Cardinal.MatchPlural(w.tag, n, 0, 0, 0, 0)]]
+func (w *pageWords) chooseForm(n int, by map[string]string) string {
+	form, ok := by[pluralForms[plural.Cardinal.MatchPlural(w.tag, n, 0, 0, 0, 0)]]
 	if !ok {
 		form = by["other"]
 	}
@@ -130,7 +130,7 @@ func (w *words) chooseForm(n int, by map[string]string) string {
 }
 
 // Duration returns a number of minutes as text: with hours from an hour on, and with days but no minutes from two days on.
-func (w *words) Duration(minutes int) string {
+func (w *pageWords) Duration(minutes int) string {
 	hours, rest := minutes/60, minutes%60
 	switch days, rest := hours/24, hours%24; {
 	case days < 2:
@@ -149,7 +149,7 @@ func (w *words) Duration(minutes int) string {
 }
 
 // Between returns a range of minutes as text, such as "5 minutes to 10 minutes"; a single duration if both are equal.
-func (w *words) Between(from, to int) string {
+func (w *pageWords) Between(from, to int) string {
 	if from == to {
 		return w.Duration(from)
 	}
