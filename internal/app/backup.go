@@ -30,7 +30,7 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/logs/verify"
-	"github.com/larder-cdn/larder/server/waitingroom/record"
+	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
 // A backup in a bucket or a folder has the log with its contents below public/, as a cluster's bucket has it, and a record of each run
@@ -115,7 +115,7 @@ func (r *Reader) readBackupRecord(ctx context.Context) (content backupRecord, er
 		}
 		content.Rows = append(content.Rows, row)
 	}
-	content.Rooms, err = record.ReadVersions(r.settings.Data)
+	content.Rooms, err = waitingroom.ReadRecordVersions(r.settings.Data)
 	return content, err
 }
 

@@ -26,7 +26,7 @@ import (
 	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
-	"github.com/larder-cdn/larder/server/waitingroom/record"
+	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
 const (
@@ -207,12 +207,12 @@ func (s *backupSource) CarriedRows(context.Context) ([]check.CarriedRow, error) 
 func restoreRooms(data string, sources []check.Source) error {
 	for _, source := range sources {
 		backup, ok := source.(*backupSource)
-		if !ok || record.Exists(data) {
+		if !ok || waitingroom.RecordExists(data) {
 			continue
 		}
 		content, err := backup.newest()
 		if err == nil && len(content.Rooms) > 0 {
-			err = record.WriteVersions(data, content.Rooms)
+			err = waitingroom.WriteRecordVersions(data, content.Rooms)
 		}
 		return err
 	}

@@ -9,21 +9,20 @@ import (
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/server/waitingroom"
-	"github.com/larder-cdn/larder/server/waitingroom/record"
 )
 
 // recordBackends implements [roomsCluster]: it returns where the versions of the waiting rooms' settings are stored: encrypted in
 // the cluster's bucket, with a copy in folder. Without the cluster's key the node has its own versions, in folder only.
-func (n *clusterNode) recordBackends(folder bucket.Bucket) record.Backends {
+func (n *clusterNode) recordBackends(folder bucket.Bucket) waitingroom.RecordBackends {
 	if n.key == nil {
-		return record.Isolated(folder)
+		return waitingroom.IsolatedRecord(folder)
 	}
-	return record.Shared(folder, n.bucket, cluster.RecordSealer{Key: n.key, Record: "rooms"})
+	return waitingroom.SharedRecord(folder, n.bucket, cluster.RecordSealer{Key: n.key, Record: "rooms"})
 }
 
 // recordLeader implements [roomsCluster]: it returns a Changer that forwards changes of the waiting rooms' settings to the
 // leader, nil if this node leads.
-func (n *clusterNode) recordLeader() record.Changer {
+func (n *clusterNode) recordLeader() waitingroom.RecordChanger {
 	if n.cluster.Leads() {
 		return nil
 	}

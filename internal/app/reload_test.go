@@ -13,7 +13,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
-	"github.com/larder-cdn/larder/server/waitingroom/record"
+	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
 // newReload returns a process with a configuration file, of which reloadRooms is called by a reload.
@@ -83,7 +83,7 @@ func TestReloadAtAnnouncement(t *testing.T) {
 
 // A reload reopens the logs, also if the configuration cannot be taken up.
 func TestReloadReopensLogs(t *testing.T) {
-	refused := &record.SupersededError{File: "rooms.yaml", Version: 1, Current: 2}
+	refused := &waitingroom.SupersededFileError{File: "rooms.yaml", Version: 1, Current: 2}
 	r, write, reopened := newReload(t, func(context.Context) error { return refused })
 	if _, err := r.reload(t.Context(), Server{Logger: r.logger}.checkSettings); !errors.Is(err, refused) || *reopened != 1 {
 		t.Errorf("reopened %d times, %v", *reopened, err)
@@ -191,7 +191,7 @@ func TestRoomsFileIsNeededWithoutRecord(t *testing.T) {
 	if err := checkRooms(s); !errors.As(err, new(settings.Mistake)) {
 		t.Errorf("without a record: %v", err)
 	}
-	if err := os.MkdirAll(filepath.Join(s.Data, record.Folder, "version", "1"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(s.Data, waitingroom.RecordFolder, "version", "1"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := checkRooms(s); err != nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
-	"github.com/larder-cdn/larder/server/waitingroom/record"
 )
 
 // roomsOptions are what distinguishes the waiting rooms of one role from those of another.
@@ -32,10 +31,10 @@ type roomsCluster interface {
 	// settings.
 	nodeName() string
 	// recordBackends returns where the versions of the rooms' settings are stored. folder is a place for them in the data folder.
-	recordBackends(folder bucket.Bucket) record.Backends
+	recordBackends(folder bucket.Bucket) waitingroom.RecordBackends
 	// recordLeader returns what has the leader of the cluster change the rooms' settings, nil if this process changes them
 	// itself.
-	recordLeader() record.Changer
+	recordLeader() waitingroom.RecordChanger
 	// shareState returns the options of rooms that share their state with other nodes, and the function that exchanges it. alone
 	// are the options of rooms that share nothing, and known the names of the rooms whose state this process has had before.
 	shareState(ctx context.Context, alone waitingroom.Options, known []string) (waitingroom.Options, runRooms, error)
@@ -54,12 +53,12 @@ func (standaloneRooms) nodeName() string {
 }
 
 // recordBackends implements [roomsCluster]: the versions of the rooms' settings are stored in folder only.
-func (standaloneRooms) recordBackends(folder bucket.Bucket) record.Backends {
-	return record.Local(folder)
+func (standaloneRooms) recordBackends(folder bucket.Bucket) waitingroom.RecordBackends {
+	return waitingroom.LocalRecord(folder)
 }
 
 // recordLeader implements [roomsCluster] with nil: this process changes the settings itself.
-func (standaloneRooms) recordLeader() record.Changer { return nil }
+func (standaloneRooms) recordLeader() waitingroom.RecordChanger { return nil }
 
 // shareState implements [roomsCluster]: it returns the options alone, to which it adds that the rooms in known have had state
 // here, and a function that does nothing.
@@ -110,16 +109,16 @@ func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptio
 
 // openRoomRecord opens the versioned record of the rooms' settings, which the rooms file seeds. A mistake in the file is passed
 // on to the record, which decides whether that matters.
-func (r *roleRun) openRoomRecord(ctx context.Context, o roomsOptions) (*record.Record, error) {
+func (r *roleRun) openRoomRecord(ctx context.Context, o roomsOptions) (*waitingroom.Record, error) {
 	file, _, broken := r.settings.ReadRooms()
-	return record.Open(ctx, record.Options{
+	return waitingroom.OpenRecord(ctx, waitingroom.RecordOptions{
 		Data: r.settings.Data, Node: o.cluster.nodeName(), Leader: o.cluster.recordLeader(), File: file, FileErr: broken, Logger: r.logger.With("part", "rooms"),
 		Backends: o.cluster.recordBackends, ReadOnly: o.readOnly && r.settings.Bucket != "",
 	})
 }
 
 // applyRooms applies the version configured of their settings to the open rooms. If the rooms cannot change while they are open,
-// it requests a restart of the role and returns [record.ErrReopen]. Other errors say why the version could not be applied.
+// it requests a restart of the role and returns [waitingroom.ErrReopenRooms]. Other errors say why the version could not be applied.
 func (r *roleRun) applyRooms(rooms *waitingroom.Rooms, configured []config.Room, o roomsOptions) error {
 	if !o.readOnly {
 		if _, err := waitingroom.AddKnown(r.settings.KeyFolder(), configured); err != nil {
@@ -129,14 +128,14 @@ func (r *roleRun) applyRooms(rooms *waitingroom.Rooms, configured []config.Room,
 	err := rooms.Change(configured)
 	if errors.Is(err, waitingroom.ErrEachNode) {
 		r.requestRestart(restart{}) // or the role restarts for another reason
-		return record.ErrReopen
+		return waitingroom.ErrReopenRooms
 	}
 	return err
 }
 
 // newRooms creates the waiting rooms by the version of their settings in force, without running them, and returns the function
 // that exchanges their state with other nodes while they run.
-func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *record.Record, o roomsOptions) (*waitingroom.Rooms, runRooms, error) {
+func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *waitingroom.Record, o roomsOptions) (*waitingroom.Rooms, runRooms, error) {
 	configured, err := roomRecord.Rooms()
 	if err != nil {
 		return nil, nil, err
@@ -181,7 +180,7 @@ func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *reco
 // record of the rooms' settings does not: it has a bucket, or the record is in the data folder. Then the record stays in force,
 // and a reload checks the file.
 func checkRooms(s *settings.Settings) error {
-	if s.Bucket != "" || record.Exists(s.Data) {
+	if s.Bucket != "" || waitingroom.RecordExists(s.Data) {
 		return nil
 	}
 	_, _, err := readRooms(s)
@@ -206,9 +205,9 @@ type (
 	RoomsRequest struct {
 		Room string `json:"room,omitempty"` // "" for all
 	}
-	SetRoomRequest    = record.SetRequest
-	ApplyRoomsRequest = record.ApplyRequest
-	UndoRoomsRequest  = record.UndoRequest
+	SetRoomRequest    = waitingroom.SetRoomRequest
+	ApplyRoomsRequest = waitingroom.ApplyRoomsRequest
+	UndoRoomsRequest  = waitingroom.UndoRoomsRequest
 	// A RoomHistoryRequest requests the versions of the settings of all rooms.
 	RoomHistoryRequest struct {
 		Version int64 `json:"version,omitempty"` // that File has; 0 for none
@@ -244,7 +243,7 @@ func refuseRooms(all operations) {
 
 // addRoomOperations adds to all the operations that return the status of rooms and the history of their settings, and that change
 // these.
-func addRoomOperations(all operations, rooms *waitingroom.Rooms, roomRecord *record.Record) {
+func addRoomOperations(all operations, rooms *waitingroom.Rooms, roomRecord *waitingroom.Record) {
 	addRequest(all, OpRooms, func(_ context.Context, q RoomsRequest) ([]waitingroom.Status, error) {
 		if q.Room == "" {
 			return rooms.Statuses(), nil
@@ -266,7 +265,7 @@ func addRoomOperations(all operations, rooms *waitingroom.Rooms, roomRecord *rec
 
 // checkWebhookRooms changes the operation in all that adds webhooks, if there is one, so that it refuses those for rooms that do
 // not exist.
-func checkWebhookRooms(all operations, rooms *waitingroom.Rooms, roomRecord *record.Record) {
+func checkWebhookRooms(all operations, rooms *waitingroom.Rooms, roomRecord *waitingroom.Record) {
 	add := all[string(OpWebhookAdd)]
 	if add == nil {
 		return
@@ -282,20 +281,20 @@ func checkWebhookRooms(all operations, rooms *waitingroom.Rooms, roomRecord *rec
 	}
 }
 
-// remoteRooms has the leader of the cluster change the rooms' settings. It implements [record.Changer].
+// remoteRooms has the leader of the cluster change the rooms' settings. It implements [waitingroom.RecordChanger].
 type remoteRooms struct{ node *clusterNode }
 
-// Set implements [record.Changer]: it has the leader change the settings of one room, and returns the new version.
+// Set implements [waitingroom.RecordChanger]: it has the leader change the settings of one room, and returns the new version.
 func (f remoteRooms) Set(ctx context.Context, q SetRoomRequest) (RoomVersion, error) {
 	return forwardRoomChange(ctx, f, OpSetRoom, q)
 }
 
-// Apply implements [record.Changer]: it has the leader replace the settings of all rooms, and returns the new version.
+// Apply implements [waitingroom.RecordChanger]: it has the leader replace the settings of all rooms, and returns the new version.
 func (f remoteRooms) Apply(ctx context.Context, q ApplyRoomsRequest) (RoomVersion, error) {
 	return forwardRoomChange(ctx, f, OpApplyRooms, q)
 }
 
-// Undo implements [record.Changer]: it has the leader restore an older version of the rooms' settings as a new one, which it
+// Undo implements [waitingroom.RecordChanger]: it has the leader restore an older version of the rooms' settings as a new one, which it
 // returns.
 func (f remoteRooms) Undo(ctx context.Context, q UndoRoomsRequest) (RoomVersion, error) {
 	return forwardRoomChange(ctx, f, OpUndoRooms, q)

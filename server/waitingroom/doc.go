@@ -26,6 +26,8 @@
 //   - No answer that hands out a ticket is stored, and no shared cache stores a response about
 //     which a room decided. What the origin says to browsers holds for all others.
 //
+// A [Record] (record.go) has the settings of all rooms with their versions; it does not know how nodes reach each other.
+//
 // The built-in page (page.go) needs nothing from another address, and no script but one of its own that puts times into the reader's
 // zone, without which they are in UTC. It speaks the reader's language, of those in languages.yaml. An operator's own template is
 // Mustache with the names of the JSON; it reads no file, and the size of its output is bounded.

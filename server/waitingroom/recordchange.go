@@ -1,4 +1,4 @@
-package record
+package waitingroom
 
 import (
 	"context"
@@ -13,20 +13,19 @@ import (
 	"github.com/larder-cdn/larder/internal/configstore"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/text"
-	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
-// A SetRequest sets fields of a waiting room, as the file of rooms has them.
-type SetRequest struct {
+// A SetRoomRequest sets fields of a waiting room, as the file of rooms has them.
+type SetRoomRequest struct {
 	Room   string            `json:"room"`
 	Fields map[string]string `json:"fields"`           // values in YAML; "" for what the file says
 	Base   int64             `json:"base,omitempty"`   // the version that is changed; 0 for the one in force
 	Origin string            `json:"origin,omitempty"` // who or what makes the change; "" for the command on this node
 }
 
-// An ApplyRequest has a file of rooms become the next version.
-type ApplyRequest struct {
+// An ApplyRoomsRequest has a file of rooms become the next version.
+type ApplyRoomsRequest struct {
 	Name   string `json:"name"` // of the file
 	Text   []byte `json:"text"`
 	File   string `json:"file,omitempty"` // identifies the content; "" for the hash of Text
@@ -34,44 +33,44 @@ type ApplyRequest struct {
 	Origin string `json:"origin,omitempty"`
 }
 
-// An UndoRequest has an older version become the next one.
-type UndoRequest struct {
+// An UndoRoomsRequest has an older version become the next one.
+type UndoRoomsRequest struct {
 	To     int64  `json:"to,omitempty"` // 0 for the one before
 	Base   int64  `json:"base,omitempty"`
 	Origin string `json:"origin,omitempty"`
 }
 
-// A Changer makes the next version of the record: this process, or the leader of the cluster on request.
-type Changer interface {
-	Set(context.Context, SetRequest) (waitingroom.Version, error)
-	Apply(context.Context, ApplyRequest) (waitingroom.Version, error)
-	Undo(context.Context, UndoRequest) (waitingroom.Version, error)
+// A RecordChanger makes the next version of the record: this process, or the leader of the cluster on request.
+type RecordChanger interface {
+	Set(context.Context, SetRoomRequest) (Version, error)
+	Apply(context.Context, ApplyRoomsRequest) (Version, error)
+	Undo(context.Context, UndoRoomsRequest) (Version, error)
 }
 
 // Set creates a version with fields of a room changed, in this process or on the leader, and brings it into force on this node.
 // An error may mean that only this node cannot use it.
-func (r *Record) Set(ctx context.Context, q SetRequest) (waitingroom.Version, error) {
+func (r *Record) Set(ctx context.Context, q SetRoomRequest) (Version, error) {
 	v, err := r.changer.Set(ctx, q)
 	return r.awaitInForce(ctx, v, err)
 }
 
 // Apply creates a version from a file of rooms, in this process or on the leader, and brings it into force on this node. An error
 // may mean that only this node cannot use it.
-func (r *Record) Apply(ctx context.Context, q ApplyRequest) (waitingroom.Version, error) {
+func (r *Record) Apply(ctx context.Context, q ApplyRoomsRequest) (Version, error) {
 	v, err := r.changer.Apply(ctx, q)
 	return r.awaitInForce(ctx, v, err)
 }
 
 // Undo creates a version that restores an older one, in this process or on the leader, and brings it into force on this node. An
 // error may mean that only this node cannot use it.
-func (r *Record) Undo(ctx context.Context, q UndoRequest) (waitingroom.Version, error) {
+func (r *Record) Undo(ctx context.Context, q UndoRoomsRequest) (Version, error) {
 	v, err := r.changer.Undo(ctx, q)
 	return r.awaitInForce(ctx, v, err)
 }
 
 // awaitInForce brings the version v, which a change has created, into force on this node if it is not yet. v and err are the
 // results of the change; it returns them, or an error if this node cannot use the version.
-func (r *Record) awaitInForce(ctx context.Context, v waitingroom.Version, err error) (waitingroom.Version, error) {
+func (r *Record) awaitInForce(ctx context.Context, v Version, err error) (Version, error) {
 	if have, _ := r.store.Get(); err == nil && have.Number < v.Number {
 		if late := r.store.Refresh(ctx); late != nil {
 			r.logger.Warn("the rooms were changed, and this node has yet to take over the new version", "version", v.Number, "err", late)
@@ -104,12 +103,12 @@ func unknownRoom(rooms []config.Room, name string) error {
 	return fmt.Errorf("there is no waiting room %q; `larder room status` lists all of them", name)
 }
 
-// owner changes the record in this process.
-type owner struct{ record *Record }
+// recordOwner changes the record in this process.
+type recordOwner struct{ record *Record }
 
 // start creates the first version if the record has none. Otherwise it offers the rooms file as the next version if the file has
 // changed. Before, it copies versions that only this node has to the bucket of its cluster.
-func (o owner) start(ctx context.Context) error {
+func (o recordOwner) start(ctx context.Context) error {
 	if err := o.record.store.Share(ctx); err != nil {
 		o.record.logger.Error("couldn't give the cluster the settings of the rooms that are here; trying again", "err", err)
 	}
@@ -129,24 +128,24 @@ func (o owner) start(ctx context.Context) error {
 
 // firstVersion returns the content of the first version, from the rooms file, or an error if the settings are not valid. It
 // stores nothing.
-func (o owner) firstVersion() (c configstore.Change, err error) {
+func (o recordOwner) firstVersion() (c configstore.Change, err error) {
 	document, err := o.record.seedDocument()
 	if err != nil {
 		return c, err
 	}
-	content, err := encodeDocument(document)
+	content, err := encodeRecordDocument(document)
 	if err != nil {
 		return c, err
 	}
 	origin := "initial settings: " + o.record.file.Name
 	if len(document.Set) > 0 {
-		origin += ", and what larder room set has set in " + legacyFile
+		origin += ", and what larder room set has set in " + legacyRecordFile
 	}
 	return configstore.Change{Origin: o.record.originOf("", origin), File: o.record.file.Hash(), Content: content}, nil
 }
 
 // seed creates the first version from the rooms file if the record has none.
-func (o owner) seed(ctx context.Context) error {
+func (o recordOwner) seed(ctx context.Context) error {
 	if _, ok := o.record.store.Get(); ok {
 		return nil
 	}
@@ -164,12 +163,12 @@ func (o owner) seed(ctx context.Context) error {
 	return err
 }
 
-// retryInterval is the time between two attempts to seed the record, and to offer a file to the leader.
-const retryInterval = 5 * time.Second
+// seedRetryInterval is the time between two attempts to seed the record, and to offer a file to the leader.
+const seedRetryInterval = 5 * time.Second
 
 // seedLater tries to create the first version until there is one or ctx ends. It returns at once if there is one.
-func (o owner) seedLater(ctx context.Context) {
-	for _, ok := o.record.store.Get(); !ok && retry.Sleep(ctx, retryInterval) == nil; _, ok = o.record.store.Get() {
+func (o recordOwner) seedLater(ctx context.Context) {
+	for _, ok := o.record.store.Get(); !ok && retry.Sleep(ctx, seedRetryInterval) == nil; _, ok = o.record.store.Get() {
 		if o.seed(ctx) == nil {
 			o.record.logger.Info("the settings of the waiting rooms are stored")
 		}
@@ -178,7 +177,7 @@ func (o owner) seedLater(ctx context.Context) {
 
 // base returns the version in force, on which a change is based. It creates the first version if none exists. It returns a
 // [*configstore.ConflictError] if number is neither 0 nor that of the version in force.
-func (o owner) base(ctx context.Context, number int64) (configstore.Version, error) {
+func (o recordOwner) base(ctx context.Context, number int64) (configstore.Version, error) {
 	if err := o.seed(ctx); err != nil {
 		return configstore.Version{}, fmt.Errorf("nothing was changed, because the settings of the waiting rooms cannot be stored: %w", err)
 	}
@@ -190,13 +189,13 @@ func (o owner) base(ctx context.Context, number int64) (configstore.Version, err
 	return v, nil
 }
 
-// Set creates a version with fields of a room changed. It implements [Changer] in the process that owns the record.
-func (o owner) Set(ctx context.Context, q SetRequest) (v waitingroom.Version, err error) {
+// Set creates a version with fields of a room changed. It implements [RecordChanger] in the process that owns the record.
+func (o recordOwner) Set(ctx context.Context, q SetRoomRequest) (v Version, err error) {
 	base, err := o.base(ctx, q.Base)
 	if err != nil {
 		return v, err
 	}
-	document, before, err := decodeVersion(base)
+	document, before, err := decodeRecordVersion(base)
 	if err != nil {
 		return v, err
 	}
@@ -206,7 +205,7 @@ func (o owner) Set(ctx context.Context, q SetRequest) (v waitingroom.Version, er
 	if document, err = document.With(q.Room, q.Fields); err != nil {
 		return v, err
 	}
-	content, err := encodeDocument(document)
+	content, err := encodeRecordDocument(document)
 	if err != nil {
 		return v, err
 	}
@@ -215,9 +214,9 @@ func (o owner) Set(ctx context.Context, q SetRequest) (v waitingroom.Version, er
 	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: base.File, Content: content})
 }
 
-// Apply creates a version from a file of rooms, or returns the version in force if that is the same file. It implements [Changer]
+// Apply creates a version from a file of rooms, or returns the version in force if that is the same file. It implements [RecordChanger]
 // in the process that owns the record.
-func (o owner) Apply(ctx context.Context, q ApplyRequest) (v waitingroom.Version, err error) {
+func (o recordOwner) Apply(ctx context.Context, q ApplyRoomsRequest) (v Version, err error) {
 	base, err := o.base(ctx, 0)
 	if err != nil {
 		return v, err
@@ -226,14 +225,14 @@ func (o owner) Apply(ctx context.Context, q ApplyRequest) (v waitingroom.Version
 	if hash == "" {
 		hash = config.Hash(q.Text)
 	}
-	before, _, _ := decodeVersion(base)            // a version that this release does not understand can be replaced
+	before, _, _ := decodeRecordVersion(base)      // a version that this release does not understand can be replaced
 	if base.File == hash && len(before.Set) == 0 { // as when another node has reloaded the same file
-		return toDisplayed(base, base.Number), nil
+		return toDisplayedVersion(base, base.Number), nil
 	}
 	if base, err = o.base(ctx, q.Base); err != nil {
 		return v, err
 	}
-	content, err := encodeDocument(config.Document{Name: text.Plain(q.Name), Text: string(q.Text)})
+	content, err := encodeRecordDocument(config.Document{Name: text.Plain(q.Name), Text: string(q.Text)})
 	if err != nil {
 		return v, err
 	}
@@ -244,14 +243,14 @@ func (o owner) Apply(ctx context.Context, q ApplyRequest) (v waitingroom.Version
 	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: hash, Content: content})
 }
 
-// Undo creates a version that restores an older one. It implements [Changer] in the process that owns the record.
-func (o owner) Undo(ctx context.Context, q UndoRequest) (v waitingroom.Version, err error) {
+// Undo creates a version that restores an older one. It implements [RecordChanger] in the process that owns the record.
+func (o recordOwner) Undo(ctx context.Context, q UndoRoomsRequest) (v Version, err error) {
 	base, err := o.base(ctx, q.Base)
 	if err != nil {
 		return v, err
 	}
 	made, err := o.record.store.Undo(ctx, base.Number, q.To, o.record.originOf(q.Origin, "larder room undo"), func(v configstore.Version) error {
-		if _, _, err := decodeVersion(v); err != nil {
+		if _, _, err := decodeRecordVersion(v); err != nil {
 			return fmt.Errorf("nothing was changed, because this release of Larder cannot use the older settings; choose others by --to, as larder room history lists them: %w", err)
 		}
 		return nil
@@ -261,22 +260,22 @@ func (o owner) Undo(ctx context.Context, q UndoRequest) (v waitingroom.Version, 
 
 // propose creates a version with the content of a change, if the version with the number base is in force, and logs it; otherwise
 // it returns a [*configstore.ConflictError].
-func (o owner) propose(ctx context.Context, base int64, c configstore.Change) (waitingroom.Version, error) {
+func (o recordOwner) propose(ctx context.Context, base int64, c configstore.Change) (Version, error) {
 	v, err := o.record.store.Propose(ctx, base, c)
 	return o.logVersion(v, err)
 }
 
 // logVersion logs a version that was created, and returns it as it is displayed. If err is not nil, it returns only that.
-func (o owner) logVersion(v configstore.Version, err error) (waitingroom.Version, error) {
+func (o recordOwner) logVersion(v configstore.Version, err error) (Version, error) {
 	if err != nil {
-		return waitingroom.Version{}, err
+		return Version{}, err
 	}
 	o.record.logger.Info("changed the settings of the waiting rooms", "version", v.Number, "origin", v.Origin)
-	return toDisplayed(v, v.Number), nil
+	return toDisplayedVersion(v, v.Number), nil
 }
 
-// encodeDocument returns a document as the content of a version, or an error if its settings are not valid.
-func encodeDocument(document config.Document) ([]byte, error) {
+// encodeRecordDocument returns a document as the content of a version, or an error if its settings are not valid.
+func encodeRecordDocument(document config.Document) ([]byte, error) {
 	if _, err := document.Rooms(); err != nil {
 		return nil, err
 	}
@@ -288,5 +287,5 @@ func (r *Record) originOf(given, what string) string {
 	if given == "" {
 		given = what + " on " + r.node
 	}
-	return limitText(text.Plain(given))
+	return limitOrigin(text.Plain(given))
 }

@@ -1,4 +1,4 @@
-package record
+package waitingroom
 
 import (
 	"context"
@@ -22,34 +22,34 @@ import (
 
 // The rooms file of a process seeds the record, and is offered as the next version when it has changed.
 
-// lastFile has, in Folder, the hash of the rooms file that this node read last.
-const lastFile = "last-file"
+// lastRecordFile has, in Folder, the hash of the rooms file that this node read last.
+const lastRecordFile = "last-file"
 
-// legacyFile has, in the data folder of Larder 0.1.0, the fields that `larder room set` has set.
-const legacyFile = "rooms-set.json"
+// legacyRecordFile has, in the data folder of Larder 0.1.0, the fields that `larder room set` has set.
+const legacyRecordFile = "rooms-set.json"
 
-// Exists reports whether a data folder has versions of the rooms' settings, so that a process can start without its rooms file.
-func Exists(data string) bool {
-	versions, err := os.ReadDir(filepath.Join(data, Folder, versionsPrefix))
+// RecordExists reports whether a data folder has versions of the rooms' settings, so that a process can start without its rooms file.
+func RecordExists(data string) bool {
+	versions, err := os.ReadDir(filepath.Join(data, RecordFolder, recordVersionsPrefix))
 	return err == nil && len(versions) > 0
 }
 
-// A SupersededError reports a rooms file that equals an older version.
-type SupersededError struct {
+// A SupersededFileError reports a rooms file that equals an older version.
+type SupersededFileError struct {
 	File             string
 	Version, Current int64
 }
 
-func (e *SupersededError) Error() string {
+func (e *SupersededFileError) Error() string {
 	return fmt.Sprintf("%s: this file is version %d, replaced by version %d; restore it with `larder room apply FILE`", e.File, e.Version, e.Current)
 }
 
 // Reload offers a rooms file that was read again and is valid as the next version; nothing happens if the file has not changed.
-// It returns a [*SupersededError] if the file is that of an older version.
+// It returns a [*SupersededFileError] if the file is that of an older version.
 func (r *Record) Reload(ctx context.Context, file config.File) error {
 	r.refresh(ctx)
 	if !r.follows {
-		if err := (owner{r}).seed(ctx); err != nil {
+		if err := (recordOwner{r}).seed(ctx); err != nil {
 			r.logger.Error("couldn't store the settings of the waiting rooms", "err", err)
 		}
 	}
@@ -62,7 +62,7 @@ func (r *Record) offer(ctx context.Context, file config.File, when string) error
 	offer, err := r.needsOffer(file)
 	if err == nil && offer {
 		base, _ := r.store.Get()
-		_, err = r.offers.Apply(ctx, ApplyRequest{
+		_, err = r.offers.Apply(ctx, ApplyRoomsRequest{
 			Name: file.Name, Text: file.Text, File: file.Hash(), Base: base.Number, Origin: fmt.Sprintf("%s on %s, read at %s", file.Name, r.node, when),
 		})
 	}
@@ -74,7 +74,7 @@ func (r *Record) offer(ctx context.Context, file config.File, when string) error
 
 // needsOffer reports whether this node should offer its rooms file as the next version: the file has changed since the node last
 // read it, and is not in force. A default file that no setting names, and a file that the node reads for the first time, are not
-// offered if a version exists. An isolated node offers any file that is not in force. It returns a [*SupersededError] if the file
+// offered if a version exists. An isolated node offers any file that is not in force. It returns a [*SupersededFileError] if the file
 // is that of an older version.
 func (r *Record) needsOffer(file config.File) (offer bool, err error) {
 	hash, last := file.Hash(), r.lastReadFile()
@@ -89,15 +89,15 @@ func (r *Record) needsOffer(file config.File) (offer bool, err error) {
 	case current.File == hash || file.Default:
 		return false, nil
 	}
-	if version := versionOf(hash, r.store.History()); version > 0 {
-		return false, &SupersededError{file.Name, version, current.Number}
+	if version := recordVersionOf(hash, r.store.History()); version > 0 {
+		return false, &SupersededFileError{file.Name, version, current.Number}
 	}
 	return last != "" && last != hash, nil
 }
 
-// versionOf returns the number of the newest version that was created from a file with that hash, 0 for none. It does not count
+// recordVersionOf returns the number of the newest version that was created from a file with that hash, 0 for none. It does not count
 // versions in which fields were changed, and those that restore another version, although they have the same hash.
-func versionOf(hash string, newestFirst []configstore.Version) (number int64) {
+func recordVersionOf(hash string, newestFirst []configstore.Version) (number int64) {
 	for i, v := range newestFirst {
 		if v.File != hash {
 			continue
@@ -120,7 +120,7 @@ func (r *Record) offerAtStart(ctx context.Context, offer func(context.Context, c
 	}
 	known := r.lastReadFile() != ""
 	err := offer(ctx, r.file, "a start")
-	switch superseded := (*SupersededError)(nil); {
+	switch superseded := (*SupersededFileError)(nil); {
 	case errors.As(err, &superseded):
 		r.logger.Warn(err.Error())
 		r.setLastReadFile(r.file)
@@ -145,10 +145,10 @@ func (r *Record) offerToLeader(ctx context.Context) {
 		for deadline := time.Now().Add(offerTimeout); ; {
 			err := r.offer(ctx, file, when)
 			now, _ := r.store.Get()
-			if err == nil || errors.As(err, new(*SupersededError)) || now.Number != base.Number || time.Now().After(deadline) {
+			if err == nil || errors.As(err, new(*SupersededFileError)) || now.Number != base.Number || time.Now().After(deadline) {
 				return err
 			}
-			if retry.Sleep(ctx, retryInterval) != nil {
+			if retry.Sleep(ctx, seedRetryInterval) != nil {
 				return err
 			}
 		}
@@ -157,7 +157,7 @@ func (r *Record) offerToLeader(ctx context.Context) {
 
 // lastReadFile returns the stored hash of the rooms file that this node read last, "" if it is not known.
 func (r *Record) lastReadFile() string {
-	hash, err := os.ReadFile(filepath.Join(r.data, Folder, lastFile))
+	hash, err := os.ReadFile(filepath.Join(r.data, RecordFolder, lastRecordFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.logger.Warn("couldn't read which file of rooms this node read last; it offers none", "err", err)
 	}
@@ -170,7 +170,7 @@ func (r *Record) setLastReadFile(file config.File) {
 	if r.lastReadFile() == hash {
 		return
 	}
-	path := filepath.Join(r.data, Folder, lastFile)
+	path := filepath.Join(r.data, RecordFolder, lastRecordFile)
 	err := os.MkdirAll(filepath.Dir(path), 0o700)
 	if err == nil {
 		err = disk.Replace(path, []byte(hash+"\n"), 0o600)
@@ -186,7 +186,7 @@ func (r *Record) seedDocument() (config.Document, error) {
 	if r.fileErr != nil {
 		return document, r.fileErr
 	}
-	path := filepath.Join(r.data, legacyFile)
+	path := filepath.Join(r.data, legacyRecordFile)
 	stored, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) { // the folder itself is checked later
 		return document, nil
@@ -218,17 +218,17 @@ func (r *Record) seedDocument() (config.Document, error) {
 // retireLegacyFile renames the file of fields that were set under Larder 0.1.0, if there is one, so that it is not used a second
 // time. The caller calls it when a record exists, which it does not check. It logs an error.
 func (r *Record) retireLegacyFile() {
-	path := filepath.Join(r.data, legacyFile)
+	path := filepath.Join(r.data, legacyRecordFile)
 	err := os.Rename(path, path+".taken-over")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
 		r.logger.Warn("couldn't rename a file of Larder 0.1.0 that is not read any more; remove it", "file", path, "err", err)
 	}
 }
 
-// ReadVersions returns the files of the versions in a data folder by their names, for a backup. It does not return which rooms
+// ReadRecordVersions returns the files of the versions in a data folder by their names, for a backup. It does not return which rooms
 // file the node has read, so that a start on a restored folder does not offer that file.
-func ReadVersions(data string) (map[string][]byte, error) {
-	dir := filepath.Join(data, Folder, versionsPrefix)
+func ReadRecordVersions(data string) (map[string][]byte, error) {
+	dir := filepath.Join(data, RecordFolder, recordVersionsPrefix)
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -249,9 +249,9 @@ func ReadVersions(data string) (map[string][]byte, error) {
 	return versions, err
 }
 
-// WriteVersions writes the files that [ReadVersions] returned, by their names, to a data folder that has no versions.
-func WriteVersions(data string, versions map[string][]byte) error {
-	dir := filepath.Join(data, Folder, versionsPrefix)
+// WriteRecordVersions writes the files that [ReadRecordVersions] returned, by their names, to a data folder that has no versions.
+func WriteRecordVersions(data string, versions map[string][]byte) error {
+	dir := filepath.Join(data, RecordFolder, recordVersionsPrefix)
 	if err := disk.MakeFolder(vfs.Default, dir); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package record
+package waitingroom
 
 import (
 	"context"
@@ -12,12 +12,11 @@ import (
 
 	"github.com/larder-cdn/larder/internal/configstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
-	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
 // obstruct puts a file in the place of a folder, and returns what takes it away again.
-func (f *fixture) obstruct(folder string) (clear func()) {
+func (f *recordFixture) obstruct(folder string) (clear func()) {
 	f.Helper()
 	aside := folder + "-aside"
 	if err := os.Rename(folder, aside); err != nil && !os.IsNotExist(err) {
@@ -39,8 +38,8 @@ func (f *fixture) obstruct(folder string) (clear func()) {
 
 // A process that could not store the first version goes by its file, reloads, and stores the version as soon as it can.
 func TestReloadWithoutStoredRecord(t *testing.T) {
-	f := newFixture(t)
-	clear := f.obstruct(filepath.Join(f.data(), Folder, "version"))
+	f := newRecordFixture(t)
+	clear := f.obstruct(filepath.Join(f.data(), RecordFolder, "version"))
 	f.start()
 	f.shop(0, 10)
 	if err := f.reload(); err != nil {
@@ -60,8 +59,8 @@ func TestReloadWithoutStoredRecord(t *testing.T) {
 
 // A change by a command also stores the first version that could not be stored.
 func TestSetWithoutStoredRecord(t *testing.T) {
-	f := newFixture(t)
-	clear := f.obstruct(filepath.Join(f.data(), Folder, "version"))
+	f := newRecordFixture(t)
+	clear := f.obstruct(filepath.Join(f.data(), RecordFolder, "version"))
 	f.start()
 	clear()
 	if err := f.set(map[string]string{"total_active_users": "20"}); err != nil {
@@ -73,23 +72,23 @@ func TestSetWithoutStoredRecord(t *testing.T) {
 // A refusingLeader refuses all changes, and counts them.
 type refusingLeader struct{ asked *int }
 
-func (l refusingLeader) refuse() (waitingroom.Version, error) {
+func (l refusingLeader) refuse() (Version, error) {
 	*l.asked++
-	return waitingroom.Version{}, errors.New("the leader does not know the operation")
+	return Version{}, errors.New("the leader does not know the operation")
 }
 
-func (l refusingLeader) Set(context.Context, SetRequest) (waitingroom.Version, error) {
+func (l refusingLeader) Set(context.Context, SetRoomRequest) (Version, error) {
 	return l.refuse()
 }
-func (l refusingLeader) Apply(context.Context, ApplyRequest) (waitingroom.Version, error) {
+func (l refusingLeader) Apply(context.Context, ApplyRoomsRequest) (Version, error) {
 	return l.refuse()
 }
-func (l refusingLeader) Undo(context.Context, UndoRequest) (waitingroom.Version, error) {
+func (l refusingLeader) Undo(context.Context, UndoRoomsRequest) (Version, error) {
 	return l.refuse()
 }
 
 // follow has the process be a follower whose leader refuses all changes.
-func (f *fixture) follow() (asked *int) {
+func (f *recordFixture) follow() (asked *int) {
 	asked = new(int)
 	f.record.follows, f.record.changer, f.record.offers = true, refusingLeader{asked}, refusingLeader{asked}
 	return asked
@@ -98,8 +97,8 @@ func (f *fixture) follow() (asked *int) {
 // A follower without a record, as while a leader runs Larder 0.1.0, reloads with the file that it goes by, and asks the leader
 // only about another one.
 func TestFollowerReloadsWithoutRecord(t *testing.T) {
-	f := newFixture(t)
-	f.obstruct(filepath.Join(f.data(), Folder, "version"))
+	f := newRecordFixture(t)
+	f.obstruct(filepath.Join(f.data(), RecordFolder, "version"))
 	f.start()
 	asked := f.follow()
 	if err := f.reload(); err != nil || *asked != 0 {
@@ -114,12 +113,12 @@ func TestFollowerReloadsWithoutRecord(t *testing.T) {
 
 // A node without the cluster's key goes by its own file, whatever was in force before, and changes nothing by commands.
 func TestRoomsWithoutClusterKey(t *testing.T) {
-	f := newFixture(t)
+	f := newRecordFixture(t)
 	f.start()
 	f.apply(shopOf50)
 	f.shop(2, 50)
 	asked := 0
-	f.backends, f.leader = Isolated, refusingLeader{&asked}
+	f.backends, f.leader = IsolatedRecord, refusingLeader{&asked}
 	f.start()
 	f.shop(1, 10)
 	for version, file := range []string{2: shopOf40, 3: shopOf50, 4: shopOf40, 5: shopAndOwn} {
@@ -139,7 +138,7 @@ func TestRoomsWithoutClusterKey(t *testing.T) {
 		t.Errorf("a change by a command: %v, asked %d times", err, asked)
 	}
 	f.shop(6, 40)
-	f.backends, f.leader = Local, nil
+	f.backends, f.leader = LocalRecord, nil
 	f.start() // the record of before is as it was
 	if v, _ := f.record.store.Get(); v.Number != 2 || v.File != config.Hash([]byte(shopOf50)) {
 		t.Errorf("%+v", v.Change)
@@ -148,7 +147,7 @@ func TestRoomsWithoutClusterKey(t *testing.T) {
 
 // Values of fields, which may be secrets, are in no log and no origin.
 func TestRoomValuesAreNotPrinted(t *testing.T) {
-	f := newFixture(t)
+	f := newRecordFixture(t)
 	f.start()
 	if err := f.set(map[string]string{"custom_page_html": "secret", "total_active_users": "20"}); err != nil {
 		t.Fatal(err)
@@ -157,7 +156,7 @@ func TestRoomValuesAreNotPrinted(t *testing.T) {
 	if !strings.HasPrefix(v.Origin, "larder room set shop custom_page_html total_active_users on ") {
 		t.Errorf("the origin is %q", v.Origin)
 	}
-	_, err := f.record.changer.Undo(t.Context(), UndoRequest{Base: 1})
+	_, err := f.record.changer.Undo(t.Context(), UndoRoomsRequest{Base: 1})
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("a conflict: %v", err)
 	}
@@ -169,11 +168,11 @@ func TestRoomValuesAreNotPrinted(t *testing.T) {
 
 // A rooms file that is broken or gone does not keep a process from starting while there is a record. Without one it does.
 func TestStartWithBrokenRoomsFile(t *testing.T) {
-	f := newFixture(t)
+	f := newRecordFixture(t)
 	f.start()
 	for _, damage := range []func(){func() { f.write("- {half") }, func() { os.Remove(f.path()) }} {
 		damage()
-		if !Exists(f.data()) {
+		if !RecordExists(f.data()) {
 			t.Error("there is no record")
 		}
 		f.start()
@@ -186,10 +185,10 @@ func TestStartWithBrokenRoomsFile(t *testing.T) {
 		}
 		f.shop(1, 10)
 	}
-	if err := os.RemoveAll(filepath.Join(f.data(), Folder)); err != nil {
+	if err := os.RemoveAll(filepath.Join(f.data(), RecordFolder)); err != nil {
 		t.Fatal(err)
 	}
-	if Exists(f.data()) {
+	if RecordExists(f.data()) {
 		t.Error("there is a record")
 	}
 	if f.file, f.fileErr = f.read(); f.fileErr == nil {
@@ -202,8 +201,8 @@ func TestStartWithBrokenRoomsFile(t *testing.T) {
 
 // The fields that Larder 0.1.0 had set are taken over once.
 func TestLegacyFileIsTakenOverOnce(t *testing.T) {
-	f := newFixture(t)
-	legacy := filepath.Join(f.data(), legacyFile)
+	f := newRecordFixture(t)
+	legacy := filepath.Join(f.data(), legacyRecordFile)
 	if err := os.WriteFile(legacy, []byte(`{"shop": {"total_active_users": {"value": "20"}}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +211,7 @@ func TestLegacyFileIsTakenOverOnce(t *testing.T) {
 	if _, err := os.Stat(legacy + ".taken-over"); err != nil {
 		t.Error(err)
 	}
-	if err := os.RemoveAll(filepath.Join(f.data(), Folder)); err != nil {
+	if err := os.RemoveAll(filepath.Join(f.data(), RecordFolder)); err != nil {
 		t.Fatal(err)
 	}
 	f.start()
@@ -221,11 +220,11 @@ func TestLegacyFileIsTakenOverOnce(t *testing.T) {
 
 // A version that cannot be applied is stored, the one who made it is told so, and the rooms say which one they follow.
 func TestRoomChangeThatCannotBeApplied(t *testing.T) {
-	f := newFixture(t)
+	f := newRecordFixture(t)
 	f.start()
 	clear := f.obstruct(f.keys())
 	newRoom := shopOf40 + "- {name: fresh, host: fresh.example.com, total_active_users: 1, new_users_per_minute: 1}\n"
-	_, err := f.record.changer.Apply(t.Context(), ApplyRequest{Name: "new.yaml", Text: []byte(newRoom)})
+	_, err := f.record.changer.Apply(t.Context(), ApplyRoomsRequest{Name: "new.yaml", Text: []byte(newRoom)})
 	if !errors.As(err, new(*configstore.ApplyError)) || !strings.Contains(err.Error(), "version 2 is stored") {
 		t.Errorf("%v", err)
 	}

@@ -1,14 +1,4 @@
-// Package record has the settings of all waiting rooms as one record with versions. The rooms file of a process only seeds it.
-//
-// One process owns the record: it is alone, or leads its cluster. Every node follows the record, also while its leader cannot be
-// reached, and has the leader change it.
-//
-// What it guarantees: a start, another role, a repair or an upgrade changes nothing that is in force; a file is offered once, and becomes
-// a version only as a whole; of two changes of one version the second fails; a version that this release cannot use leaves the one before
-// in force.
-//
-// It must not know how nodes reach each other, nor what rooms do.
-package record
+package waitingroom
 
 import (
 	"context"
@@ -23,55 +13,54 @@ import (
 	"github.com/larder-cdn/larder/internal/configstore"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore/bucket"
-	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
-// Folder is the folder in the data folder that has the versions, and what a node remembers of its rooms file.
-const Folder = "rooms"
+// RecordFolder is the folder in the data folder that has the versions, and what a node remembers of its rooms file.
+const RecordFolder = "rooms"
 
 const (
-	versionsPrefix = "version/"        // of the versions in Folder
-	ownPrefix      = "own-version/"    // of those of a node that cannot read the cluster's
-	sharedPrefix   = "settings/rooms/" // of the versions in the bucket of a cluster
-	openTimeout    = 10 * time.Second  // for the bucket to say at a start which version is in force
+	recordVersionsPrefix = "version/"        // of the versions in Folder
+	ownRecordPrefix      = "own-version/"    // of those of a node that cannot read the cluster's
+	sharedRecordPrefix   = "settings/rooms/" // of the versions in the bucket of a cluster
+	openRecordTimeout    = 10 * time.Second  // for the bucket to say at a start which version is in force
 )
 
-// Backends are where the versions are.
-type Backends struct {
+// RecordBackends are where the versions are.
+type RecordBackends struct {
 	authority, local *configstore.Backend
 	isolated         bool // the node cannot read the versions of its cluster
 }
 
-// Local returns the backends of a process that is not in a cluster: a folder has the versions of the rooms' settings.
-func Local(folder bucket.Bucket) Backends {
-	local := configstore.NewBackend(folder, versionsPrefix, configstore.Checksum{})
-	return Backends{authority: local, local: local}
+// LocalRecord returns the backends of a process that is not in a cluster: a folder has the versions of the rooms' settings.
+func LocalRecord(folder bucket.Bucket) RecordBackends {
+	local := configstore.NewBackend(folder, recordVersionsPrefix, configstore.Checksum{})
+	return RecordBackends{authority: local, local: local}
 }
 
-// Isolated returns the backends of a node that cannot read the versions of its cluster. It uses its own rooms file, with versions
+// IsolatedRecord returns the backends of a node that cannot read the versions of its cluster. It uses its own rooms file, with versions
 // of its own in a folder.
-func Isolated(folder bucket.Bucket) Backends {
-	local := configstore.NewBackend(folder, ownPrefix, configstore.Checksum{})
-	return Backends{authority: local, local: local, isolated: true}
+func IsolatedRecord(folder bucket.Bucket) RecordBackends {
+	local := configstore.NewBackend(folder, ownRecordPrefix, configstore.Checksum{})
+	return RecordBackends{authority: local, local: local, isolated: true}
 }
 
-// Shared returns the backends of a node whose cluster has the versions in a bucket, sealed by sealer, with a copy in a folder.
-func Shared(folder, cluster bucket.Bucket, sealer configstore.Sealer) Backends {
-	return Backends{
-		authority: configstore.NewBackend(cluster, sharedPrefix, sealer),
-		local:     configstore.NewBackend(folder, versionsPrefix, configstore.Checksum{}),
+// SharedRecord returns the backends of a node whose cluster has the versions in a bucket, sealed by sealer, with a copy in a folder.
+func SharedRecord(folder, cluster bucket.Bucket, sealer configstore.Sealer) RecordBackends {
+	return RecordBackends{
+		authority: configstore.NewBackend(cluster, sharedRecordPrefix, sealer),
+		local:     configstore.NewBackend(folder, recordVersionsPrefix, configstore.Checksum{}),
 	}
 }
 
-// Options say how a record is opened.
-type Options struct {
+// RecordOptions say how a record is opened.
+type RecordOptions struct {
 	// Data is the data folder, Node the name of this node for the origin of changes.
 	Data, Node string
-	// Backends returns where the versions are, of which the data folder has some.
-	Backends func(folder bucket.Bucket) Backends
+	// RecordBackends returns where the versions are, of which the data folder has some.
+	Backends func(folder bucket.Bucket) RecordBackends
 	// Leader changes the record for a node that follows. Default: this process changes it.
-	Leader Changer
+	Leader RecordChanger
 	// File is the rooms file as it was read at the start, and FileErr why it cannot be read.
 	File    config.File
 	FileErr error
@@ -80,7 +69,13 @@ type Options struct {
 	ReadOnly bool
 }
 
-// A Record is the record of the rooms on this node.
+// A Record has the settings of all waiting rooms as one record with versions, on this node. The rooms file of a process only seeds it.
+//
+// One process owns the record: it is alone, or leads its cluster. Every node follows the record, also while its leader cannot be
+// reached, and has the leader change it.
+//
+// A start, another role, a repair or an upgrade changes nothing that is in force; a file is offered once, and becomes a version only
+// as a whole; of two changes of one version the second fails; a version that this release cannot use leaves the one before in force.
 type Record struct {
 	logger  *slog.Logger
 	data    string // folder
@@ -90,7 +85,7 @@ type Record struct {
 	fileErr error
 	// changer makes changes, and offers has this node's rooms file become the next version. The two differ in an isolated node, whose file
 	// counts here only.
-	changer, offers Changer
+	changer, offers RecordChanger
 	follows         bool // the leader of the cluster owns the record
 	isolated        bool
 
@@ -100,12 +95,12 @@ type Record struct {
 	problem  string              // why the rooms here follow an older version; "" where they do not
 }
 
-// Open opens the record of the rooms' settings and chooses the version that applies here. If this process owns the record, Open
+// OpenRecord opens the record of the rooms' settings and chooses the version that applies here. If this process owns the record, Open
 // creates the first version if it is missing, and otherwise offers the rooms file as the next version if the file has changed. A
 // follower offers its file in [Record.Run].
-func Open(ctx context.Context, o Options) (*Record, error) {
+func OpenRecord(ctx context.Context, o RecordOptions) (*Record, error) {
 	r := &Record{logger: o.Logger, data: o.Data, node: o.Node, file: o.File, fileErr: o.FileErr, follows: o.Leader != nil}
-	folder, err := bucket.FolderAt(filepath.Join(o.Data, Folder))
+	folder, err := bucket.FolderAt(filepath.Join(o.Data, RecordFolder))
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +111,7 @@ func Open(ctx context.Context, o Options) (*Record, error) {
 	if r.isolated = b.isolated; r.isolated {
 		r.logger.Warn("this node cannot read the settings of the cluster's waiting rooms without the cluster's key, and goes by its own file; copy cluster.key from the key folder of another node")
 	}
-	own := owner{r}
+	own := recordOwner{r}
 	r.changer, r.offers = own, own
 	if r.follows {
 		r.changer = o.Leader
@@ -125,10 +120,10 @@ func Open(ctx context.Context, o Options) (*Record, error) {
 	if offersToLeader {
 		r.offers = o.Leader
 	}
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	ctx, cancel := context.WithTimeout(ctx, openRecordTimeout)
 	defer cancel()
 	if r.store, err = configstore.Open(ctx, configstore.Options{Authority: b.authority, Copy: b.local, Logger: r.logger, Now: time.Now}); err != nil {
-		return nil, fmt.Errorf("couldn't read the settings of the waiting rooms (%s): %w", filepath.Join(o.Data, Folder), err)
+		return nil, fmt.Errorf("couldn't read the settings of the waiting rooms (%s): %w", filepath.Join(o.Data, RecordFolder), err)
 	}
 	if !offersToLeader {
 		if err := own.start(ctx); err != nil {
@@ -150,7 +145,7 @@ func (r *Record) chooseVersion(ctx context.Context) error {
 		r.document, r.enforced.Origin = document, r.file.Name+", which is no version yet"
 		return err
 	}
-	document, _, err := decodeVersion(v)
+	document, _, err := decodeRecordVersion(v)
 	for _, older := range r.store.History() {
 		if err == nil {
 			break
@@ -161,7 +156,7 @@ func (r *Record) chooseVersion(ctx context.Context) error {
 		r.logger.Error("a version of the rooms cannot be used by this release of Larder; an older one is used", "version", v.Number, "err", err)
 		r.problem = fmt.Sprintf("version %d cannot be used here: %v", v.Number, err)
 		if v, err = r.store.Read(ctx, older.Number); err == nil {
-			document, _, err = decodeVersion(v)
+			document, _, err = decodeRecordVersion(v)
 		}
 	}
 	v.Content = nil
@@ -169,8 +164,8 @@ func (r *Record) chooseVersion(ctx context.Context) error {
 	return err
 }
 
-// decodeVersion returns the document in a version, and the rooms that it describes.
-func decodeVersion(v configstore.Version) (document config.Document, rooms []config.Room, err error) {
+// decodeRecordVersion returns the document in a version, and the rooms that it describes.
+func decodeRecordVersion(v configstore.Version) (document config.Document, rooms []config.Room, err error) {
 	if err = json.Unmarshal(v.Content, &document); err == nil {
 		rooms, err = document.Rooms()
 	}
@@ -180,8 +175,8 @@ func decodeVersion(v configstore.Version) (document config.Document, rooms []con
 	return document, rooms, err
 }
 
-// ErrReopen is what a subscriber returns that can only follow a version once the record has been opened again. It takes care of that.
-var ErrReopen = errors.New("the waiting rooms have to be opened again")
+// ErrReopenRooms is what a subscriber returns that can only follow a version once the record has been opened again. It takes care of that.
+var ErrReopenRooms = errors.New("the waiting rooms have to be opened again")
 
 // Subscribe has apply called with the rooms of each version that comes into force from now on. If apply returns an error, the
 // rooms here keep the version before, and the status says why.
@@ -192,13 +187,13 @@ func (r *Record) Subscribe(apply func([]config.Room) error) {
 // applyVersion brings a version into force on this node by the function apply. If that fails, the version before stays in force
 // here.
 func (r *Record) applyVersion(v configstore.Version, apply func([]config.Room) error) error {
-	document, rooms, err := decodeVersion(v)
+	document, rooms, err := decodeRecordVersion(v)
 	if err != nil {
 		return r.reject(v, err)
 	}
 	revert := r.setApplied(v, document) // first, because webhooks about the change name the version
 	switch err = apply(rooms); {
-	case errors.Is(err, ErrReopen):
+	case errors.Is(err, ErrReopenRooms):
 		revert()
 		r.logger.Info("the node opens its waiting rooms again, because each_node of one has changed", "version", v.Number)
 		return nil
@@ -218,7 +213,7 @@ func (r *Record) Run(ctx context.Context) {
 	defer both.Wait()
 	switch {
 	case !r.follows:
-		both.Go(func() { owner{r}.seedLater(ctx) })
+		both.Go(func() { recordOwner{r}.seedLater(ctx) })
 	case !r.isolated:
 		both.Go(func() { r.offerToLeader(ctx) })
 	}
@@ -245,13 +240,13 @@ func (r *Record) Rooms() ([]config.Room, error) {
 
 // Revision returns which version of the rooms is in force on this node, its problem if it has one, and whether a newer one may be
 // in force elsewhere.
-func (r *Record) Revision() waitingroom.Revision {
+func (r *Record) Revision() Revision {
 	state := r.store.State()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	v := waitingroom.Revision{Version: r.enforced.Number, Time: r.enforced.Time, Origin: r.enforced.Origin, Problem: r.problem}
+	v := Revision{Version: r.enforced.Number, Time: r.enforced.Time, Origin: r.enforced.Origin, Problem: r.problem}
 	if state.Problem != nil {
-		v.Problem = limitText(errors.Join(toError(v.Problem), state.Problem).Error())
+		v.Problem = limitOrigin(errors.Join(toError(v.Problem), state.Problem).Error())
 	}
 	if v.Unconfirmed = state.Unconfirmed; v.Unconfirmed {
 		v.Confirmed = state.Confirmed
@@ -278,7 +273,7 @@ func (r *Record) reject(v configstore.Version, err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known := r.problem
-	if r.problem = limitText(fmt.Sprintf("version %d cannot be used here: %v", v.Number, err)); r.problem != known {
+	if r.problem = limitOrigin(fmt.Sprintf("version %d cannot be used here: %v", v.Number, err)); r.problem != known {
 		r.logger.Error("a version of the rooms cannot be used on this node; the one before stays in force here", "version", v.Number, "origin", v.Origin, "err", err)
 	}
 	return err
@@ -302,25 +297,25 @@ func toError(text string) error {
 	return errors.New(text)
 }
 
-// maxOrigin bounds the origin and the problem that are stored and displayed, in bytes.
-const maxOrigin = 500
+// maxRecordOrigin bounds the origin and the problem that are stored and displayed, in bytes.
+const maxRecordOrigin = 500
 
-// limitText cuts a text to maxOrigin bytes, the length of a stored origin or problem.
-func limitText(s string) string { return text.Cut(s, maxOrigin) }
+// limitOrigin cuts a text to maxRecordOrigin bytes, the length of a stored origin or problem.
+func limitOrigin(s string) string { return text.Cut(s, maxRecordOrigin) }
 
 // Versions returns all versions of the settings that are stored, newest first.
-func (r *Record) Versions() []waitingroom.Version {
+func (r *Record) Versions() []Version {
 	current, _ := r.store.Get()
-	all := []waitingroom.Version{}
+	all := []Version{}
 	for _, v := range r.store.History() {
-		all = append(all, toDisplayed(v, current.Number))
+		all = append(all, toDisplayedVersion(v, current.Number))
 	}
 	return all
 }
 
 // History returns all versions, newest first, and the settings of the version with a number as a file of rooms in YAML. With
 // number 0 the file is nil.
-func (r *Record) History(ctx context.Context, number int64) (all []waitingroom.Version, file []byte, err error) {
+func (r *Record) History(ctx context.Context, number int64) (all []Version, file []byte, err error) {
 	r.refresh(ctx) // a change by a command is of the version that is in force here
 	all = r.Versions()
 	if number == 0 {
@@ -338,7 +333,7 @@ func (r *Record) History(ctx context.Context, number int64) (all []waitingroom.V
 	return all, file, err
 }
 
-// toDisplayed returns what is displayed of a version; current is the number of the one in force.
-func toDisplayed(v configstore.Version, current int64) waitingroom.Version {
-	return waitingroom.Version{Number: v.Number, Time: v.Time, Origin: v.Origin, Restores: v.Restores, InForce: v.Number == current}
+// toDisplayedVersion returns what is displayed of a version; current is the number of the one in force.
+func toDisplayedVersion(v configstore.Version, current int64) Version {
+	return Version{Number: v.Number, Time: v.Time, Origin: v.Origin, Restores: v.Restores, InForce: v.Number == current}
 }

@@ -1,4 +1,4 @@
-package record
+package waitingroom
 
 import (
 	"context"
@@ -16,7 +16,6 @@ import (
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/kvstore/durable"
-	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
@@ -29,23 +28,23 @@ const (
 	shopOf50 = "- {name: shop, host: shop.example.com, total_active_users: 50, new_users_per_minute: 10}\n"
 )
 
-// A fixture is a data folder with a rooms file, and what a process makes of both.
-type fixture struct {
+// A recordFixture is a data folder with a rooms file, and what a process makes of both.
+type recordFixture struct {
 	*testing.T
 	folder   string
 	file     config.File
 	fileErr  error
 	log      *strings.Builder
 	record   *Record
-	rooms    *waitingroom.Rooms
-	backends func(bucket.Bucket) Backends
-	leader   Changer
+	rooms    *Rooms
+	backends func(bucket.Bucket) RecordBackends
+	leader   RecordChanger
 	change   func([]config.Room) error
 }
 
-func newFixture(t *testing.T) *fixture {
+func newRecordFixture(t *testing.T) *recordFixture {
 	t.Helper()
-	f := &fixture{T: t, folder: t.TempDir(), backends: Local}
+	f := &recordFixture{T: t, folder: t.TempDir(), backends: LocalRecord}
 	for _, of := range []string{"data", "keys"} {
 		if err := os.Mkdir(filepath.Join(f.folder, of), 0o700); err != nil {
 			t.Fatal(err)
@@ -55,11 +54,11 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-func (f *fixture) data() string { return filepath.Join(f.folder, "data") }
-func (f *fixture) keys() string { return filepath.Join(f.folder, "keys") }
-func (f *fixture) path() string { return filepath.Join(f.folder, "rooms.yaml") }
+func (f *recordFixture) data() string { return filepath.Join(f.folder, "data") }
+func (f *recordFixture) keys() string { return filepath.Join(f.folder, "keys") }
+func (f *recordFixture) path() string { return filepath.Join(f.folder, "rooms.yaml") }
 
-func (f *fixture) write(file string) {
+func (f *recordFixture) write(file string) {
 	f.Helper()
 	if err := os.WriteFile(f.path(), []byte(file), 0o600); err != nil {
 		f.Fatal(err)
@@ -67,20 +66,20 @@ func (f *fixture) write(file string) {
 }
 
 // start starts the process again.
-func (f *fixture) start() {
+func (f *recordFixture) start() {
 	f.Helper()
 	f.file, f.fileErr = f.read()
 	f.run()
 }
 
 // read reads the rooms file as a start does.
-func (f *fixture) read() (config.File, error) {
+func (f *recordFixture) read() (config.File, error) {
 	text, err := os.ReadFile(f.path())
 	return config.File{Name: f.path(), Text: text}, err
 }
 
 // reload reads the rooms file as a reload does.
-func (f *fixture) reload() error {
+func (f *recordFixture) reload() error {
 	file, err := f.read()
 	if err == nil {
 		_, err = config.Parse(file.Name, file.Text)
@@ -91,15 +90,15 @@ func (f *fixture) reload() error {
 	return f.record.Reload(f.Context(), file)
 }
 
-func (f *fixture) open() (*Record, error) {
+func (f *recordFixture) open() (*Record, error) {
 	f.log = &strings.Builder{}
-	return Open(f.Context(), Options{
+	return OpenRecord(f.Context(), RecordOptions{
 		Data: f.data(), Node: "node", Backends: f.backends, Leader: f.leader, File: f.file, FileErr: f.fileErr, Logger: slog.New(slog.NewTextHandler(f.log, nil)),
 	})
 }
 
 // run begins a run of a role in the process.
-func (f *fixture) run() {
+func (f *recordFixture) run() {
 	f.Helper()
 	var err error
 	if f.record, err = f.open(); err != nil {
@@ -109,7 +108,7 @@ func (f *fixture) run() {
 	if err != nil {
 		f.Fatal(err)
 	}
-	keys, err := waitingroom.OpenKeys(f.keys())
+	keys, err := OpenKeys(f.keys())
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -119,14 +118,14 @@ func (f *fixture) run() {
 			f.Error(err)
 		}
 	})
-	f.rooms, err = waitingroom.New(waitingroom.Options{
+	f.rooms, err = New(Options{
 		Rooms: configured, Keys: keys, Runtime: runtime, Logger: f.record.logger, Revision: f.record.Revision, Known: func(string) bool { return false },
 	})
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.change = func(rooms []config.Room) error {
-		_, err := waitingroom.AddKnown(f.keys(), rooms)
+		_, err := AddKnown(f.keys(), rooms)
 		if err == nil {
 			err = f.rooms.Change(rooms)
 		}
@@ -136,7 +135,7 @@ func (f *fixture) run() {
 }
 
 // shop sees that the room has a limit, by a version of the settings.
-func (f *fixture) shop(version int64, total int) {
+func (f *recordFixture) shop(version int64, total int) {
 	f.Helper()
 	status, ok := f.rooms.Status("shop")
 	if !ok || status.TotalActiveUsers != total || status.Settings.Version != version {
@@ -144,20 +143,20 @@ func (f *fixture) shop(version int64, total int) {
 	}
 }
 
-func (f *fixture) set(fields map[string]string) error {
-	_, err := f.record.changer.Set(f.Context(), SetRequest{Room: "shop", Fields: fields})
+func (f *recordFixture) set(fields map[string]string) error {
+	_, err := f.record.changer.Set(f.Context(), SetRoomRequest{Room: "shop", Fields: fields})
 	return err
 }
 
-func (f *fixture) apply(text string) {
+func (f *recordFixture) apply(text string) {
 	f.Helper()
-	if _, err := f.record.changer.Apply(f.Context(), ApplyRequest{Name: "applied.yaml", Text: []byte(text)}); err != nil {
+	if _, err := f.record.changer.Apply(f.Context(), ApplyRoomsRequest{Name: "applied.yaml", Text: []byte(text)}); err != nil {
 		f.Fatal(err)
 	}
 }
 
 func TestRoomsFileSeedsTheRecord(t *testing.T) {
-	f := newFixture(t)
+	f := newRecordFixture(t)
 	f.start()
 	f.shop(1, 10)
 	f.start()
@@ -182,7 +181,7 @@ func TestRoomsFileSeedsTheRecord(t *testing.T) {
 		t.Error(err)
 	}
 	f.write(shopOf40)
-	superseded := (*SupersededError)(nil)
+	superseded := (*SupersededFileError)(nil)
 	if err := f.reload(); !errors.As(err, &superseded) || superseded.Version != 3 || superseded.Current != 4 {
 		t.Errorf("an older file: %v", err)
 	}
@@ -195,7 +194,7 @@ func TestRoomsFileSeedsTheRecord(t *testing.T) {
 	// Another file counts from the record on, and one that is edited without a trace of the last one does not.
 	f.apply(shopAndOwn + "# again\n")
 	f.shop(5, 10)
-	if err := os.Remove(filepath.Join(f.data(), Folder, lastFile)); err != nil {
+	if err := os.Remove(filepath.Join(f.data(), RecordFolder, lastRecordFile)); err != nil {
 		t.Fatal(err)
 	}
 	f.write(shopOf50 + "# edited\n")
@@ -211,7 +210,7 @@ func TestRoomsFileSeedsTheRecord(t *testing.T) {
 
 // A file that is not valid as a whole changes nothing.
 func TestInvalidRoomsFile(t *testing.T) {
-	f := newFixture(t)
+	f := newRecordFixture(t)
 	f.start()
 	for name, file := range map[string]string{
 		"half written": "rooms:\n- {name: shop, host: ",
@@ -222,7 +221,7 @@ func TestInvalidRoomsFile(t *testing.T) {
 		if err := f.reload(); err == nil {
 			t.Errorf("%s: was taken up", name)
 		}
-		if _, err := f.record.changer.Apply(t.Context(), ApplyRequest{Name: name, Text: []byte(file)}); err == nil {
+		if _, err := f.record.changer.Apply(t.Context(), ApplyRoomsRequest{Name: name, Text: []byte(file)}); err == nil {
 			t.Errorf("%s: was applied", name)
 		}
 		f.shop(1, 10)
@@ -239,9 +238,9 @@ func TestInvalidRoomsFile(t *testing.T) {
 
 // A change that cannot be stored is refused, and succeeds when it can be stored again.
 func TestRoomChangeThatCannotBeStored(t *testing.T) {
-	f := newFixture(t)
+	f := newRecordFixture(t)
 	f.start()
-	versions := filepath.Join(f.data(), Folder, "version")
+	versions := filepath.Join(f.data(), RecordFolder, "version")
 	if err := errors.Join(os.Rename(versions, versions+"-aside"), os.WriteFile(versions, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -260,13 +259,13 @@ func TestRoomChangeThatCannotBeStored(t *testing.T) {
 
 // If operators change one version at the same time, one succeeds, and the errors of the others say what to do.
 func TestRoomChangesAtTheSameTime(t *testing.T) {
-	f := newFixture(t)
+	f := newRecordFixture(t)
 	f.start()
 	errs := make([]error, 8)
 	var all sync.WaitGroup
 	for i := range errs {
 		all.Go(func() {
-			q := SetRequest{Room: "shop", Fields: map[string]string{"total_active_users": "20"}, Base: 1}
+			q := SetRoomRequest{Room: "shop", Fields: map[string]string{"total_active_users": "20"}, Base: 1}
 			_, errs[i] = f.record.changer.Set(t.Context(), q)
 		})
 	}
@@ -285,7 +284,7 @@ func TestRoomChangesAtTheSameTime(t *testing.T) {
 	f.shop(2, 20)
 	// Nodes that reload the same file at the same time want the same.
 	for range 2 {
-		if v, err := f.record.changer.Apply(t.Context(), ApplyRequest{Name: "rooms.yaml", Text: []byte(shopOf40), Base: 2}); err != nil || v.Number != 3 {
+		if v, err := f.record.changer.Apply(t.Context(), ApplyRoomsRequest{Name: "rooms.yaml", Text: []byte(shopOf40), Base: 2}); err != nil || v.Number != 3 {
 			t.Errorf("version %d, %v", v.Number, err)
 		}
 	}
@@ -294,7 +293,7 @@ func TestRoomChangesAtTheSameTime(t *testing.T) {
 // A version that this release does not understand, as one of a later release, is not used: the one before stays in force, and
 // the status says so.
 func TestUnusableRoomVersion(t *testing.T) {
-	f := newFixture(t)
+	f := newRecordFixture(t)
 	f.start()
 	content, err := json.Marshal(config.Document{Name: "rooms.yaml", Text: "- {name: shop, field_of_tomorrow: 5}"})
 	if err != nil {
@@ -318,11 +317,11 @@ func TestUnusableRoomVersion(t *testing.T) {
 	}
 	f.apply(shopOf40)
 	f.shop(3, 40)
-	if _, err := f.record.changer.Undo(t.Context(), UndoRequest{}); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), "field_of_tomorrow") {
+	if _, err := f.record.changer.Undo(t.Context(), UndoRoomsRequest{}); err == nil || !strings.Contains(err.Error(), "nothing was changed") || !strings.Contains(err.Error(), "field_of_tomorrow") {
 		t.Errorf("an undo to the version that is not understood: %v", err)
 	}
 	f.shop(3, 40)
-	if v, err := f.record.changer.Undo(t.Context(), UndoRequest{To: 1}); err != nil || v.Number != 4 {
+	if v, err := f.record.changer.Undo(t.Context(), UndoRoomsRequest{To: 1}); err != nil || v.Number != 4 {
 		t.Errorf("version %d, %v", v.Number, err)
 	}
 	f.shop(4, 10)
@@ -330,7 +329,7 @@ func TestUnusableRoomVersion(t *testing.T) {
 
 // The default rooms seed a record, and do not replace one, also if a later release has other defaults.
 func TestDefaultRoomsOnlySeed(t *testing.T) {
-	f := newFixture(t)
+	f := newRecordFixture(t)
 	f.start()
 	f.file = config.File{Name: "the default rooms", Text: []byte(shopOf40), Default: true}
 	f.run()
@@ -343,7 +342,7 @@ func TestDefaultRoomsOnlySeed(t *testing.T) {
 
 // A file that was edited counts from a reload or a start on, and not when the node takes another role.
 func TestEditedRoomsFileAtPromotion(t *testing.T) {
-	f := newFixture(t)
+	f := newRecordFixture(t)
 	f.start()
 	for _, edit := range []func(){func() { f.write(shopOf40) }, func() { f.write("- {half") }, func() { os.Remove(f.path()) }} {
 		edit()
@@ -364,7 +363,7 @@ func TestEditedRoomsFileAtPromotion(t *testing.T) {
 }
 
 func TestRoomRevisionTime(t *testing.T) {
-	f := newFixture(t)
+	f := newRecordFixture(t)
 	before := time.Now().Add(-time.Second)
 	f.start()
 	if v := f.rooms.Revision(); v.Time.Before(before) || v.Problem != "" || !strings.Contains(v.Origin, "rooms.yaml on ") {
