@@ -110,9 +110,5 @@ func DecodeAbout(manifest []byte) (*About, error) {
 // ReadAbout reads the manifest with the hash h, which a Published entry names, and returns the part beside its files, nil
 // for a manifest without that part.
 func ReadAbout(store *kvstore.Store, h kvstore.Hash) (*About, error) {
-	data, err := store.Identity(h)
-	if err != nil {
-		return nil, fmt.Errorf("logs: couldn't read manifest %s: %w", h, err)
-	}
-	return DecodeAbout(data)
+	return readDocument(store, h, "manifest", DecodeAbout)
 }

@@ -160,17 +160,7 @@ type Publish struct {
 
 // String describes the provenance in a line.
 func (p Provenance) String() string {
-	described := ""
-	switch p.Outcome {
-	case AttestationVerified:
-		described = fmt.Sprintf("built from %s at commit %s by %s", p.Repository, p.Commit, p.Workflow)
-	case AttestationMissing:
-		described = "none: the registry has no attestation"
-	case AttestationInvalid:
-		described = "broken: " + p.Reason
-	default:
-		described = "not verified: " + p.Reason
-	}
+	described := p.Outcome.describe(fmt.Sprintf("built from %s at commit %s by %s", p.Repository, p.Commit, p.Workflow), p.Reason)
 	if p.Override != "" {
 		described += fmt.Sprintf("; the package JSON requires %s, and the operator overrode that: %s", p.Required, p.Override)
 	}
@@ -179,15 +169,20 @@ func (p Provenance) String() string {
 
 // String describes the attestation in a line.
 func (p Publish) String() string {
-	switch p.Outcome {
+	return p.Outcome.describe("attested by the registry's key "+p.Key, p.Reason)
+}
+
+// describe returns the text proven for a verified attestation, and else why nothing is proven, with the reason if there is one.
+func (o AttestationOutcome) describe(proven, reason string) string {
+	switch o {
 	case AttestationVerified:
-		return "attested by the registry's key " + p.Key
+		return proven
 	case AttestationMissing:
 		return "none: the registry has no attestation"
 	case AttestationInvalid:
-		return "broken: " + p.Reason
+		return "broken: " + reason
 	}
-	return "not verified: " + p.Reason
+	return "not verified: " + reason
 }
 
 // An AttestationOutcome is the result of the search for an attestation.

@@ -47,9 +47,5 @@ func DecodeErasure(data []byte) (*Erasure, error) {
 
 // ReadErasure reads and decodes the erasure with the hash h, which an Erased entry names.
 func ReadErasure(store *kvstore.Store, h kvstore.Hash) (*Erasure, error) {
-	data, err := store.Identity(h)
-	if err != nil {
-		return nil, fmt.Errorf("logs: couldn't read erasure %s: %w", h, err)
-	}
-	return DecodeErasure(data)
+	return readDocument(store, h, "erasure", DecodeErasure)
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/livemap"
@@ -203,24 +202,24 @@ func ReplacedRows(r kvstore.Reader, fn func(row []byte)) error {
 	return nil
 }
 
-// signedKey is the row of LogState in which the signer stores the last checkpoint that it signed, in the form of
-// https://c2sp.org/tlog-checkpoint.
-var signedKey = kvstore.Key("signed")
+// SignedRow is the row of LogState in which the signer stores the last checkpoint that it signed of the log in the store, in the
+// form of https://c2sp.org/tlog-checkpoint. It says which entries were signed, even after the store was restored from a backup or
+// the key folder was lost.
+var SignedRow = kvstore.Key("signed")
 
 // signedSize returns how many entries the last signed checkpoint has: 0 if nothing is signed, and 1 if the checkpoint cannot
 // be parsed, so that nothing is deleted.
 func signedSize(r kvstore.Reader) (int64, error) {
-	note, err := r.Get(kvstore.LogState, signedKey)
+	note, err := r.Get(kvstore.LogState, SignedRow)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return 0, nil
 	}
 	if err != nil {
 		return 0, fmt.Errorf("logs: couldn't read what is signed: %w", err)
 	}
-	if lines := bytes.SplitN(note, []byte("\n"), 3); len(lines) == 3 {
-		if size, err := strconv.ParseInt(string(lines[1]), 10, 64); err == nil && size > 0 {
-			return size, nil
-		}
+	size, err := CheckpointSize(note)
+	if err != nil {
+		return 1, nil //nolint:nilerr // the signer reports what is wrong with it; nothing is deleted
 	}
-	return 1, nil // the signer reports what is wrong with it; nothing is deleted
+	return max(size, 1), nil
 }

@@ -114,11 +114,9 @@ func (l *Log) write(commit func(Growth) error, fn func(*Tx) error) error {
 	}
 	next := before
 	if tx.size > before.Size {
-		root, err := tlog.TreeHash(tx.size, tx)
-		if err != nil {
-			return fmt.Errorf("logs: couldn't hash the tree of %d entries: %w", tx.size, err)
+		if next, err = tx.Checkpoint(); err != nil {
+			return err
 		}
-		next = Checkpoint{Size: tx.size, Root: root}
 		batch.Set(kvstore.LogState, stateKey, encodeCheckpoint(next))
 		if err := l.writeLive(tx); err != nil {
 			return err
@@ -209,18 +207,12 @@ func (tx *Tx) fail(err error) error {
 
 // ReadHashes implements [tlog.HashReader] over the store and what this Tx adds.
 func (tx *Tx) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
-	out := make([]tlog.Hash, len(indexes))
-	for i, index := range indexes {
-		h, ok := tx.hashes[index]
-		if !ok {
-			var err error
-			if h, err = readHash(tx.store, index); err != nil {
-				return nil, err
-			}
+	return readHashes(indexes, func(index int64) (tlog.Hash, error) {
+		if h, ok := tx.hashes[index]; ok {
+			return h, nil
 		}
-		out[i] = h
-	}
-	return out, nil
+		return readHash(tx.store, index)
+	})
 }
 
 // ReadCheckpoint returns the size and root of the log in r.
@@ -246,41 +238,17 @@ type Indexed struct {
 
 // ReadEntry returns the entry at an index, or kvstore.ErrNotFound.
 func ReadEntry(r kvstore.Reader, index int64) (Indexed, error) {
-	data, err := r.Get(kvstore.LogEntries, indexKey(index))
+	data, err := RawEntry(r, index)
 	if err != nil {
-		return Indexed{}, fmt.Errorf("logs: entry %d: %w", index, err)
+		return Indexed{}, err
 	}
-	return decodeIndexed(index, data)
+	return ParseEntry(index, data)
 }
 
 // Entries iterates over the entries from an index on, oldest first. It ends after an error of the store; an entry that
 // cannot be decoded is an error too, after which the caller may continue.
 func Entries(r kvstore.Reader, from int64) iter.Seq2[Indexed, error] {
-	return func(yield func(Indexed, error) bool) {
-		for item, err := range r.Scan(kvstore.LogEntries, kvstore.Range{From: indexKey(from)}) {
-			if err != nil {
-				yield(Indexed{}, fmt.Errorf("logs: couldn't read the entries from %d on: %w", from, err))
-				return
-			}
-			index, err := parseIndexKey(item.Key)
-			if err != nil {
-				yield(Indexed{}, err)
-				return
-			}
-			if !yield(decodeIndexed(index, append([]byte(nil), item.Value...))) {
-				return
-			}
-		}
-	}
-}
-
-// decodeIndexed decodes the entry at an index.
-func decodeIndexed(index int64, data []byte) (Indexed, error) {
-	e, err := decodeEntry(data)
-	if err != nil {
-		return Indexed{}, fmt.Errorf("logs: entry %d: %w", index, err)
-	}
-	return Indexed{Index: index, Entry: e, Raw: data}, nil
+	return allEntries(r, span{from: from})
 }
 
 // readHash returns a hash of the tree, by the index that package tlog gives it, which is not that of an entry.

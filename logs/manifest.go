@@ -254,11 +254,16 @@ func DecodeManifest(data []byte) (*Manifest, error) {
 
 // ReadManifest reads and decodes the manifest with the hash h, which a Published entry names.
 func ReadManifest(store *kvstore.Store, h kvstore.Hash) (*Manifest, error) {
+	return readDocument(store, h, "manifest", DecodeManifest)
+}
+
+// readDocument reads the content with the hash h, which an entry names, and decodes it. kind is what the content is, for errors.
+func readDocument[T any](store *kvstore.Store, h kvstore.Hash, kind string, decode func([]byte) (*T, error)) (*T, error) {
 	data, err := store.Identity(h)
 	if err != nil {
-		return nil, fmt.Errorf("logs: couldn't read manifest %s: %w", h, err)
+		return nil, fmt.Errorf("logs: couldn't read %s %s: %w", kind, h, err)
 	}
-	return DecodeManifest(data)
+	return decode(data)
 }
 
 // A FileTree is the Merkle tree over the files of a manifest, in their order, hashed as in
@@ -286,14 +291,12 @@ func NewFileTree(files []File) *FileTree {
 
 // ReadHashes implements [tlog.HashReader], from the hashes in memory.
 func (t *FileTree) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
-	out := make([]tlog.Hash, len(indexes))
-	for i, index := range indexes {
+	return readHashes(indexes, func(index int64) (tlog.Hash, error) {
 		if index >= int64(len(t.stored)) {
-			return nil, errors.New("logs: a manifest has no such file")
+			return tlog.Hash{}, errors.New("logs: a manifest has no such file")
 		}
-		out[i] = t.stored[index]
-	}
-	return out, nil
+		return t.stored[index], nil
+	})
 }
 
 // Size returns the number of files.

@@ -144,8 +144,8 @@ func (s span) comesBefore(a, b int64) bool {
 	return a < b
 }
 
-// entries iterates over the entries in a span that the query's package, version and kinds select, in the span's order. It
-// ends after the first error.
+// entries iterates over the entries in a span that the query's package, version and kinds select, in the span's order. The
+// caller must end after the first error.
 func (q Query) entries(r kvstore.Reader, s span) iter.Seq2[Indexed, error] {
 	if q.Package == "" && len(q.Kinds) == 0 {
 		return allEntries(r, s)
@@ -163,20 +163,20 @@ func (q Query) entries(r kvstore.Reader, s span) iter.Seq2[Indexed, error] {
 	}
 }
 
-// allEntries iterates over all entries in a span, in the span's order. It ends after the first error.
+// allEntries iterates over all entries in a span, in the span's order. It ends after an error of the store; an entry that
+// cannot be decoded is an error too, after which the caller may continue.
 func allEntries(r kvstore.Reader, s span) iter.Seq2[Indexed, error] {
 	return func(yield func(Indexed, error) bool) {
 		for item, err := range r.Scan(kvstore.LogEntries, s.keyRange(nil)) {
-			var e Indexed
+			var index int64
 			if err == nil {
-				var index int64
-				if index, err = parseIndexKey(item.Key); err == nil {
-					e, err = decodeIndexed(index, slices.Clone(item.Value))
-				}
-			} else {
-				err = fmt.Errorf("logs: couldn't read the entries: %w", err)
+				index, err = parseIndexKey(item.Key)
 			}
-			if !yield(e, err) || err != nil {
+			if err != nil {
+				yield(Indexed{}, fmt.Errorf("logs: couldn't read the entries: %w", err))
+				return
+			}
+			if !yield(ParseEntry(index, slices.Clone(item.Value))) {
 				return
 			}
 		}

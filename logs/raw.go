@@ -12,15 +12,20 @@ import (
 // Hashes returns a reader of the tree's hashes in r, for proofs and tiles. Package tlog defines their indexes.
 func Hashes(r kvstore.Reader) tlog.HashReader {
 	return tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
-		out := make([]tlog.Hash, len(indexes))
-		for i, index := range indexes {
-			var err error
-			if out[i], err = readHash(r, index); err != nil {
-				return nil, err
-			}
-		}
-		return out, nil
+		return readHashes(indexes, func(index int64) (tlog.Hash, error) { return readHash(r, index) })
 	})
+}
+
+// readHashes calls read with each index, in their order, and returns the hashes. It ends at the first error and returns that.
+func readHashes(indexes []int64, read func(index int64) (tlog.Hash, error)) ([]tlog.Hash, error) {
+	hashes := make([]tlog.Hash, len(indexes))
+	for i, index := range indexes {
+		var err error
+		if hashes[i], err = read(index); err != nil {
+			return nil, err
+		}
+	}
+	return hashes, nil
 }
 
 // RawEntries returns the bytes of n entries from an index on, without decoding them: they may have a format that only a newer
@@ -47,7 +52,13 @@ func RawEntries(r kvstore.Reader, from int64, n int) ([][]byte, error) {
 }
 
 // ParseEntry decodes the bytes of the entry at an index. It does not verify that the log has it.
-func ParseEntry(index int64, raw []byte) (Indexed, error) { return decodeIndexed(index, raw) }
+func ParseEntry(index int64, raw []byte) (Indexed, error) {
+	e, err := decodeEntry(raw)
+	if err != nil {
+		return Indexed{}, fmt.Errorf("logs: entry %d: %w", index, err)
+	}
+	return Indexed{Index: index, Entry: e, Raw: raw}, nil
+}
 
 // AppendRaw appends an entry with the bytes that another store of the same log has, so that the trees are equal. An entry
 // that states another map of live releases is an error. The caller must compare the tree with a signed one.
@@ -55,14 +66,14 @@ func (tx *Tx) AppendRaw(raw []byte) (Indexed, error) {
 	if len(raw) > MaxEntry {
 		return Indexed{}, fmt.Errorf("logs: entry %d has %d bytes, over the limit of %d", tx.size, len(raw), MaxEntry)
 	}
-	e, err := decodeEntry(raw)
-	if err != nil {
-		return Indexed{}, fmt.Errorf("logs: entry %d: %w", tx.size, err)
+	e, err := ParseEntry(tx.size, raw)
+	if err == nil {
+		err = tx.checkLive(e.Entry)
 	}
-	if err := tx.checkLive(e); err != nil {
+	if err != nil {
 		return Indexed{}, err
 	}
-	return tx.addEncoded(e, raw)
+	return tx.addEncoded(e.Entry, raw)
 }
 
 // RawEntry returns the bytes of the entry at an index, or kvstore.ErrNotFound. It works also if a scan fails because of damage

@@ -23,15 +23,7 @@ func VerifyFrom(r kvstore.Reader, size int64) (Checkpoint, error) {
 	// Hashes that a later one is computed from have been compared with the
 	// entries before, so reading them back from the store proves as much as
 	// keeping them in memory would.
-	stored := tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
-		out := make([]tlog.Hash, len(indexes))
-		for i, index := range indexes {
-			if out[i], err = readHash(r, index); err != nil {
-				return nil, err
-			}
-		}
-		return out, nil
-	})
+	stored := Hashes(r)
 	for e, err := range Entries(r, size) {
 		if err != nil {
 			return Checkpoint{}, err

@@ -215,7 +215,7 @@ func readFolder(fsys fs.FS, folder string) ([]file, error) {
 		case err != nil && name == top:
 			return err
 		case err != nil:
-			files = append(files, file{name: shown, refuse: "it cannot be read: " + causeOf(err)})
+			files = append(files, newUnreadable(shown, err))
 			return fs.SkipDir
 		case name != top && strings.HasPrefix(entry.Name(), "."):
 			if entry.IsDir() {
@@ -227,32 +227,34 @@ func readFolder(fsys fs.FS, folder string) ([]file, error) {
 		case len(files) == maxFiles:
 			return fmt.Errorf("it holds more than %d package files", maxFiles)
 		}
-		files = append(files, readFile(fsys, name, shown))
+		files = append(files, readFile(fsys, name, shown, MaxFileSize))
 		return nil
 	})
 	return files, err
 }
 
-// readFile reads the file name of a file system. Messages call it shown.
-func readFile(fsys fs.FS, name, shown string) file {
+// readFile reads the file name of a file system, of at most most bytes. Messages call it shown.
+func readFile(fsys fs.FS, name, shown string, most int64) file {
 	f, err := fsys.Open(name)
 	if err != nil {
-		return file{name: shown, refuse: "it cannot be read: " + causeOf(err)}
+		return newUnreadable(shown, err)
 	}
 	defer f.Close()
-	return readAll(shown, f)
+	return readWhole(shown, f, most)
 }
 
-// readAll reads a package JSON, up to the size that Parse refuses.
-func readAll(name string, r io.Reader) file { return readWhole(name, r, MaxFileSize) }
-
-// readWhole reads a file of at most most bytes; an error is in the returned file.
+// readWhole reads a file of at most most bytes, and of a longer one a byte more; an error is in the returned file.
 func readWhole(name string, r io.Reader, most int64) file {
 	data, err := io.ReadAll(io.LimitReader(r, most+1))
 	if err != nil {
-		return file{name: name, refuse: "it cannot be read: " + causeOf(err)}
+		return newUnreadable(name, err)
 	}
 	return file{name: name, data: data}
+}
+
+// newUnreadable returns the file with this name, which could not be read because of err.
+func newUnreadable(name string, err error) file {
+	return file{name: name, refuse: "it cannot be read: " + causeOf(err)}
 }
 
 // A popularityFile is one as it was found.
@@ -263,19 +265,14 @@ type popularityFile struct {
 
 // findPopularity reads the popularity file of a folder, if there is one.
 func findPopularity(fsys fs.FS) *popularityFile {
-	f, err := fsys.Open(PopularityFile)
-	if errors.Is(err, fs.ErrNotExist) {
+	info, err := fs.Stat(fsys, PopularityFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil
+	case err != nil:
+		return &popularityFile{file: newUnreadable(PopularityFile, err)}
 	}
-	if err != nil {
-		return &popularityFile{file: file{name: PopularityFile, refuse: "it cannot be read: " + causeOf(err)}}
-	}
-	defer f.Close()
-	found := &popularityFile{file: readWhole(PopularityFile, f, maxPopularity)}
-	if info, err := f.Stat(); err == nil {
-		found.modified = info.ModTime()
-	}
-	return found
+	return &popularityFile{readFile(fsys, PopularityFile, PopularityFile, maxPopularity), info.ModTime()}
 }
 
 // causeOf returns the text of an error without the path, which the message starts with anyway.
@@ -307,7 +304,7 @@ func readArchive(name string) ([]file, *popularityFile, error) {
 		if entry.Skipped != "" || path.Ext(entry.Name) != ".json" || isHidden(entry.Name) {
 			return nil
 		}
-		f := readAll(entry.Name, r)
+		f := readWhole(entry.Name, r, MaxFileSize)
 		if _, rest, ok := strings.Cut("/"+entry.Name, "/packages/"); ok {
 			f.name = "packages/" + rest
 			below = append(below, f)

@@ -1,6 +1,7 @@
 package packages
 
 import (
+	"cmp"
 	"net/url"
 	"strings"
 
@@ -32,10 +33,7 @@ func (a CDNAddress) IsExact() bool {
 
 // String returns what a person calls the release: NAME@VERSION.
 func (a CDNAddress) String() string {
-	name := a.Library
-	if name == "" {
-		name = a.NPM
-	}
+	name := cmp.Or(a.Library, a.NPM)
 	if a.Version != "" {
 		name += "@" + a.Version
 	}

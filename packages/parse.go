@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -358,10 +359,5 @@ func parentPropertyOf(name string) string {
 
 // propertyNames returns the names that the object described by s may have, sorted.
 func propertyNames(s *jsonschema.Schema) []string {
-	names := make([]string, 0, len(s.Properties))
-	for name := range s.Properties {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(s.Properties))
 }

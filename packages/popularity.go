@@ -88,12 +88,12 @@ func (c *Catalogue) Popularity() Popularity { return c.popularity }
 
 // addPopularity parses the popularity file and adds it to the catalogue. An invalid one becomes one of the Problems.
 func (c *Catalogue) addPopularity(f file, modified time.Time) {
-	p, err := Popularity{}, error(nil)
 	if f.refuse != "" {
 		c.problems = append(c.problems, newInvalid(f.name, "unreadable", "", f.refuse))
 		return
 	}
-	if p, err = ParsePopularity(f.data); err != nil {
+	p, err := ParsePopularity(f.data)
+	if err != nil {
 		c.problems = append(c.problems, newInvalid(f.name, "popularity", "", err.Error()))
 		return
 	}

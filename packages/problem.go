@@ -29,21 +29,25 @@ func (s Severity) String() string {
 	return "error"
 }
 
+// MarshalText implements [encoding.TextMarshaler]: it returns what String returns.
+func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
 // Problem is one thing to change in a package JSON.
 type Problem struct {
 	// Line and Column say where in the file, both from 1. Column counts
 	// characters, not bytes.
-	Line, Column int
+	Line   int `json:"line"`
+	Column int `json:"column"`
 	// Property is the place in the document, such as
 	// "autoupdate.fileMap[0].files[2]"; "" is the document itself.
-	Property string
-	// Message says what is wrong and how to put it right.
-	Message string
+	Property string `json:"property,omitempty"`
 	// Severity is Error or Warning.
-	Severity Severity
+	Severity Severity `json:"severity"`
 	// Rule names the rule that is broken in a word, such as "unknown-property",
 	// the same in every file; for sorting, counting and for other programs.
-	Rule string
+	Rule string `json:"rule"`
+	// Message says what is wrong and how to put it right.
+	Message string `json:"message"`
 }
 
 // ProblemAt returns a problem about the value at location in data, a package JSON,

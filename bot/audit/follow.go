@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -93,12 +94,7 @@ func OpenFollower(o FollowOptions) (*Follower, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.OpenTimeout == 0 {
-		o.OpenTimeout = time.Minute
-	}
-	if o.CompareTimeout == 0 {
-		o.CompareTimeout = 10 * time.Minute
-	}
+	o.OpenTimeout, o.CompareTimeout = cmp.Or(o.OpenTimeout, time.Minute), cmp.Or(o.CompareTimeout, 10*time.Minute)
 	if o.Report == nil {
 		o.Report = func(verify.AuditFinding, verify.Outcome) {}
 	}

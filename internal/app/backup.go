@@ -129,7 +129,7 @@ func (r *Reader) backedUpSize(ctx context.Context, b bucket.Bucket, size int64) 
 	if err != nil {
 		return 0, err
 	}
-	have, err := signing.CheckpointSize(note)
+	have, err := logs.CheckpointSize(note)
 	if err == nil && have <= size {
 		var root tlog.Hash
 		if root, err = tlog.TreeHash(have, logs.Hashes(r.store)); err == nil && !bytes.Contains(note, []byte("\n"+root.String()+"\n")) {

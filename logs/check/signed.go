@@ -46,8 +46,8 @@ func (c *check) checkContinues(where, what string, before logs.Checkpoint) {
 	if before == (logs.Checkpoint{}) {
 		return
 	}
-	if max(before.Size, c.summary.Checkpoint.Size) > signing.MaxSize {
-		c.reportf(Checkpoint, where, "%s has %d entries and the log %d, and %d is the most", what, before.Size, c.summary.Checkpoint.Size, int64(signing.MaxSize))
+	if max(before.Size, c.summary.Checkpoint.Size) > logs.MaxSize {
+		c.reportf(Checkpoint, where, "%s has %d entries and the log %d, and %d is the most", what, before.Size, c.summary.Checkpoint.Size, int64(logs.MaxSize))
 		return
 	}
 	if before.Size > c.summary.Checkpoint.Size {

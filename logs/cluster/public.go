@@ -170,7 +170,7 @@ func (p PublicCopy) putCheckpoint(ctx context.Context, signed signing.Signed) er
 		case bytes.Equal(have, signed.Note):
 			return nil
 		default:
-			size, bad := signing.CheckpointSize(have)
+			size, bad := logs.CheckpointSize(have)
 			if bad != nil {
 				return fmt.Errorf("%s: %s: %w", p.Bucket, key, bad)
 			}

@@ -197,9 +197,6 @@ func (s *PublishedView) Checkpoint() (signing.Signed, error) {
 // SignedInStore returns size and root of the checkpoint that this node serves, the zero value before the first.
 func (s *PublishedView) SignedInStore() logs.Checkpoint { return s.Served().Checkpoint }
 
-// Origin returns the name of the log in its checkpoints.
-func (s *PublishedView) Origin() string { return s.node.Origin }
-
 // Key returns the verifier key of the served checkpoint, "" before there is one.
 func (s *PublishedView) Key() string {
 	s.mu.Lock()

@@ -1,9 +1,11 @@
 package gitlog
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"path"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -82,66 +84,56 @@ func filePath(e logs.Entry) string {
 // is on lines of its own, without characters that move a cursor or change the direction of text.
 func WriteText(w io.Writer, e logs.Indexed, d Documents) error {
 	var b strings.Builder
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(&b, "%-12s%s\n", name, fmt.Sprintf(format, args...))
+	line := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(&b, "%-12s%s\n", name, cleanLine(value))
+		}
 	}
-	line("entry", "%d", e.Index)
-	line("kind", "%s", e.Kind)
-	line("time", "%s", e.Time.Format(time.RFC3339Nano))
-	line("actor", "%s", cleanLine(e.Actor))
-	if e.Package != "" {
-		line("package", "%s", cleanLine(e.Package))
-	}
-	if e.Version != "" {
-		line("version", "%s", cleanLine(e.Version))
-	}
+	line("entry", strconv.FormatInt(e.Index, 10))
+	line("kind", string(e.Kind))
+	line("time", e.Time.Format(time.RFC3339Nano))
+	line("actor", e.Actor)
+	line("package", e.Package)
+	line("version", e.Version)
 	if !e.Released.IsZero() {
-		line("released", "%s", e.Released.Format(time.RFC3339Nano))
+		line("released", e.Released.Format(time.RFC3339Nano))
 	}
-	if e.Reason != "" {
-		line("reason", "%s", cleanLine(e.Reason))
-	}
-	if e.Signature.Outcome != "" {
-		line("signature", "%s", cleanLine(strings.TrimSpace(string(e.Signature.Outcome)+" "+e.Signature.Key)))
-	}
-	if e.Signature.HasText() {
-		line("signed", "%s", cleanLine(e.Signature.Text))
-	}
+	line("reason", e.Reason)
+	line("signature", strings.TrimSpace(string(e.Signature.Outcome)+" "+e.Signature.Key))
+	line("signed", e.Signature.Text)
 	if p := e.Provenance; p != nil {
-		line("provenance", "%s", cleanLine(p.String()))
+		line("provenance", p.String())
 		if p.Publish.Outcome != "" {
-			line("publication", "%s", cleanLine(p.Publish.String()))
+			line("publication", p.Publish.String())
 		}
 	}
 	if e.Policy != (logs.PolicyChange{}) {
-		line("required before", "%s", orNone(e.Policy.Old))
-		line("required now", "%s", orNone(e.Policy.New))
+		line("required before", orNone(e.Policy.Old))
+		line("required now", orNone(e.Policy.New))
 	}
 	if m := e.Maker; m != nil {
-		line("minified by", "%s", cleanLine(strings.Join([]string{m.Program, m.Version, m.Options}, " ")))
+		line("minified by", strings.Join([]string{m.Program, m.Version, m.Options}, " "))
 	}
 	if m := e.Mirror; m != nil {
-		line("taken from", "%s", cleanLine(m.Source))
-		line("proof", "%s", cleanLine(m.DescribeProof()))
+		line("taken from", m.Source)
+		line("proof", m.DescribeProof())
 	}
 	if e.Upstream != (logs.UpstreamChange{}) {
-		line("before", "%s", orNone(e.Upstream.Old))
-		line("after", "%s", orNone(e.Upstream.New))
+		line("before", orNone(e.Upstream.Old))
+		line("after", orNone(e.Upstream.New))
 	}
 	for _, named := range []struct {
 		name string
 		hash kvstore.Hash
 	}{{"manifest", e.Entry.Manifest}, {"packageJSON", e.Entry.PackageJSON}, {"diff", e.Entry.Diff}, {"detail", e.Entry.Detail}, {"erasure", e.Entry.Erasure}} {
 		if named.hash != (kvstore.Hash{}) {
-			line(named.name, "%s", named.hash)
+			line(named.name, named.hash.String())
 		}
 	}
-	if e.Key != "" {
-		line("key", "%s", cleanLine(e.Key))
-		line("signed", "%s", cleanLine(e.KeySignature))
-	}
+	line("key", e.Key)
+	line("signed", e.KeySignature)
 	if e.Former != "" {
-		line("lost", "%s of the log before, %s", e.Lost, cleanLine(e.Former))
+		line("lost", fmt.Sprintf("%s of the log before, %s", e.Lost, e.Former))
 	}
 	if m := d.Manifest; m != nil {
 		switch e.Kind {
@@ -170,12 +162,7 @@ func WriteText(w io.Writer, e logs.Indexed, d Documents) error {
 }
 
 // orNone returns an integrity, or words that say that upstream has none.
-func orNone(integrity string) string {
-	if integrity == "" {
-		return "upstream does not have it"
-	}
-	return cleanLine(integrity)
-}
+func orNone(integrity string) string { return cmp.Or(integrity, "upstream does not have it") }
 
 // writeHeading writes a heading.
 func writeHeading(b *strings.Builder, text string) { fmt.Fprintf(b, "\n%s:\n", text) }

@@ -14,7 +14,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
 )
 
@@ -215,7 +214,7 @@ func logSize(ctx context.Context, l Log) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, err := signing.CheckpointSize(data)
+	n, err := logs.CheckpointSize(data)
 	if err != nil {
 		err = fmt.Errorf("%s%s: %w", l.Name(), checkpointPath, err)
 	}

@@ -67,20 +67,20 @@ func parseBody(text, origin string) (logs.Checkpoint, error) {
 		return logs.Checkpoint{}, err
 	}
 	if body.Origin != origin {
-		return logs.Checkpoint{}, fmt.Errorf("it is that of the log %q, not of %q", body.Origin, origin)
+		return logs.Checkpoint{}, fmt.Errorf("it is that of the log %.200q, not of %q", body.Origin, origin)
 	}
 	if len(body.Hash) != tlog.HashSize || string(body.Marshal()) != text {
 		return logs.Checkpoint{}, errors.New("its text is not that of a checkpoint")
 	}
-	if body.Size > MaxSize {
-		return logs.Checkpoint{}, fmt.Errorf("it is of %d entries, over the limit of %d", body.Size, int64(MaxSize))
+	if body.Size > logs.MaxSize {
+		return logs.Checkpoint{}, fmt.Errorf("it is of %d entries, over the limit of %d", body.Size, int64(logs.MaxSize))
 	}
 	return logs.Checkpoint{Size: int64(body.Size), Root: tlog.Hash(body.Hash)}, nil
 }
 
-// parseExtended parses the text of a checkpoint of the log with the name origin, which another program may have written:
-// extension lines after the first three (https://c2sp.org/tlog-checkpoint) are ignored.
-func parseExtended(text, origin string) (logs.Checkpoint, error) {
+// ParseText parses the text of a checkpoint, without signatures, of the log with the name origin, which another program may have
+// written: extension lines after the first three (https://c2sp.org/tlog-checkpoint) are ignored.
+func ParseText(text, origin string) (logs.Checkpoint, error) {
 	lines := strings.SplitAfter(text, "\n")
 	if extension := lines[min(3, len(lines)):]; slices.Contains(extension[:max(0, len(extension)-1)], "\n") {
 		return logs.Checkpoint{}, errors.New("an extension line is empty")

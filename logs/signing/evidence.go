@@ -20,9 +20,6 @@ const evidenceFormat = 1
 // MaxEvidence bounds the file of an Evidence, in bytes.
 const MaxEvidence = 1 << 20
 
-// MaxSize is the largest valid size of a log. Package tlog does not terminate with sizes near the largest integer.
-const MaxSize = 1 << 40
-
 // Evidence proves that a log has forked: its key has signed two checkpoints that cannot both be of one log. Anyone can check it
 // offline, without trusting the client that stored it. No field counts before Check has verified it.
 type Evidence struct {
@@ -155,7 +152,7 @@ func OpenWith(data []byte, trusted note.Verifier, changes []KeyChange) (Signed, 
 	n, err := note.Open(data, note.VerifierList(Follow(trusted, changes)...))
 	var c logs.Checkpoint
 	if err == nil {
-		c, err = parseExtended(n.Text, trusted.Name())
+		c, err = ParseText(n.Text, trusted.Name())
 	}
 	if err != nil {
 		return Signed{}, fmt.Errorf("a checkpoint is not signed with the key %08x of %s, nor with one that it handed over to: %w", trusted.KeyHash(), trusted.Name(), err)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs"
 )
 
 // The files of a key folder.
@@ -170,14 +171,9 @@ func (f *folder) list(pattern string) ([]string, error) {
 // is "". If only the checkpoint is missing or invalid, key is set and the error says why.
 func ReadFolder(dir string) (_ Signed, key string, err error) {
 	// The key is read first, because a checkpoint that is signed with a newer key is signed with this one too.
-	public, err := os.ReadFile(filepath.Join(dir, publicFile))
+	verifier, key, err := readPublicFile(dir)
 	if err != nil {
-		return Signed{}, "", fmt.Errorf("signing: couldn't read the verifier key: %w", err)
-	}
-	key = strings.TrimSpace(string(public))
-	verifier, err := note.NewVerifier(key)
-	if err != nil || string(public) != publicFileText(verifier, key) {
-		return Signed{}, key, fmt.Errorf("signing: %s does not contain a verifier key", filepath.Join(dir, publicFile))
+		return Signed{}, key, err
 	}
 	path := filepath.Join(dir, checkpointFile)
 	data, err := os.ReadFile(path)
@@ -198,6 +194,21 @@ func ReadFolder(dir string) (_ Signed, key string, err error) {
 		err = errors.New("it is not signed with the key in " + publicFile)
 	}
 	return Signed{}, key, fmt.Errorf("signing: %s: %w", path, err)
+}
+
+// readPublicFile reads the verifier key of a key folder. key is "" if there is no file; the error may also say that what the file
+// contains is not exactly a verifier key.
+func readPublicFile(dir string) (_ note.Verifier, key string, err error) {
+	public, err := os.ReadFile(filepath.Join(dir, publicFile))
+	if err != nil {
+		return nil, "", fmt.Errorf("signing: couldn't read the verifier key: %w", err)
+	}
+	key = strings.TrimSpace(string(public))
+	verifier, err := note.NewVerifier(key)
+	if err != nil || string(public) != publicFileText(verifier, key) {
+		return nil, key, fmt.Errorf("signing: %s does not contain a verifier key", filepath.Join(dir, publicFile))
+	}
+	return verifier, key, nil
 }
 
 // publicFileText returns the content of the file with a verifier key.
@@ -233,7 +244,9 @@ func checkSignatures(n *note.Note, verifier, cosigner note.Verifier) error {
 const cosignatureSize = 4 + 8 + ed25519.SignatureSize
 
 // StoredNotes returns the signed checkpoints that a scan of a damaged store's files has found.
-func StoredNotes(s *kvstore.FileScan) iter.Seq[[]byte] { return s.Values(kvstore.LogState, signedKey) }
+func StoredNotes(s *kvstore.FileScan) iter.Seq[[]byte] {
+	return s.Values(kvstore.LogState, logs.SignedRow)
+}
 
 // StoredNoteSeq returns the signed checkpoint in a store as a sequence, which is empty if the store has none or it cannot be
 // read.
@@ -250,8 +263,8 @@ func StoredNoteSeq(store kvstore.Getter) iter.Seq[[]byte] {
 // was restored; it is empty if nothing was damaged, or if the private key cannot be used, which [CheckKey] reports. inUse
 // says that this process has the folder open, so its lock is not taken.
 func RepairFolder(dir string, notes iter.Seq[[]byte], inUse bool) (restored []string, err error) {
-	_, key, err := ReadFolder(dir)
-	if err == nil || errors.Is(err, fs.ErrNotExist) && !hasKey(dir) {
+	_, _, err = ReadFolder(dir)
+	if err == nil || errors.Is(err, fs.ErrNotExist) && !hasFile(dir, keyFile) && !hasFile(dir, publicFile) {
 		return nil, nil
 	}
 	f := &folder{fs: vfs.Default, dir: dir, lock: io.NopCloser(nil)}
@@ -261,7 +274,7 @@ func RepairFolder(dir string, notes iter.Seq[[]byte], inUse bool) (restored []st
 		}
 	}
 	defer func() { err = errors.Join(err, f.unlock()) }()
-	if verifier, err := note.NewVerifier(key); err != nil || !isPublicFileIntact(dir, verifier, key) {
+	if _, _, err := readPublicFile(dir); err != nil {
 		data, err := f.read(keyFile)
 		if err != nil || data == nil {
 			return nil, err
@@ -275,7 +288,7 @@ func RepairFolder(dir string, notes iter.Seq[[]byte], inUse bool) (restored []st
 		}
 		restored = append(restored, publicFile+" was missing or damaged, and follows from "+keyFile)
 	}
-	_, key, err = ReadFolder(dir)
+	_, key, err := ReadFolder(dir)
 	if err == nil {
 		return restored, nil
 	}
@@ -294,27 +307,14 @@ func RepairFolder(dir string, notes iter.Seq[[]byte], inUse bool) (restored []st
 	return append(restored, fmt.Sprintf("%s was missing or damaged (%v); the newest one that was found, of %d entries, takes its place", checkpointFile, err, newest.Size)), nil
 }
 
-// hasKey reports whether a key folder has the file of a private or a verifier key.
-func hasKey(dir string) bool {
-	for _, name := range []string{keyFile, publicFile} {
-		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
-			return true
-		}
-	}
-	return false
-}
-
-// isPublicFileIntact reports whether the file with the verifier key has exactly this key.
-func isPublicFileIntact(dir string, v note.Verifier, key string) bool {
-	data, err := os.ReadFile(filepath.Join(dir, publicFile))
-	return err == nil && string(data) == publicFileText(v, key)
+// hasFile reports whether a key folder has a file.
+func hasFile(dir, name string) bool {
+	_, err := os.Stat(filepath.Join(dir, name))
+	return err == nil
 }
 
 // HasKey reports whether the folder dir has the private key of a log, so that a process may sign with it.
-func HasKey(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, keyFile))
-	return err == nil
-}
+func HasKey(dir string) bool { return hasFile(dir, keyFile) }
 
 // CheckKey returns why the private key in the folder dir cannot sign; nil if it can, or if the folder has none, such as a
 // follower's.

@@ -178,7 +178,7 @@ func parseListedKey(line, origin string) (k ListedKey, err error) {
 	}
 	size, err := strconv.ParseInt(fields[3], 10, 64)
 	root, rootErr := base64.StdEncoding.DecodeString(fields[4])
-	if fields[2] != "ends" || errors.Join(err, rootErr) != nil || size < 0 || size > MaxSize || len(root) != tlog.HashSize {
+	if fields[2] != "ends" || errors.Join(err, rootErr) != nil || size < 0 || size > logs.MaxSize || len(root) != tlog.HashSize {
 		return k, errors.New("its end must be the size and the root of a tree")
 	}
 	k.End = &logs.Checkpoint{Size: size, Root: tlog.Hash(root)}

@@ -118,10 +118,6 @@ func (s *Signer) createKey() ([]byte, error) {
 	return data, s.folder.write(nextKeyFile, data, true)
 }
 
-// signedKey is the row of LogState with the last checkpoint that was signed of the log in the store. It says which entries were signed,
-// even after the store was restored from a backup or the key folder was lost.
-var signedKey = kvstore.Key("signed")
-
 // restoreCheckpoint says what to do about a lost checkpoint.
 const restoreCheckpoint = "put the latest one into the key folder, from a backup of that or from a follower of the log"
 
@@ -247,7 +243,7 @@ func (s *Signer) signAndStore(c logs.Checkpoint, at time.Time) error {
 	s.last = signed
 	b := s.options.Store.NewBatch()
 	defer b.Close()
-	b.Set(kvstore.LogState, signedKey, signed.Note)
+	b.Set(kvstore.LogState, logs.SignedRow, signed.Note)
 	if err := b.Commit(); err != nil {
 		return fmt.Errorf("signing: couldn't store the signed checkpoint: %w", err)
 	}
@@ -354,9 +350,14 @@ var signedByKey = kvstore.Key("signed-by")
 
 // StoredNote returns the last signed checkpoint in a store, unverified, or nil.
 func StoredNote(store kvstore.Getter) ([]byte, error) {
-	data, err := store.Get(kvstore.LogState, signedKey)
+	return readRow(store, logs.SignedRow, "what was signed of the log in the store")
+}
+
+// readRow returns the value of a row of LogState, nil for a missing row. what describes the row in errors.
+func readRow(store kvstore.Getter, row []byte, what string) ([]byte, error) {
+	data, err := store.Get(kvstore.LogState, row)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		return nil, fmt.Errorf("signing: couldn't read what was signed of the log in the store: %w", err)
+		return nil, fmt.Errorf("signing: couldn't read %s: %w", what, err)
 	}
 	return data, nil
 }
@@ -379,11 +380,8 @@ func PublishedNote(store kvstore.Reader, dir string) (note []byte, key string, e
 
 // SignedBy returns the verifier key that signed the log in the store last, "" if none has.
 func SignedBy(store kvstore.Getter) (key string, err error) {
-	data, err := store.Get(kvstore.LogState, signedByKey)
-	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		return "", fmt.Errorf("signing: couldn't read which key signed the log before: %w", err)
-	}
-	return string(data), nil
+	data, err := readRow(store, signedByKey, "which key signed the log before")
+	return string(data), err
 }
 
 // storeSigner stores in the store which key signs the log. It logs a warning if another key signed the log before and has not
@@ -391,16 +389,13 @@ func SignedBy(store kvstore.Getter) (key string, err error) {
 // one.
 func (s *Signer) storeSigner() error {
 	present := s.keys[0]
-	data, err := s.options.Store.Get(kvstore.LogState, signedByKey)
-	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		return fmt.Errorf("couldn't read which key signed the log before: %w", err)
+	before, err := SignedBy(s.options.Store)
+	if err != nil || before == present.public {
+		return err
 	}
-	if string(data) == present.public {
-		return nil
-	}
-	if data != nil && !s.leadsToPresent(string(data)) {
+	if before != "" && !s.leadsToPresent(before) {
 		s.logger.Warn("another key signed this log before, and clients that have pinned it will not accept this one; if its key folder is still there, end this process and start with that",
-			"before", string(data), "key", present.public, "keys", s.folder.dir)
+			"before", before, "key", present.public, "keys", s.folder.dir)
 	}
 	b := s.options.Store.NewBatch()
 	defer b.Close()

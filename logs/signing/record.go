@@ -101,7 +101,7 @@ func (r *Record) Store(key string, signed Signed) error {
 	}
 	b := r.store.NewBatch()
 	defer b.Close()
-	b.Set(kvstore.LogState, signedKey, signed.Note)
+	b.Set(kvstore.LogState, logs.SignedRow, signed.Note)
 	b.Set(kvstore.LogState, signedByKey, []byte(key))
 	if err := b.Commit(); err != nil {
 		return fmt.Errorf("signing: couldn't store the signed checkpoint: %w", err)

@@ -62,12 +62,9 @@ var changesKey = kvstore.Key("key-changes")
 // KeyChanges returns the changes of keys in the log in the store r, oldest first. It does not verify them, which [Follow]
 // does.
 func KeyChanges(r kvstore.Reader) ([]KeyChange, error) {
-	indexes, err := r.Get(kvstore.LogState, changesKey)
-	if errors.Is(err, kvstore.ErrNotFound) {
-		return nil, nil
-	}
+	indexes, err := readRow(r, changesKey, "the changes of the log's keys")
 	if err != nil {
-		return nil, fmt.Errorf("signing: couldn't read the changes of the log's keys: %w", err)
+		return nil, err
 	}
 	var changes []KeyChange
 	for ; len(indexes) >= 8; indexes = indexes[8:] {
@@ -239,9 +236,9 @@ func RebuildKeyChanges(store *kvstore.Store) error {
 
 // AddKeyChange adds to a batch that the entry with this index changes the key, for [KeyChanges]. r has the changes before.
 func AddKeyChange(b *kvstore.Batch, r kvstore.Reader, index int64) error {
-	indexes, err := r.Get(kvstore.LogState, changesKey)
-	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
-		return fmt.Errorf("signing: couldn't read the changes of the log's keys: %w", err)
+	indexes, err := readRow(r, changesKey, "the changes of the log's keys")
+	if err != nil {
+		return err
 	}
 	b.Set(kvstore.LogState, changesKey, binary.BigEndian.AppendUint64(indexes, uint64(index)))
 	return nil
@@ -249,7 +246,7 @@ func AddKeyChange(b *kvstore.Batch, r kvstore.Reader, index int64) error {
 
 // IsSignatureRow reports whether a row of LogState, by its key, says who signed what. All other rows follow from the log.
 func IsSignatureRow(key []byte) bool {
-	return bytes.Equal(key, signedKey) || bytes.Equal(key, signedByKey)
+	return bytes.Equal(key, logs.SignedRow) || bytes.Equal(key, signedByKey)
 }
 
 // A Succession says which log is the successor of one that has lost signed entries.
@@ -316,7 +313,7 @@ func announceLoss(o Options, next *Succession, signed Signed, now time.Time) err
 		}
 	}
 	return o.Log.Update(func(tx *logs.Tx) error {
-		for _, key := range [][]byte{signedKey, signedByKey, changesKey} {
+		for _, key := range [][]byte{logs.SignedRow, signedByKey, changesKey} {
 			tx.Batch.Delete(kvstore.LogState, key)
 		}
 		_, err := tx.Append(logs.Entry{Kind: logs.LossAccepted, Time: now, Actor: "operator", Former: string(signed.Note), Lost: next.Lost})

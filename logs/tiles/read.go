@@ -2,12 +2,10 @@ package tiles
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
-	"strings"
 
 	"golang.org/x/mod/sumdb/tlog"
 
@@ -50,17 +48,15 @@ func ReadLog(store kvstore.Reader, path string) (data []byte, err error) {
 
 // readKeys returns the log's key and its changes in a store, as [Keys] in JSON.
 func readKeys(store kvstore.Reader) ([]byte, error) {
-	body := Keys{Changes: []signing.KeyChange{}}
 	changes, err := signing.KeyChanges(store)
 	if err != nil {
 		return nil, err
 	}
-	body.Changes = append(body.Changes, changes...)
-	if body.Key, err = signing.SignedBy(store); err != nil {
+	key, err := signing.SignedBy(store)
+	if err != nil {
 		return nil, err
 	}
-	body.Origin, _, _ = strings.Cut(body.Key, "+")
-	return json.Marshal(body)
+	return encodeKeys(key, changes)
 }
 
 // readTile reads a tile or a bundle of entries.

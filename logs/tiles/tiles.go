@@ -46,7 +46,6 @@ type Options struct {
 type Signer interface {
 	Checkpoint() (signing.Signed, error)
 	SignedInStore() logs.Checkpoint
-	Origin() string
 	Key() string
 	KeyChanges() ([]signing.KeyChange, error)
 }
@@ -194,17 +193,21 @@ type Keys struct {
 
 // sendKeys sends the log's key and its changes, and returns the HTTP status.
 func (h *handler) sendKeys(w http.ResponseWriter, r *http.Request) int {
-	body := Keys{Origin: h.Signer.Origin(), Key: h.Signer.Key(), Changes: []signing.KeyChange{}}
 	changes, err := h.Signer.KeyChanges()
 	if err != nil {
 		return h.failReading(w, r, err)
 	}
-	body.Changes = append(body.Changes, changes...)
-	data, err := json.Marshal(body)
+	data, err := encodeKeys(h.Signer.Key(), changes)
 	if err != nil {
-		panic(err) // strings can always be encoded
+		return h.failReading(w, r, err)
 	}
 	return send(w, answers.JSON, data)
+}
+
+// encodeKeys returns the log's verifier key, whose name is the log's origin, and its changes, as [Keys] in JSON.
+func encodeKeys(key string, changes []signing.KeyChange) ([]byte, error) {
+	origin, _, _ := strings.Cut(key, "+")
+	return json.Marshal(Keys{origin, key, append([]signing.KeyChange{}, changes...)})
 }
 
 // sendKeyList sends the list of keys that a root key has signed, and returns the HTTP status.

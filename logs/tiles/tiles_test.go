@@ -421,7 +421,6 @@ func (refusing) Checkpoint() (signing.Signed, error) {
 	return signing.Signed{}, &signing.RefusedError{Reason: "bring a newer backup", Cause: fmt.Errorf("in /home/larder: no")}
 }
 func (refusing) SignedInStore() logs.Checkpoint           { return logs.Checkpoint{} }
-func (refusing) Origin() string                           { return "log.example" }
 func (refusing) Key() string                              { return "key" }
 func (refusing) KeyChanges() ([]signing.KeyChange, error) { return nil, nil }
 

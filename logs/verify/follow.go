@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"golang.org/x/mod/sumdb/tlog"
 
@@ -62,19 +61,22 @@ func (l *Log) compareWithSeen(ctx context.Context) error {
 	return nil
 }
 
-// knownLog returns what earlier runs stored about the log, found by its present or its trusted key, and reports whether they
-// stored anything.
+// knownLog returns what earlier runs stored about the log, and reports whether they stored anything. It finds that by any key in
+// the list of keys or, without a list, by the present or the trusted key.
 func (l *Log) knownLog() (KnownLog, bool) {
 	if l.options.Known == nil {
 		return KnownLog{}, false
 	}
+	keys := []string{l.key, l.options.Trust.Key}
 	if l.keyList != nil {
-		return l.knownLogByList()
+		keys = l.keyList.All()
 	}
-	if known, ok := l.options.Known(l.key); ok {
-		return known, true
+	for _, key := range keys {
+		if known, ok := l.options.Known(key); ok {
+			return l.withoutEndedCheckpoint(known), true
+		}
 	}
-	return l.options.Known(l.options.Trust.Key)
+	return KnownLog{}, false
 }
 
 // openWithFormerKey verifies a checkpoint with a key that another one has replaced. It returns the checkpoint and that
@@ -92,8 +94,7 @@ func (l *Log) openWithFormerKey(signed []byte) (_ checkpoint, key string, ok boo
 		if err != nil {
 			continue
 		}
-		origin, _, _ := strings.Cut(key, "+")
-		if seen, err := parseSeenCheckpoint([]byte(known.Checkpoint), origin); err == nil && c.N < seen.N {
+		if size, err := logs.CheckpointSize([]byte(known.Checkpoint)); err == nil && c.N < size {
 			return c, key, true
 		}
 	}

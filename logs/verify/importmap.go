@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -29,16 +30,10 @@ func (m *importMap) merge(text string, base *webURL) error {
 	if err := json.Unmarshal([]byte(text), &read); err != nil {
 		return err
 	}
-	imports, err := parseObject(read["imports"])
-	if err != nil {
-		return err
-	}
-	scopes, err := parseObject(read["scopes"])
-	if err != nil {
-		return err
-	}
-	integrity, err := parseObject(read["integrity"])
-	if err != nil {
+	imports, importsErr := parseObject(read["imports"])
+	scopes, scopesErr := parseObject(read["scopes"])
+	integrity, integrityErr := parseObject(read["integrity"])
+	if err := cmp.Or(importsErr, scopesErr, integrityErr); err != nil {
 		return err
 	}
 	if m.Imports == nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/rogpeppe/go-internal/lockedfile"
 
 	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
@@ -222,7 +223,7 @@ func (k *Known) mergeLog(server, trusted string, l *Log, now time.Time) {
 		}
 	}
 	known.Key = l.Key()
-	if tree, err := parseSeenCheckpoint([]byte(known.Checkpoint), l.Origin()); known.Checkpoint == "" || err != nil || tree.N <= l.Size() {
+	if size, err := logs.CheckpointSize([]byte(known.Checkpoint)); err != nil || size <= l.Size() {
 		known.Checkpoint = string(l.Note())
 	}
 	known.Seen = now.UTC().Truncate(time.Second)

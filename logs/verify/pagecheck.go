@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"path"
 	"path/filepath"
@@ -168,14 +167,11 @@ func (c *pageCheck) readPage(ctx context.Context, at string) (document, error) {
 func (c *pageCheck) fetchDocument(ctx context.Context, at string) (document, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	response, err := c.Options.newRemote().sendGet(ctx, at, "")
+	response, err := c.Options.newRemote().sendGetOK(ctx, at, "")
 	if err != nil {
 		return document{}, err
 	}
 	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return document{}, fmt.Errorf("%s: the server answered %s%s", at, statusLine(response), excerpt(response))
-	}
 	d := document{contentType: response.Header.Get("Content-Type"), links: response.Header["Link"]}
 	if d.data, err = io.ReadAll(io.LimitReader(response.Body, MaxPage+1)); err != nil {
 		return document{}, fmt.Errorf("%s: %w", at, err)

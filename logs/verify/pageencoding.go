@@ -108,32 +108,23 @@ func decodeUTF16(data []byte, order binary.ByteOrder) (decodedPage, error) {
 
 // metaLabels returns the labels of character encodings that the page's meta elements declare.
 func metaLabels(data []byte) (labels []string) {
-	z := html.NewTokenizer(bytes.NewReader(data))
-	z.SetMaxBuf(MaxPage + 1)
-	for {
-		kind := z.Next()
-		if kind == html.ErrorToken {
-			return labels // of a page that cannot be read at all, the parser says so
+	_ = eachToken(data, func(kind html.TokenType, token html.Token, _, _ int) error { // the parser reports a page that cannot be read
+		if kind != html.StartTagToken && kind != html.SelfClosingTagToken || token.Data != "meta" {
+			return nil
 		}
-		if kind != html.StartTagToken && kind != html.SelfClosingTagToken {
-			continue
-		}
-		if name, more := z.TagName(); string(name) != "meta" || !more {
-			continue
-		}
-		for more := true; more; {
-			var key, value []byte
-			key, value, more = z.TagAttr()
-			switch string(key) {
+		for _, a := range token.Attr {
+			switch a.Key {
 			case "charset":
-				labels = append(labels, normalizeLabel(string(value)))
+				labels = append(labels, normalizeLabel(a.Val))
 			case "content":
-				if label := charsetOf(string(value)); label != "" {
+				if label := charsetOf(a.Val); label != "" {
 					labels = append(labels, label)
 				}
 			}
 		}
-	}
+		return nil
+	})
+	return labels
 }
 
 // writtenLabels returns the unsupported labels of character encodings that are written anywhere in the page after "charset",

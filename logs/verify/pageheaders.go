@@ -46,16 +46,7 @@ func (c *pageCheck) addHashes(scripts, styles []string) ([]string, []string) {
 		if i > 0 && p.from != "about:srcdoc" { // other frames have policies of their own
 			continue
 		}
-		for _, hash := range p.scripts {
-			if !slices.Contains(scripts, hash) {
-				scripts = append(scripts, hash)
-			}
-		}
-		for _, hash := range p.styles {
-			if !slices.Contains(styles, hash) {
-				styles = append(styles, hash)
-			}
-		}
+		scripts, styles = appendMissing(scripts, p.scripts), appendMissing(styles, p.styles)
 		if p.handlers > 0 {
 			c.addNote("attributes such as onclick do not run under this Content-Security-Policy; move them into scripts")
 		}
@@ -64,6 +55,16 @@ func (c *pageCheck) addHashes(scripts, styles []string) ([]string, []string) {
 		}
 	}
 	return scripts, styles
+}
+
+// appendMissing returns list with those items appended that it does not have, each once.
+func appendMissing(list, items []string) []string {
+	for _, item := range items {
+		if !slices.Contains(list, item) {
+			list = append(list, item)
+		}
+	}
+	return list
 }
 
 // cspSource returns an address, without its query, as the source in a Content-Security-Policy that allows it, "" if it has

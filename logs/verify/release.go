@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -117,21 +118,9 @@ func (h *history) addEntry(e logs.Indexed) {
 // others.
 func (h *history) restrictTo(name [2]string) {
 	h.only = &name
-	for other := range h.releases {
-		if other != name {
-			delete(h.releases, other)
-		}
-	}
-	for other := range h.wrong {
-		if other != name {
-			delete(h.wrong, other)
-		}
-	}
-	for pkg := range h.documents {
-		if pkg != name[0] {
-			delete(h.documents, pkg)
-		}
-	}
+	maps.DeleteFunc(h.releases, func(other [2]string, _ *Release) bool { return other != name })
+	maps.DeleteFunc(h.wrong, func(other [2]string, _ error) bool { return other != name })
+	maps.DeleteFunc(h.documents, func(pkg string, _ logs.Indexed) bool { return pkg != name[0] })
 }
 
 // readFromHistory fills in r from all entries of the log. A release that no entry publishes is errNoRelease; entries that

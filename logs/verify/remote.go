@@ -65,18 +65,11 @@ func (r *remote) get(ctx context.Context, path string, limit int64) ([]byte, err
 	if r.read != nil {
 		return r.read(ctx, path, limit)
 	}
-	response, err := r.sendGet(ctx, r.base+path, "")
+	response, err := r.sendGetOK(ctx, r.base+path, "")
 	if err != nil {
 		return nil, err
 	}
 	defer response.Body.Close()
-	switch response.StatusCode {
-	case http.StatusOK:
-	case http.StatusNotFound:
-		return nil, fmt.Errorf("the server has no %s%s: %w", r.base, path, fs.ErrNotExist)
-	default:
-		return nil, fmt.Errorf("%s%s: the server answered %s%s", r.base, path, statusLine(response), excerpt(response))
-	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
 	switch {
 	case err != nil:
@@ -85,6 +78,19 @@ func (r *remote) get(ctx context.Context, path string, limit int64) ([]byte, err
 		return nil, fmt.Errorf("%s%s has over %d bytes", r.base, path, limit)
 	}
 	return body, nil
+}
+
+// sendGetOK does what sendGet does, but any status except 200 is an error, for 404 and 410 [fs.ErrNotExist].
+func (r *remote) sendGetOK(ctx context.Context, url, accept string, fields ...string) (*http.Response, error) {
+	response, err := r.sendGet(ctx, url, accept, fields...)
+	if err != nil || response.StatusCode == http.StatusOK {
+		return response, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusNotFound || response.StatusCode == http.StatusGone {
+		return nil, fmt.Errorf("the server has no %s: %w", url, fs.ErrNotExist)
+	}
+	return nil, fmt.Errorf("%s: the server answered %s%s", url, statusLine(response), excerpt(response))
 }
 
 // sendGet sends a GET request and returns the response, whatever its status; the caller must close its body. accept is the

@@ -184,8 +184,11 @@ func (l *Log) checkKeyList(ctx context.Context) error {
 }
 
 // withoutEndedCheckpoint returns what is stored about the log, with Checkpoint "" if a former key has signed that after the
-// end that the list of keys states, and unchanged otherwise.
+// end that the list of keys states, and unchanged otherwise, also without a list.
 func (l *Log) withoutEndedCheckpoint(known KnownLog) KnownLog {
+	if l.keyList == nil {
+		return known
+	}
 	for _, listed := range l.keyList.Keys {
 		if listed.End == nil {
 			continue
@@ -195,17 +198,6 @@ func (l *Log) withoutEndedCheckpoint(known KnownLog) KnownLog {
 		}
 	}
 	return known
-}
-
-// knownLogByList returns what earlier runs stored about the log by any key in the list of keys, and reports whether they
-// stored anything.
-func (l *Log) knownLogByList() (KnownLog, bool) {
-	for _, key := range l.keyList.All() {
-		if known, ok := l.options.Known(key); ok {
-			return l.withoutEndedCheckpoint(known), true
-		}
-	}
-	return KnownLog{}, false
 }
 
 // KeyList returns the list of keys with which the log was verified, nil if no root key is pinned.

@@ -46,7 +46,7 @@ func (f *Fetcher) Content(ctx context.Context, h kvstore.Hash, size int64, accep
 		accepted = append(accepted, c.String())
 	}
 	url := f.remote.base + tiles.HashPath(h)
-	response, err := f.getContent(ctx, url, strings.Join(accepted, ", "))
+	response, err := f.remote.sendGetOK(ctx, url, strings.Join(accepted, ", "))
 	if err != nil {
 		return coded, nil, err
 	}
@@ -66,7 +66,7 @@ func (f *Fetcher) Content(ctx context.Context, h kvstore.Hash, size int64, accep
 // bounded. The delta is not verified. The error is [fs.ErrNotExist] if the server does not have it.
 func (f *Fetcher) Delta(ctx context.Context, h, dictionary kvstore.Hash, size int64) ([]byte, error) {
 	url := f.remote.base + tiles.HashPath(h)
-	response, err := f.getContent(ctx, url, coding.DCZ.String(), "Available-Dictionary", requests.FormatDictionary(dictionary))
+	response, err := f.remote.sendGetOK(ctx, url, coding.DCZ.String(), "Available-Dictionary", requests.FormatDictionary(dictionary))
 	if err != nil {
 		return nil, err
 	}
@@ -75,19 +75,6 @@ func (f *Fetcher) Delta(ctx context.Context, h, dictionary kvstore.Hash, size in
 		return nil, fmt.Errorf("%s: the server has no delta against %s: %w", url, dictionary, fs.ErrNotExist)
 	}
 	return readEncoded(response, url, size)
-}
-
-// getContent requests a content. It returns an error, [fs.ErrNotExist] for 404 and 410, unless the status is 200. The caller closes the body.
-func (f *Fetcher) getContent(ctx context.Context, url, accept string, fields ...string) (*http.Response, error) {
-	response, err := f.remote.sendGet(ctx, url, accept, fields...)
-	if err != nil || response.StatusCode == http.StatusOK {
-		return response, err
-	}
-	defer response.Body.Close()
-	if response.StatusCode == http.StatusNotFound || response.StatusCode == http.StatusGone {
-		return nil, fmt.Errorf("%s: %w", url, fs.ErrNotExist)
-	}
-	return nil, fmt.Errorf("%s: the server answered %s%s", url, statusLine(response), excerpt(response))
 }
 
 // readEncoded returns the body of a response without decoding it. size is the number of decoded bytes; a body that is far

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/transparency-dev/formats/log"
 	formats "github.com/transparency-dev/formats/note"
 	tlogproof "github.com/transparency-dev/formats/proof"
 	"golang.org/x/mod/sumdb/note"
@@ -193,34 +192,13 @@ func (t Trust) openCheckpoint(signed []byte, changes []signing.KeyChange) (check
 	if !own {
 		return checkpoint{}, "", nil, differs("the checkpoint is signed by witnesses, but not with %s", key)
 	}
-	if c.Tree, err = parseCheckpoint(n.Text, pinned.Name()); err != nil {
+	body, err := signing.ParseText(n.Text, pinned.Name())
+	if err != nil {
 		return checkpoint{}, "", nil, differs("the checkpoint is signed, but: %v", err)
 	}
+	c.Tree = tlog.Tree{N: body.Size, Hash: body.Root}
 	c.cosigned = t.freshAsOf(times, c.cosignatures)
 	return c, key, used, nil
-}
-
-// parseCheckpoint parses the text of a checkpoint, without signatures, of the log with the name origin. It ignores extension
-// lines.
-func parseCheckpoint(text, origin string) (tlog.Tree, error) {
-	var body log.Checkpoint
-	if _, err := body.Unmarshal([]byte(text)); err != nil {
-		return tlog.Tree{}, err
-	}
-	if body.Origin != origin {
-		return tlog.Tree{}, fmt.Errorf("it is that of the log %.200q, not of %q", body.Origin, origin)
-	}
-	if len(body.Hash) != tlog.HashSize || body.Size > signing.MaxSize {
-		return tlog.Tree{}, errors.New("its text is not that of a checkpoint")
-	}
-	return tlog.Tree{N: int64(body.Size), Hash: tlog.Hash(body.Hash)}, nil
-}
-
-// parseSeenCheckpoint parses a signed checkpoint of the log with the name origin. It does not verify the signatures, which
-// were verified when it was stored.
-func parseSeenCheckpoint(signed []byte, origin string) (tlog.Tree, error) {
-	text, _, _ := strings.Cut(string(signed), "\n\n")
-	return parseCheckpoint(text+"\n", origin)
 }
 
 // checkCosignatures returns why a verified checkpoint proves nothing: too few witnesses have signed it, or it is too old. It
@@ -262,7 +240,7 @@ func (t Trust) checkProof(r *Result, data, file []byte) error {
 	if err := p.Unmarshal(data); err != nil {
 		return fmt.Errorf("not a proof as in https://c2sp.org/tlog-proof: %w", err)
 	}
-	if !bytes.Equal(p.Marshal(), data) || p.Index > signing.MaxSize {
+	if !bytes.Equal(p.Marshal(), data) || p.Index > logs.MaxSize {
 		return errors.New("not a proof as in https://c2sp.org/tlog-proof: it is not in its canonical form, or its index is too large")
 	}
 	c, _, _, err := t.openCheckpoint(p.Checkpoint, nil)

@@ -118,33 +118,23 @@ func OpenWatcher(o WatchOptions) (*Watcher, error) {
 		o.Now = time.Now
 	}
 	o.Verify.Trust.Now = o.Now
-	if o.Timeout == 0 {
-		o.Timeout = time.Minute
-	}
-	if o.Silence == 0 {
-		o.Silence = 7 * 24 * time.Hour
-	}
+	o.Timeout, o.Silence = cmp.Or(o.Timeout, time.Minute), cmp.Or(o.Silence, 7*24*time.Hour)
 	if o.OnNotice == nil {
 		o.OnNotice = func(string) {}
 	}
 	o.Packages, o.Repository = sortUnique(o.Packages), trimRepositoryURL(o.Repository)
 	w := &Watcher{options: o}
-	info, err := os.Stat(o.State)
+	data, err := readAtMost(o.State, maxState)
 	if errors.Is(err, fs.ErrNotExist) {
 		w.state = watchState{Server: o.Server, Packages: o.Packages, Next: -1, Grown: o.Now(), Last: map[string]logs.Entry{}}
 		return w, nil
-	}
-	if err == nil && info.Size() > maxState {
-		err = fmt.Errorf("it has over %d bytes", maxState)
-	}
-	var data []byte
-	if err == nil {
-		data, err = os.ReadFile(o.State)
 	}
 	if err == nil {
 		err = json.Unmarshal(data, &w.state)
 	}
 	switch {
+	case len(data) > maxState:
+		err = fmt.Errorf("it has over %d bytes", maxState)
 	case err != nil:
 	case w.state.Format != stateFormat:
 		err = fmt.Errorf("its format is %d, and this larder knows %d", w.state.Format, stateFormat)

@@ -77,13 +77,9 @@ func lastRunes(s string, n int) string {
 	return "…" + s[at:]
 }
 
-// blankControls replaces by a space each character that would move the cursor, or change colors or the direction of text, and
-// each byte that is not UTF-8.
-func blankControls(s string) string { return text.Line(s, ' ') }
-
 // Plain returns a text that a stranger may have written in a form that is safe within a line in a terminal, or in the log of
 // GitHub Actions, where "##[" starts a command. It replaces control characters by spaces.
-func Plain(s string) string { return strings.ReplaceAll(blankControls(s), "##[", "## [") }
+func Plain(s string) string { return strings.ReplaceAll(text.Line(s, ' '), "##[", "## [") }
 
 // WriteTable writes a table of the rules that files break, those with the most errors first: how many errors and warnings
 // there are in how many files, and where the first one is. A summary of all follows.
@@ -156,13 +152,8 @@ func Totals(results []*Result) (refused, errors, warnings int) {
 // with file, line and column.
 func WriteJSON(w io.Writer, results []*Result) error {
 	type problem struct {
-		File     string `json:"file"`
-		Line     int    `json:"line"`
-		Column   int    `json:"column"`
-		Property string `json:"property,omitempty"`
-		Severity string `json:"severity"`
-		Rule     string `json:"rule"`
-		Message  string `json:"message"`
+		File string `json:"file"`
+		packages.Problem
 	}
 	report := struct {
 		Files    int       `json:"files"`
@@ -173,7 +164,7 @@ func WriteJSON(w io.Writer, results []*Result) error {
 	_, report.Errors, report.Warnings = Totals(results)
 	for _, r := range results {
 		for _, p := range r.Problems {
-			report.Problems = append(report.Problems, problem{r.File, p.Line, p.Column, p.Property, p.Severity.String(), p.Rule, p.Message})
+			report.Problems = append(report.Problems, problem{r.File, p})
 		}
 	}
 	encoder := json.NewEncoder(w)
@@ -196,7 +187,7 @@ func WriteGitHub(w io.Writer, results []*Result) error {
 				command = "error"
 			}
 			fmt.Fprintf(out, "::%s file=%s,line=%d,col=%d,title=%s::%s\n",
-				command, escapeProperty(r.File), p.Line, p.Column, escapeProperty(p.Rule), escapeData(p.Message))
+				command, propertyEscapes.Replace(r.File), p.Line, p.Column, propertyEscapes.Replace(p.Rule), dataEscapes.Replace(p.Message))
 		}
 	}
 	return out.Flush()
@@ -207,10 +198,3 @@ var (
 	dataEscapes     = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A")
 	propertyEscapes = strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
 )
-
-// escapeData escapes a message for a workflow command of GitHub Actions, so that it cannot end the line.
-func escapeData(s string) string { return dataEscapes.Replace(s) }
-
-// escapeProperty escapes the value of a property, such as the file name, for a workflow command of GitHub Actions, so that it
-// cannot end the property or the line.
-func escapeProperty(s string) string { return propertyEscapes.Replace(s) }

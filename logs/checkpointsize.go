@@ -1,10 +1,13 @@
-package signing
+package logs
 
 import (
 	"errors"
 	"strconv"
 	"strings"
 )
+
+// MaxSize is the largest valid size of a log. Package tlog does not terminate with sizes near the largest integer.
+const MaxSize = 1 << 40
 
 // CheckpointSize returns how many entries a signed checkpoint has according to its text, without verifying anything. The
 // error says that it is not a checkpoint.
