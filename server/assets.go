@@ -45,7 +45,6 @@ package server
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -72,15 +71,10 @@ type Options struct {
 	CacheBytes int64
 	// SendBytes bounds the memory for bodies that are being sent, or read, and
 	// are not kept. Default 256 MiB. A client may have as much of it as is free beside that, half where it is alone.
-	// A request that needs more waits for SendWait and is then answered with 503. While more than half of it is used,
-	// who holds some of it must take 32 KiB a second on average, after StallTimeout:
+	// A request that needs more waits for a second and is then answered with 503. While more than half of it is used,
+	// who holds some of it must take 32 KiB a second on average, after 30 s:
 	// 25 MiB take 14 minutes at most, where a client may else have hours.
 	SendBytes int64
-	// SendWait is how long a request waits for room. Default 1 s.
-	SendWait time.Duration
-	// StallTimeout is how long a client may take for 64 KiB of a body. Default
-	// 30 s. It is then disconnected. Over HTTP/2 that is for all its streams together.
-	StallTimeout time.Duration
 	// Logger gets failures of the store, once a second at most. Default: nothing is
 	// logged.
 	Logger *slog.Logger
@@ -115,12 +109,10 @@ type Options struct {
 	AccessLog *AccessLog
 }
 
-// setDefaults replaces the zero values of CacheBytes, SendBytes, SendWait, StallTimeout and Logger by their defaults.
+// setDefaults replaces the zero values of CacheBytes, SendBytes and Logger by their defaults.
 func (o *Options) setDefaults() {
 	o.CacheBytes = cmp.Or(o.CacheBytes, 256<<20)
 	o.SendBytes = cmp.Or(o.SendBytes, 256<<20)
-	o.SendWait = cmp.Or(o.SendWait, time.Second)
-	o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 }
 
@@ -129,7 +121,6 @@ type Assets struct {
 	store     *kvstore.Store
 	rows      *rows
 	bodies    *bodies
-	stall     time.Duration
 	lacking   bool
 	page      func(path string) string // nil for none
 	elsewhere Elsewhere
@@ -147,18 +138,17 @@ const rowShare = 4
 
 const leastCache = 1 << 20
 
-// New returns a handler for the assets in o.Store. It fails if the store is missing, the memory limits are too small, or the metrics cannot be
-// registered.
+// sendWait is how long a request waits for memory.
+const sendWait = time.Second
+
+// New returns a handler for the assets in o.Store. It fails if the memory limits are too small, or the metrics cannot be registered.
 func New(o Options) (*Assets, error) {
-	if o.Store == nil {
-		return nil, errors.New("server: Options.Store is missing")
-	}
 	o.setDefaults()
 	mediaTypes()
 	if err := checkMemory(o.CacheBytes, o.SendBytes); err != nil {
 		return nil, err
 	}
-	a := &Assets{store: o.Store, stall: o.StallTimeout, lacking: o.Lacking, page: o.Page, elsewhere: o.Elsewhere, metrics: newMetrics(), log: o.AccessLog, proxies: o.Proxies, logger: o.Logger}
+	a := &Assets{store: o.Store, lacking: o.Lacking, page: o.Page, elsewhere: o.Elsewhere, metrics: newMetrics(), log: o.AccessLog, proxies: o.Proxies, logger: o.Logger}
 	var err error
 	rowBytes := o.CacheBytes / rowShare
 	if a.rows, err = newRows(o.Store, rowBytes, o.Hot, o.Usage, a.metrics.rows); err != nil {
@@ -168,7 +158,7 @@ func New(o Options) (*Assets, error) {
 	if o.Complete {
 		a.rows.completer = newCompleter(o.Store, o.Logger)
 	}
-	if a.bodies, err = newBodies(o.CacheBytes-rowBytes, o.SendBytes, o.SendWait, a.metrics.bodies); err != nil {
+	if a.bodies, err = newBodies(o.CacheBytes-rowBytes, o.SendBytes, sendWait, a.metrics.bodies); err != nil {
 		return nil, fmt.Errorf("server: couldn't make the cache of bodies: %w", err)
 	}
 	if o.Registerer != nil {

@@ -31,9 +31,6 @@ const ContentPrefix = "/content/"
 type ContentOptions struct {
 	// Store has the contents. Required.
 	Store *kvstore.Store
-	// Bytes bounds the memory of contents that are being sent; a larger one is sent alone.
-	// Default: 64 MiB.
-	Bytes int64
 	// Dictionaries has the handler name and send deltas.
 	Dictionaries bool
 	// Logger gets what cannot be read. Required.
@@ -43,10 +40,9 @@ type ContentOptions struct {
 }
 
 const (
-	contentBytes   = 64 << 20
-	contentsAtOnce = 64 // contents that are sent
+	contentBytes   = 64 << 20 // of memory for those; a larger one is sent alone
+	contentsAtOnce = 64       // contents that are sent
 	contentRate    = 128 << 10
-	contentStall   = 30 * time.Second
 )
 
 type contents struct {
@@ -63,10 +59,7 @@ type contents struct {
 // that nothing names yet. One client gets no more than its share. No page can use a content as a script or style: the response has
 // no type and no CORS, and other sites may not embed it. Shared caches do not store it, because a purge by hash does not exist.
 func NewContents(o ContentOptions) (http.Handler, error) {
-	if o.Bytes <= 0 {
-		o.Bytes = contentBytes
-	}
-	h := &contents{ContentOptions: o, slots: client.NewShares(contentsAtOnce), memory: semaphore.NewWeighted(o.Bytes), requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+	h := &contents{ContentOptions: o, slots: client.NewShares(contentsAtOnce), memory: semaphore.NewWeighted(contentBytes), requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "larder_content_requests_total",
 		Help: "Requests for contents by hash.",
 	}, []string{"status"})}
@@ -248,9 +241,9 @@ func (h *contents) send(w *contentRecorder, r *http.Request, hash kvstore.Hash, 
 		return busy, false
 	}
 	defer leave()
-	weight := min(h.Bytes, form.Length)
+	weight := min(contentBytes, form.Length)
 	if form.Coding == coding.Identity {
-		weight = min(h.Bytes, 2*size) // decoded from another form
+		weight = min(contentBytes, 2*size) // decoded from another form
 	}
 	waiting, stop := context.WithTimeout(ctx, client.Timeout)
 	err = h.memory.Acquire(waiting, weight)
@@ -266,7 +259,7 @@ func (h *contents) send(w *contentRecorder, r *http.Request, hash kvstore.Hash, 
 	header.Set("Etag", contentETag(form))
 	// A client that takes nothing must not keep a place that another needs.
 	defer context.AfterFunc(ctx, func() { _ = http.NewResponseController(w).SetWriteDeadline(time.Now()) })()
-	to := answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: contentStall, Least: contentRate}, func() bool { return h.slots.Full() || client.IsScarce(r.Context()) })
+	to := answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: stallTimeout, Least: contentRate}, func() bool { return h.slots.Full() || client.IsScarce(r.Context()) })
 	if r.Header.Get("Range") != "" {
 		http.ServeContent(paced{w, to}, r, "", time.Time{}, bytes.NewReader(data))
 		return nil, to.Err != nil

@@ -26,12 +26,6 @@ import (
 // HTTPOptions says how connections are treated. The zero value is right for a
 // public listener.
 type HTTPOptions struct {
-	// ReadHeaderTimeout is how long a client may take for the headers of a
-	// request. Default 10 s.
-	ReadHeaderTimeout time.Duration
-	// IdleTimeout is how long a connection may wait for its next request.
-	// Default 2 min.
-	IdleTimeout time.Duration
 	// IdleAtEnd is how long connections may wait for a request that was on its way when the server began
 	// to end. Default 1 s; a negative one has them end at once.
 	IdleAtEnd time.Duration
@@ -42,19 +36,12 @@ type HTTPOptions struct {
 	// WriteTimeout is how long a response may take that does not move its own
 	// deadline, as Assets does for large bodies. Default 30 s.
 	WriteTimeout time.Duration
-	// StallTimeout is how long a client may take for 64 KiB of prepared responses, over HTTP/2 of all
-	// of them together. Default 30 s.
-	StallTimeout time.Duration
 	// Proxies are those that are trusted: their connections are not counted as one client's.
 	// Default: none.
 	Proxies *client.Proxies
 	// ProxyProtocol has these say whose a connection is before all else, with the PROXY protocol;
 	// one that does not is refused. Default: they do not.
 	ProxyProtocol bool
-	// MaxHeaderBytes bounds request line and headers together, beyond which the
-	// answer is 431 and, over HTTP/1.1, the connection ends. Default 32 KiB; net/http allows
-	// 4 KiB more.
-	MaxHeaderBytes int
 	// H2C accepts HTTP/2 without TLS, from clients that know beforehand (RFC 9113
 	// §3.3). Default: without TLS there is HTTP/1.1 only.
 	H2C bool
@@ -94,29 +81,24 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 		o.TLS = o.TLS.Clone()
 		o.TLS.NextProtos = []string{"h2", "http/1.1"}
 	}
-	o.ReadHeaderTimeout = cmp.Or(o.ReadHeaderTimeout, 10*time.Second)
-	o.IdleTimeout = cmp.Or(o.IdleTimeout, 2*time.Minute)
 	o.IdleAtEnd = max(0, cmp.Or(o.IdleAtEnd, time.Second))
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, 30*time.Second)
-	o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)
 	o.ReadTimeout = cmp.Or(o.ReadTimeout, 30*time.Second)
-	o.MaxHeaderBytes = cmp.Or(o.MaxHeaderBytes, 32<<10)
-	unansweredAtEnd := min(o.ReadHeaderTimeout, unansweredAtEnd)
 	handlers := &handlers{next: h, successor: o.Successor, none: make(chan struct{}, 1), settled: make(chan struct{})}
 	connections := newConnections()
 	laneOptions := lane.Options{
 		Handler: o.Lane, TLS: o.TLS, HandsOver: connections.expectHandedOff, Logger: o.Logger,
-		HeaderTimeout: o.ReadHeaderTimeout, IdleTimeout: o.IdleTimeout, UnansweredAtEnd: unansweredAtEnd, IdleAtEnd: o.IdleAtEnd, WriteTimeout: o.WriteTimeout, StallTimeout: o.StallTimeout,
+		HeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, UnansweredAtEnd: unansweredAtEnd, IdleAtEnd: o.IdleAtEnd, WriteTimeout: o.WriteTimeout, StallTimeout: stallTimeout,
 		Requests: handlers, TooLarge: http.HandlerFunc(refuseTooLarge), Clear: o.H2C, ReadTimeout: o.ReadTimeout, Proxies: o.Proxies, ProxyProtocol: o.ProxyProtocol,
-		HeaderBytes: o.MaxHeaderBytes + http2Overhead,
+		HeaderBytes: maxHeaderBytes + http2Overhead,
 	}
 	s := &Server{connections: connections, handlers: handlers, Server: &http.Server{
 		Handler:           handlers,
-		ReadHeaderTimeout: o.ReadHeaderTimeout,
+		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       o.ReadTimeout,
-		IdleTimeout:       o.IdleTimeout,
+		IdleTimeout:       idleTimeout,
 		WriteTimeout:      o.WriteTimeout,
-		MaxHeaderBytes:    o.MaxHeaderBytes,
+		MaxHeaderBytes:    maxHeaderBytes,
 		Protocols:         protocols,
 		ConnState: func(c net.Conn, state http.ConnState) {
 			if refusing, ok := c.(interface{ awaitRequest() }); ok && state == http.StateIdle {
@@ -138,12 +120,21 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 // connKey is the key of a request's connection in its context.
 type connKey struct{}
 
-// unansweredAtEnd is how long a server that ends waits for the first request of a connection, and for the rest of one that has
-// begun. Clients that pause for five seconds are served.
-const unansweredAtEnd = 6 * time.Second
-
-// http2Overhead is what the fields of a usual request count over HTTP/2 beside their text.
-const http2Overhead = 10 * 32
+const (
+	// headerTimeout is how long a client may take for the headers of a request.
+	headerTimeout = 10 * time.Second
+	// unansweredAtEnd is the same in a server that ends. Clients that pause for five seconds are served.
+	unansweredAtEnd = 6 * time.Second
+	// idleTimeout is how long a connection may wait for its next request.
+	idleTimeout = 2 * time.Minute
+	// stallTimeout is how long a client may take for 64 KiB of a body, over HTTP/2 of all streams together. It is then disconnected.
+	stallTimeout = 30 * time.Second
+	// maxHeaderBytes bounds request line and headers together, beyond which the response is 431 and, over HTTP/1.1, the connection
+	// ends; net/http allows 4 KiB more.
+	maxHeaderBytes = 32 << 10
+	// http2Overhead is what the fields of a usual request count over HTTP/2 beside their text.
+	http2Overhead = 10 * 32
+)
 
 // Serve accepts connections of a listener until the server ends, with TLS if that is configured; then it returns http.ErrServerClosed. A fast lane in
 // front responds to simple requests. A request that cannot be read gets an error in the form of the API's. The method ServeTLS of http.Server does

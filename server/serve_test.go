@@ -42,7 +42,6 @@ var get, body, wantStatus = testkit.Ask, testkit.Body, testkit.WantStatus
 func TestOptions(t *testing.T) {
 	store := openStore(t, nil)
 	for name, o := range map[string]server.Options{
-		"no store":       {},
 		"tiny cache":     {Store: store, CacheBytes: 10},
 		"negative bytes": {Store: store, SendBytes: -1},
 	} {

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"github.com/larder-cdn/larder/server/download"
 )
@@ -23,7 +22,7 @@ func (h *held) WriteHeader(status int) {
 
 // TestArchivesAreShared has a client take all turns while no other wants one. The next client takes its newest.
 func TestArchivesAreShared(t *testing.T) {
-	h := newHandler(t, download.Options{Store: openStore(t, big()), AtOnce: 2, Wait: time.Millisecond})
+	h := newHandler(t, download.Options{Store: openStore(t, big()), AtOnce: 2})
 	ask := func(w http.ResponseWriter, remote string) (aborted bool) {
 		defer func() { aborted = recover() == http.ErrAbortHandler }()
 		r := httptest.NewRequest("GET", bigTarGzip, nil)

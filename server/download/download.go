@@ -54,14 +54,6 @@ type Options struct {
 	// processor while its client is fast, and the memory of its largest content in
 	// its stored form, with up to 32 MiB for decoding where that is Brotli only.
 	AtOnce int
-	// Wait is how long a request waits for a slot before the response is 503.
-	// Default 1 s.
-	Wait time.Duration
-	// StallTimeout is how long a client may take for 64 KiB of an archive. Default
-	// 30 s. It is then disconnected. Over HTTP/2 that is for all its streams
-	// together. While AtOnce archives are being made, a client must also take 128
-	// KiB a second on average, after StallTimeout.
-	StallTimeout time.Duration
 	// Leaving is closed when the process is about to end or to be replaced: no archive is started from then on, and
 	// running ones are finished. Default: never.
 	Leaving <-chan struct{}
@@ -78,8 +70,6 @@ type Options struct {
 // setDefaults replaces zero fields by the defaults in their comments.
 func (o *Options) setDefaults() {
 	o.AtOnce = cmp.Or(o.AtOnce, 4)
-	o.Wait = cmp.Or(o.Wait, time.Second)
-	o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 }
 
@@ -87,8 +77,6 @@ func (o *Options) setDefaults() {
 // with [Prefix].
 type Handler struct {
 	store   *kvstore.Store
-	wait    time.Duration
-	stall   time.Duration
 	slots   *client.Shares // in which archives are made
 	leaving <-chan struct{}
 	tags    server.CacheTags
@@ -98,18 +86,12 @@ type Handler struct {
 	logged answers.Throttle
 }
 
-// New returns the handler that serves the releases in Options.Store as archives. It returns an error for invalid options, or if
-// the metrics cannot be registered.
+// New returns the handler that serves the releases in Options.Store as archives. It returns an error if the metrics cannot be
+// registered.
 func New(o Options) (*Handler, error) {
-	if o.Store == nil {
-		return nil, errors.New("download: Options.Store is missing")
-	}
 	o.setDefaults()
-	if o.AtOnce < 0 || o.Wait < 0 || o.StallTimeout < 0 {
-		return nil, fmt.Errorf("download: AtOnce is %d, Wait %v and StallTimeout %v; none can be negative", o.AtOnce, o.Wait, o.StallTimeout)
-	}
 	h := &Handler{
-		store: o.Store, wait: o.Wait, stall: o.StallTimeout, logger: o.Logger,
+		store: o.Store, logger: o.Logger,
 		slots: client.NewShares(o.AtOnce), leaving: o.Leaving, tags: o.CacheTags, metrics: newMetrics(),
 	}
 	if o.Registerer != nil {
@@ -207,7 +189,7 @@ func (h *Handler) explainAbsence(t target) error {
 // It sends a failure instead if no slot becomes free in time, or if the archive fails before anything was sent. It returns the
 // outcome for the metrics.
 func (h *Handler) sendArchive(w http.ResponseWriter, r *http.Request, t target, v views.Version, a answer) outcome {
-	ctx, leave, err := h.slots.Enter(r.Context(), r.RemoteAddr, h.wait)
+	ctx, leave, err := h.slots.Enter(r.Context(), r.RemoteAddr, slotWait)
 	switch {
 	case errors.Is(err, client.ErrNoPlace):
 		return busy.send(w, r)
@@ -246,6 +228,9 @@ func (h *Handler) sendArchive(w http.ResponseWriter, r *http.Request, t target, 
 	}
 	return f.send(w, r)
 }
+
+// slotWait is how long a request waits for a slot before the response is 503.
+const slotWait = time.Second
 
 // isFull reports whether all slots are in use, so that the next client has to wait.
 func (h *Handler) isFull() bool { return h.slots.Full() }

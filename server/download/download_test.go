@@ -30,16 +30,6 @@ const (
 
 func TestOptions(t *testing.T) {
 	store := openStore(t)
-	for name, o := range map[string]download.Options{
-		"no store":         {},
-		"negative AtOnce":  {Store: store, AtOnce: -1},
-		"negative Wait":    {Store: store, Wait: -1},
-		"negative timeout": {Store: store, StallTimeout: -1},
-	} {
-		if _, err := download.New(o); err == nil {
-			t.Errorf("%s: there is no error", name)
-		}
-	}
 	registry := prometheus.NewRegistry()
 	newHandler(t, download.Options{Store: store, Registerer: registry})
 	if _, err := download.New(download.Options{Store: store, Registerer: registry}); err == nil {
