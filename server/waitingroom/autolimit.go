@@ -1,7 +1,6 @@
 package waitingroom
 
 import (
-	"cmp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -30,9 +29,9 @@ const (
 	limitLeast = 0.7
 	// limitFull is how much of the limit must be in use for it to rise: else nothing is known about more users.
 	limitFull = 0.98
-	// A rise considers the slowest responses of the last limitWindow. Sessions end with the minute, and called visitors take some
+	// A rise considers the 99th percentile of the last limitWindow. Sessions end with the minute, and called visitors take some
 	// seconds to come: the origin is fast then, although it has all that it can bear for the rest of the minute. For the same reason the
-	// limit rises only once in limitWindow when the 99th percentile is above limitNear of the objective.
+	// limit rises only once in limitWindow when that percentile is above limitNear of the objective.
 	limitWindow = time.Minute
 	limitNear   = 0.5
 )
@@ -46,13 +45,13 @@ type autoLimit struct {
 	all      nodes.Responses // of all nodes since the last change
 	changed  time.Time       // when it was considered last
 	raised   time.Time       // when it rose last
-	recent   []percentile    // of the last limitWindow, the oldest first
+	recent   []considered    // in the last limitWindow
 }
 
-// percentile is the 99th percentile of the responses that were considered at a time.
-type percentile struct {
-	at  time.Time
-	p99 time.Duration
+// considered are the responses that were considered at a time.
+type considered struct {
+	at        time.Time
+	responses nodes.Responses
 }
 
 // countResponse counts a response of the origin with a status: took is how long the origin took to start it, remote the client's
@@ -93,9 +92,12 @@ func (l *autoLimit) adjust(now time.Time, room *config.Room, active int, measure
 	if now.Sub(l.changed) < limitInterval || l.all.Total < limitMinimum {
 		return false
 	}
-	l.recent = append(slices.DeleteFunc(l.recent, func(p percentile) bool { return now.Sub(p.at) > limitWindow }), percentile{now, l.all.Percentile(0.99)})
-	p99 := float64(l.all.Percentile(0.99))
-	slowest := float64(slices.MaxFunc(l.recent, func(a, b percentile) int { return cmp.Compare(a.p99, b.p99) }).p99)
+	l.recent = append(slices.DeleteFunc(l.recent, func(c considered) bool { return now.Sub(c.at) > limitWindow }), considered{now, l.all})
+	var lately nodes.Responses
+	for i := range l.recent {
+		lately.Add(&l.recent[i].responses)
+	}
+	p99, p99Lately := float64(l.all.Percentile(0.99)), float64(lately.Percentile(0.99))
 	objective, failing := float64(room.LatencyObjective), float64(l.all.Errors) > limitErrors*float64(l.all.Total) && len(l.all.Failed) >= min(errorClients, l.limitOf(room))
 	l.all, l.changed = nodes.Responses{}, now
 	before := l.limitOf(room)
@@ -108,8 +110,8 @@ func (l *autoLimit) adjust(now time.Time, room *config.Room, active int, measure
 		}
 		fallen := max((1-limitFall)*float64(min(before, active)), least*float64(active))
 		limit = min(before, int(fallen))
-	case float64(active) < limitFull*float64(before) || slowest >= riseBelow*objective:
-	case slowest < limitNear*objective || now.Sub(l.raised) >= limitWindow:
+	case float64(active) < limitFull*float64(before) || max(p99, p99Lately) >= riseBelow*objective:
+	case p99Lately < limitNear*objective || now.Sub(l.raised) >= limitWindow:
 		limit, l.raised = before+max(1, int(limitRise*float64(before))), now
 	}
 	limit = min(room.TotalActiveUsers, max(room.AutomaticMin, limit))
