@@ -4,16 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
@@ -383,4 +386,112 @@ func (a *cli) newSession(v verification) (*verify.Session, func(), error) {
 	}
 	s.Options.Upstream = auditor
 	return s, end, nil
+}
+
+// verifyProof verifies a file without a network by the proof that the flags name, and prints the result. If the file was not
+// proven to be published, it returns a [verdict] with the exit code.
+func (a *cli) verifyProof(v verification, file string) error {
+	var name verify.Name
+	var err error
+	if len(v.as) > 0 {
+		if name, err = verify.ParseName(v.as[0]); err != nil {
+			return err
+		}
+	}
+	found := checkedProof{Subject: file, Proof: v.proof}
+	if found.Result, err = v.trust.VerifyProofFile(v.proof, file, name); err != nil {
+		return err
+	}
+	if !v.asJSON {
+		found.print(a.stdout)
+	} else if err := printJSON(a.stdout, found); err != nil {
+		return err
+	}
+	if found.Outcome != verify.Published {
+		return verdict{errors.New("the proof does not prove that the file was published"), exitOf[found.Outcome]}
+	}
+	return nil
+}
+
+// checkedProof is the facts about a file that a proof proves.
+type checkedProof struct {
+	Subject string `json:"subject"`
+	Proof   string `json:"proof"`
+	verify.Result
+}
+
+// print writes for people what the proof proves about the file.
+func (p checkedProof) print(w io.Writer) {
+	if p.Outcome != verify.Published {
+		fmt.Fprintf(w, "%s: %s: %s\n", p.Outcome, p.Subject, text.Plain(p.Problem))
+		return
+	}
+	fmt.Fprintf(w, "%s: %s: it is %s\n", p.Outcome, p.Subject, text.Plain(p.Name.String()))
+	fmt.Fprintf(w, "  %s bytes, %s\n", humanize.Comma(p.Size), p.SRI)
+	fmt.Fprintf(w, "  published by entry %d on %s\n", p.Result.Published.Entry, p.Result.Published.Time.Local().Format(time.DateTime))
+	fmt.Fprintf(w, "  by a log that was %s\n", verify.DescribeAge(p.Cosigned, time.Now()))
+	fmt.Fprintln(w, "  whether it was withdrawn since, only the log's server tells: larder verify URL")
+}
+
+// verifyEvidence verifies a file of evidence without a network, and prints what it proves. It always returns an error: a
+// [verdict] with the exit code, which says whether the log has forked.
+func (a *cli) verifyEvidence(v verification) error {
+	found, err := verify.VerifyEvidence(v.evidence, v.trust.Key)
+	if err != nil {
+		return err
+	}
+	if !v.asJSON {
+		writeEvidence(a.stdout, found)
+	} else if err := printJSON(a.stdout, found); err != nil {
+		return err
+	}
+	message := "the file proves no fork"
+	if found.Outcome == verify.Forked {
+		message = "the log has forked"
+	}
+	return verdict{errors.New(message), exitOf[found.Outcome]}
+}
+
+// exitAdvice is the exit code if everything is proven but the page has another problem.
+const exitAdvice = 8
+
+// verifyPage verifies what the web page at the URL or path at loads, and prints the report. If something is not proven or wrong,
+// it returns a [verdict] with the exit code.
+func (a *cli) verifyPage(ctx context.Context, v verification, at string) error {
+	session, done, err := a.newSession(v)
+	if err != nil {
+		return err
+	}
+	defer done()
+	imports, end := app.OpenImports()
+	defer end()
+	o := verify.PageOptions{Server: v.server, Imports: imports, Own: v.own}
+	if v.osv != "" {
+		if o.Advisories, err = verify.ReadAdvisories(ctx, session.Options, v.osv); err != nil {
+			return fmt.Errorf("--osv: %w", err)
+		}
+	}
+	report, err := session.VerifyPage(ctx, at, o)
+	if err != nil {
+		return err
+	}
+	switch {
+	case v.sarif:
+		err = report.WriteSARIF(a.stdout, app.Version())
+	case v.asJSON:
+		err = printJSON(a.stdout, report)
+	default:
+		writePageReport(a.stdout, report)
+	}
+	if err != nil {
+		return err
+	}
+	code := exitOf[report.Outcome]
+	if code == exitDone && report.Errors > 0 {
+		code = exitAdvice
+	}
+	if code != exitDone {
+		return verdict{fmt.Errorf("%s with the page", formatCount(report.Errors, "thing is wrong", "things are wrong")), code}
+	}
+	return nil
 }

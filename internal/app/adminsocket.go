@@ -2,13 +2,19 @@ package app
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"time"
 
 	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/settings"
+	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/server"
 )
 
@@ -46,4 +52,92 @@ func newAdminServer(ctx context.Context, operations map[string]admin.Operation, 
 	s := server.NewHTTPServer(mux, server.HTTPOptions{WriteTimeout: noTimeout, IdleAtEnd: noTimeout, Logger: logger})
 	s.BaseContext = func(net.Listener) context.Context { return ctx }
 	return s
+}
+
+// serveReaders opens the admin socket, and serves the read-only operations to other commands until the folder is closed: this
+// command has it open, so they cannot open it. addStatus adds to a status what this command knows. If the socket cannot be
+// opened, serveReaders only logs that, and other commands get the error that the folder is in use.
+func (r *Reader) serveReaders(addStatus func(*Status)) {
+	l, err := admin.Listen(r.settings.Data)
+	if err != nil {
+		r.logger.Debug("couldn't open the socket for other commands that only read", "err", err)
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := server.NewHTTPServer(admin.Handler(r.trackOperations(r.readersOperations(ctx, addStatus)), r.logger), server.HTTPOptions{WriteTimeout: noTimeout, IdleAtEnd: noTimeout, Logger: r.logger})
+	s.BaseContext = func(net.Listener) context.Context { return ctx }
+	go s.Serve(l) //nolint:errcheck // it ends with Stop
+	r.stopReaders = func() error {
+		err := l.Close() // first: once the folder is closed, the socket may be another process's
+		cancel()
+		_, stopErr := s.Stop(time.Second)
+		return errors.Join(err, stopErr)
+	}
+}
+
+// readersOperations returns the operations for other commands while this command has the folder open; those that write return an
+// error. addStatus completes a status. Operations that fail after ctx has ended return the error that this command has ended.
+func (r *Reader) readersOperations(ctx context.Context, addStatus func(*Status)) operations {
+	self := Process{PID: os.Getpid(), Version: Version(), Started: time.Now().UTC()}
+	all := refuseWrites(r.operations(), fmt.Errorf("another larder command, process %d, works on %s; wait until it is done", self.PID, r.settings.Data))
+	addRequest(all, OpStatus, func(_ context.Context, q StatusRequest) (*Status, error) {
+		status, err := r.readStatus(q.Package)
+		if err != nil {
+			return nil, err
+		}
+		status.Process = &self
+		addStatus(status)
+		return status, nil
+	})
+	for name, do := range all {
+		all[name] = func(its context.Context, request admin.Request, report func(any)) (any, error) {
+			result, err := do(its, request, report)
+			if err != nil && ctx.Err() != nil {
+				err = fmt.Errorf("the larder command that was answering, process %d, has ended; try again", self.PID)
+			}
+			return result, err
+		}
+	}
+	return all
+}
+
+// lockedError says that another process has the folder open.
+type lockedError struct {
+	data string
+	by   *Process // that process, nil if it is not known
+}
+
+// Error says which process has the folder open, if it is known, and what the operator can do.
+func (e *lockedError) Error() string {
+	if e.by != nil && e.by.Address != "" {
+		return fmt.Sprintf("another larder, process %d, serves %s from %s; use that, stop it, or choose another folder with --data", e.by.PID, e.by.Address, e.data)
+	}
+	return fmt.Sprintf("another larder process has %s open; wait until it is done, stop it, or choose another folder with --data", e.data)
+}
+
+// Unwrap returns [kvstore.ErrLocked], by which callers see that another process has the data folder open.
+func (e *lockedError) Unwrap() error { return kvstore.ErrLocked }
+
+// A process has the folder open and no admin socket for a moment when it starts and when it ends.
+const (
+	reachTimeout  = 2 * time.Second
+	reachInterval = 20 * time.Millisecond
+)
+
+// Reach returns a client of the process that has a data folder open. Without such a process, it opens the folder by open, returns a
+// client of that, and own is true: closing the client closes the folder. It retries for up to reachTimeout while a process that
+// starts or ends has the folder locked. Errors are those of open, or of a process that runs and cannot be reached.
+func Reach(ctx context.Context, data string, open func() (interface{ Client() *Client }, error)) (client *Client, own bool, err error) {
+	for deadline := time.Now().Add(reachTimeout); ; {
+		if client, err = Dial(ctx, data); !errors.Is(err, ErrNoProcess) {
+			return client, false, err
+		}
+		folder, err := open()
+		if err == nil {
+			return folder.Client(), true, nil
+		}
+		if !errors.Is(err, kvstore.ErrLocked) || time.Now().After(deadline) || retry.Sleep(ctx, reachInterval) != nil {
+			return nil, false, err
+		}
+	}
 }
