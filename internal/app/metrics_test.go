@@ -261,7 +261,7 @@ func registered(t *testing.T) (all []string) {
 		t.Fatal(err)
 	}
 	defer v.close(nil)
-	r := p.newRun(ctx, v, p.planRun(s, takeoverBackoff{}))
+	r := p.newRun(ctx, v, false)
 	_, err = r.runRole(lookingRole{standaloneRole{p}, func() { all = described(r.metrics) }})
 	if err != nil && !errors.Is(err, context.Canceled) { // by which parts say that they ended
 		t.Fatalf("%v\n%s", err, &log)

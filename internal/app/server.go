@@ -44,23 +44,16 @@ type role interface {
 	start(ctx context.Context, r *roleRun) error
 }
 
-// A plan has the inputs of a run.
-type plan struct {
-	again bool // another run came before
-	role  role
-}
-
-// planRun returns the plan of a run by the settings c, whose role follows from s and c. A node of a cluster first follows;
-// takeover says when it may try to lead.
-func (s Server) planRun(c *settings.Settings, takeover takeoverBackoff) *plan {
-	p := &plan{role: standaloneRole{s}}
+// chooseRole returns the role of a run by the settings c, which follows from s and c. A node of a cluster first follows; takeover
+// says when it may try to lead.
+func (s Server) chooseRole(c *settings.Settings, takeover takeoverBackoff) role {
 	switch {
 	case s.Mirror != nil:
-		p.role = mirrorRole{s}
+		return mirrorRole{s}
 	case s.isClusterNode(c):
-		p.role = followerRole{s, takeover}
+		return followerRole{s, takeover}
 	}
-	return p
+	return standaloneRole{s}
 }
 
 // isClusterNode reports whether a process with the settings c is a node of a cluster: it serves, is no mirror, and c has a
@@ -85,18 +78,19 @@ func (s Server) Run(ctx context.Context) (err error) {
 		}
 	}
 	v.signals.handleSignals(ctx)
-	for next := s.planRun(s.Settings, takeoverBackoff{}); next != nil; {
-		r, p := s.newRun(ctx, v, next), next
-		requested, failure := r.runRole(p.role)
-		next, err = s.transition(ctx, r, p, requested, failure)
+	next := s.chooseRole(s.Settings, takeoverBackoff{})
+	for again := false; next != nil; again = true {
+		r, now := s.newRun(ctx, v, again), next
+		requested, failure := r.runRole(now)
+		next, err = s.transition(ctx, r, now, requested, failure)
 	}
 	return err
 }
 
-// newRun prepares a run by the plan p, and sets what signals do during it: SIGHUP reloads the configuration, SIGUSR2 upgrades the
-// process.
-func (s Server) newRun(ctx context.Context, v *supervisor, p *plan) *roleRun {
-	r := newRoleRun(ctx, v, p.again)
+// newRun prepares a run, and sets what signals do during it: SIGHUP reloads the configuration, SIGUSR2 upgrades the process. again
+// says that another run came before.
+func (s Server) newRun(ctx context.Context, v *supervisor, again bool) *roleRun {
+	r := newRoleRun(ctx, v, again)
 	if s.Serve {
 		r.self.Address = v.publicURL(r.settings)
 	}
@@ -107,14 +101,14 @@ func (s Server) newRun(ctx context.Context, v *supervisor, p *plan) *roleRun {
 	return r
 }
 
-// transition decides what follows the run r, which had the plan p. It returns the plan of the next run, or nil if the process
+// transition decides what follows the run r, whose role was ended. It returns the role of the next run, or nil if the process
 // ends; the error says why it ends, nil if it was asked to, or its work is done. requested is the restart that a part has
 // requested, or nil; err is why the run failed, or nil. A store that cannot be written leads to read-only mode, a leader that
 // failed follows, and a new configuration that does not start is replaced by the last one that worked.
-func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *restart, err error) (*plan, error) {
+func (s Server) transition(ctx context.Context, r *roleRun, ended role, requested *restart, err error) (role, error) {
 	short, unwritable := (*Shortfall)(nil), (*readOnlyError)(nil)
-	stopgap, readOnly := p.role.(readOnlyRole)
-	wanted := p.role
+	stopgap, readOnly := ended.(readOnlyRole)
+	wanted := ended
 	if readOnly {
 		wanted = stopgap.instead
 	}
@@ -125,36 +119,29 @@ func (s Server) transition(ctx context.Context, r *roleRun, p *plan, requested *
 	}
 	switch {
 	case err == nil && requested != nil:
-		return s.planRestart(ctx, r, takeoverAfter(wanted), requested)
+		return s.followRestart(ctx, r, takeoverAfter(wanted), requested)
 	case !readOnly && s.Serve && errors.As(err, &short):
-		next := *p
-		next.role = readOnlyRole{s, short, p.role}
-		return &next, nil
+		return readOnlyRole{s, short, ended}, nil
 	case err != nil && leads && ctx.Err() == nil:
 		s.Logger.Error("this node couldn't lead; it follows", "err", err)
-		next := s.planRun(c.inForce.Get(), led.takeover.afterFailure(err, s.Intervals.Takeover))
-		next.again = true
-		return next, nil
+		return s.chooseRole(c.inForce.Get(), led.takeover.afterFailure(err, s.Intervals.Takeover)), nil
 	case err != nil && !r.ready.Load() && r.supervisor.ending.Err() == nil && !errors.As(err, &short) && c.restoreWorking(r.settings):
 		r.supervisor.changing.setFailure(fmt.Errorf("couldn't start with the new configuration, so the one before is in force again: %w", err))
 		s.Logger.Error("couldn't start with the new configuration, so the one before is in force again", "err", err)
-		next := s.planRun(c.inForce.Get(), takeoverAfter(wanted))
-		next.again = true
-		return next, nil
-	case !readOnly && s.Serve && !r.ready.Load() && !r.supervisor.takesOver(p) && errors.As(err, &unwritable):
-		next := *p
-		next.role = readOnlyRole{s, unwritable, p.role}
-		return &next, nil
-	case ctx.Err() != nil && (p.again || !s.Once):
+		return s.chooseRole(c.inForce.Get(), takeoverAfter(wanted)), nil
+	case !readOnly && s.Serve && !r.ready.Load() && (r.again || r.supervisor.older == nil) && errors.As(err, &unwritable):
+		// The first run of a process that replaces an older one fails instead: the older one continues.
+		return readOnlyRole{s, unwritable, ended}, nil
+	case ctx.Err() != nil && (r.again || !s.Once):
 		return nil, parts.WithoutCancellation(ctx, err)
 	}
 	return nil, err
 }
 
-// planRestart calls the restart's function between runs, and returns the plan of the run that follows r for the requested restart.
-// The plan is nil if the process ends: with the error of that function, or without one because another process has taken over or
+// followRestart calls the restart's function between runs, and returns the role of the run that follows r for the requested
+// restart. The role is nil if the process ends: with the error of that function, or without one because another process has taken over or
 // this one was asked to stop.
-func (s Server) planRestart(ctx context.Context, r *roleRun, takeover takeoverBackoff, requested *restart) (*plan, error) {
+func (s Server) followRestart(ctx context.Context, r *roleRun, takeover takeoverBackoff, requested *restart) (role, error) {
 	if requested.before != nil {
 		switch err := requested.before(); {
 		case err == errTaken:
@@ -166,12 +153,10 @@ func (s Server) planRestart(ctx context.Context, r *roleRun, takeover takeoverBa
 	if ctx.Err() != nil || r.supervisor.ending.Err() != nil {
 		return nil, nil
 	}
-	next := s.planRun(r.supervisor.configuration.inForce.Get(), takeover)
-	next.again = true
 	if requested.role != nil {
-		next.role = requested.role
+		return requested.role, nil
 	}
-	return next, nil
+	return s.chooseRole(r.supervisor.configuration.inForce.Get(), takeover), nil
 }
 
 // checkSettings completes settings before they come into force: it reads the files that they name, and changes c so that default

@@ -82,10 +82,6 @@ func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger
 	return v, work, nil
 }
 
-// takesOver reports whether the run by p is the first one of a process that replaces an older process. If it fails, the older one
-// continues.
-func (v *supervisor) takesOver(p *plan) bool { return v.older != nil && !p.again }
-
 // close waits for late responses, and closes the private listener and all sockets; it returns the error of that. err is that of
 // the last run, nil for none; an older process that still waits for this one receives it.
 func (v *supervisor) close(err error) error {
