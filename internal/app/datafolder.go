@@ -32,7 +32,8 @@ func (r *roleRun) openDataFolder(ctx context.Context, o writerConfig, replace fu
 	}
 	store := w.folder.store
 	registerDegraded(r.metrics, false)
-	r.metrics.MustRegister(store.Collector(), upkeepCollector{r.settings.Data})
+	r.metrics.MustRegister(store.Collector())
+	registerUpkeep(r.metrics, r.settings.Data)
 	r.onReady = append(r.onReady, func() {
 		if err := store.UseNewestFormat(); err != nil {
 			r.logger.Warn("the store stays in its old format; the next start tries again", "err", err)
@@ -123,7 +124,8 @@ func (r *roleRun) openDamagedFolder() (folder *Reader, readable bool, err error)
 		return nil, false, err
 	}
 	registerDegraded(r.metrics, true)
-	r.metrics.MustRegister(folder.store.Collector(), upkeepCollector{r.settings.Data})
+	r.metrics.MustRegister(folder.store.Collector())
+	registerUpkeep(r.metrics, r.settings.Data)
 	r.parts.Add(parts.Part{Name: "damaged data folder", Stop: folder.Close})
 	return folder, readable, nil
 }

@@ -110,34 +110,24 @@ func BackUpKeys(s *settings.Settings, dir string) (copied []string, err error) {
 	return copied, recordUpkeep(s.Data, upkeepKeys, time.Now(), key, nil)
 }
 
-// An upkeepCollector reads the metrics of backups and deep checks from their records in a data folder.
-type upkeepCollector struct{ data string }
-
-var (
-	upkeepSucceeded = prometheus.NewDesc("larder_upkeep_success_timestamp_seconds",
-		"Last success of a backup, a deep fsck (fsck), a copy of the keys (keys) or a restore test of a backup (restore), Unix time; 0 if never.", []string{"task"}, nil)
-	upkeepFailing = prometheus.NewDesc("larder_upkeep_failing",
-		"1 if the last backup, deep fsck (fsck), copy of the keys (keys) or restore test of a backup (restore) failed.", []string{"task"}, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (upkeepCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- upkeepSucceeded
-	ch <- upkeepFailing
-}
-
-// Collect implements prometheus.Collector. It reads the record of each job from the data folder.
-func (c upkeepCollector) Collect(ch chan<- prometheus.Metric) {
+// registerUpkeep registers the metrics of backups and deep checks, which are read from their records in the data folder data.
+func registerUpkeep(r prometheus.Registerer, data string) {
 	for _, job := range []upkeepJob{upkeepBackup, upkeepFsck, upkeepKeys, upkeepRestore} {
-		record, err := readUpkeep(c.data, job)
-		at, failing := 0.0, 0.0
-		if !record.Succeeded.IsZero() {
-			at = float64(record.Succeeded.Unix())
-		}
-		if err != nil || record.Problem != "" {
-			failing = 1
-		}
-		ch <- prometheus.MustNewConstMetric(upkeepSucceeded, prometheus.GaugeValue, at, string(job))
-		ch <- prometheus.MustNewConstMetric(upkeepFailing, prometheus.GaugeValue, failing, string(job))
+		labels := prometheus.Labels{"task": string(job)}
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "larder_upkeep_success_timestamp_seconds", ConstLabels: labels,
+			Help: "Last success of a backup, a deep fsck (fsck), a copy of the keys (keys) or a restore test of a backup (restore), Unix time; 0 if never.",
+		}, func() float64 {
+			record, _ := readUpkeep(data, job)
+			return float64(max(0, record.Succeeded.Unix())) // the zero time is before 1970
+		}), prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "larder_upkeep_failing", ConstLabels: labels,
+			Help: "1 if the last backup, deep fsck (fsck), copy of the keys (keys) or restore test of a backup (restore) failed.",
+		}, func() float64 {
+			if record, err := readUpkeep(data, job); err != nil || record.Problem != "" {
+				return 1
+			}
+			return 0
+		}))
 	}
 }
