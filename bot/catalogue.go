@@ -148,8 +148,9 @@ func (k *CatalogueWatcher) Refresh() {
 	}
 }
 
-// Cached returns the cached catalogue; false if none is cached, or the source is on this machine.
-func (k *CatalogueWatcher) Cached() (*packages.Catalogue, bool) {
+// UseCached returns the cached catalogue and records it as the one in use, as [CatalogueWatcher.State] then says, so that Poll
+// passes on only another one. It returns false if none is cached, or the source is on this machine.
+func (k *CatalogueWatcher) UseCached() (*packages.Catalogue, bool) {
 	if !k.Remote() {
 		return nil, false
 	}
@@ -164,7 +165,7 @@ func (k *CatalogueWatcher) Cached() (*packages.Catalogue, bool) {
 	return c, true
 }
 
-// Open returns the catalogue as the source has it now.
+// Open returns the catalogue as the source has it now, and records it as the one in use.
 func (k *CatalogueWatcher) Open(ctx context.Context) (*packages.Catalogue, error) {
 	c, head, err := k.source.read(ctx, "")
 	if err != nil {
@@ -411,7 +412,7 @@ func fetchIntoCatalogueCache(o CatalogueOptions, fetch func(*os.File) (git.Head,
 	}
 	c, err := packages.Open(file.Name())
 	if err != nil {
-		return nil, catalogueVersion{}, fmt.Errorf("commit %s is not a catalogue: %w", head.Commit, unwrapPath(err))
+		return nil, catalogueVersion{}, fmt.Errorf("commit %s is not a catalogue: %w", head.Commit, withoutTempName(err))
 	}
 	if len(c.Packages()) == 0 {
 		return nil, catalogueVersion{}, fmt.Errorf("commit %s is not a catalogue: all %d package files are refused, the first because of %w", head.Commit, len(c.Problems()), c.Problems()[0])
@@ -431,8 +432,9 @@ func fetchIntoCatalogueCache(o CatalogueOptions, fetch func(*os.File) (git.Head,
 	return c, catalogueVersion{head, head.Commit}, nil
 }
 
-// unwrapPath returns the cause of an error about a temporary file, without the file's name.
-func unwrapPath(err error) error {
+// withoutTempName returns why [packages.Open] refused a temporary file, without the file's name: the cause that err wraps or, if
+// it wraps none, that the file has no package. err is not nil.
+func withoutTempName(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
 		return inner
 	}

@@ -88,7 +88,7 @@ func TestLastGood(t *testing.T) {
 			t.Errorf("taken: %q, want %q", got, want)
 		}
 	}
-	if _, ok := k.Cached(); ok {
+	if _, ok := k.UseCached(); ok {
 		t.Error("something was kept of nothing")
 	}
 	look("", true) // no commit yet
@@ -115,16 +115,16 @@ func TestLastGood(t *testing.T) {
 
 	// Another start needs no network; another source needs another catalogue.
 	server.Answer(nil)
-	if c, ok := newCatalogueWatcher(t, r.URL, dir).Cached(); !ok || packageNames(c) != "c" {
+	if c, ok := newCatalogueWatcher(t, r.URL, dir).UseCached(); !ok || packageNames(c) != "c" {
 		t.Errorf("kept: %v", ok)
 	}
-	if _, ok := newCatalogueWatcher(t, r.URL+"#other", dir).Cached(); ok {
+	if _, ok := newCatalogueWatcher(t, r.URL+"#other", dir).UseCached(); ok {
 		t.Error("that is another branch")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "catalogue.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := newCatalogueWatcher(t, r.URL, dir).Cached(); ok {
+	if _, ok := newCatalogueWatcher(t, r.URL, dir).UseCached(); ok {
 		t.Error("that is damaged")
 	}
 	left, err := filepath.Glob(filepath.Join(dir, "*"))

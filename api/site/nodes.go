@@ -20,8 +20,8 @@ type shownNode struct {
 	Silent bool    // it has not reported for so long that it does not run, or does not reach the bucket
 }
 
-// nodesPage returns the page of the cluster's nodes and how far each is behind, for the operator. If the nodes cannot be
-// read, the page says why.
+// nodesPage returns the page of the cluster's nodes and how far each is behind. If the nodes cannot be read, the page says
+// why; the error is always nil. It checks no permission; internal/app offers the page to operators only.
 func (s *Site) nodesPage(q *request) (*pageAnswer, error) {
 	members, err := s.options.Nodes(q.Context())
 	var p nodesPage

@@ -55,9 +55,10 @@ func ReadAccounts(r kvstore.Reader, name string) ([]views.Account, error) {
 	return accounts, nil
 }
 
-// accountVersions returns what became of each version of a package, newest first: the states of those that were tried, and why
-// the others that upstream has or had were not. It is a pure function. p is nil if the package is not registered; removed says
-// that the catalogue no longer has it.
+// accountVersions returns what became of the versions of a package, newest first: the states of those that were tried, and, if
+// upstream is about the target that the package follows, why the others that upstream has or had were not, at most 20,000. p is
+// nil if the package is not registered; removed says that the catalogue no longer has it. In both cases it returns only the
+// states.
 func accountVersions(p *packages.Package, removed bool, upstream sources.Upstream, states []views.State) []views.Account {
 	followed := p != nil && !removed && p.Autoupdate != nil
 	// The list of upstream is sorted already, so its thousands of versions need no sorting.

@@ -52,8 +52,8 @@ func (t *Tally) Sum() Summary {
 	return t.s
 }
 
-// WithTally returns a context whose operation's events t counts. They still go to the report of ctx, if it has one; see
-// [WithReport].
+// WithTally returns a context whose operation's events t counts. They still go to the report or other Tally that ctx has, if any;
+// see [WithReport].
 func WithTally(ctx context.Context, t *Tally) context.Context {
 	outer, ok := ctx.Value(reportKey{}).(func(Event))
 	return WithReport(ctx, func(e Event) {

@@ -169,16 +169,17 @@ func truncateFile(dst *os.File) error {
 	return nil
 }
 
-// nameRepository adds the repository's address target to an error, if err is not nil. It omits a target that is not an address,
-// because that may contain a password.
+// nameRepository adds the repository's address to an error, if err is not nil: that of target without a user, a password and a
+// query, which may be secret. It adds nothing if target is not an address.
 func nameRepository(target string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if _, malformed := parseAddress(target); malformed != nil {
+	at, malformed := parseAddress(target)
+	if malformed != nil {
 		return err
 	}
-	return fmt.Errorf("git repository %.200s: %w", target, err)
+	return fmt.Errorf("git repository %.200s: %w", at, err)
 }
 
 // A RefusedError says why a repository or a commit is not accepted. Trying again does not help.

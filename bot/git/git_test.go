@@ -242,6 +242,22 @@ func TestMoved(t *testing.T) {
 	}
 }
 
+// TestErrorsNameNoSecret has a repository's address with secrets that are ignored: errors do not have them.
+func TestErrorsNameNoSecret(t *testing.T) {
+	f, err := fetch.New(fetch.Options{Tries: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	c := git.New(git.Options{Fetch: f})
+	for _, target := range []string{"ssh://user:hunter2@127.0.0.1/owner/name.git", "git://user:hunter2@127.0.0.1/owner/name", "https://127.0.0.1/owner/name?token=hunter2"} {
+		_, err := c.Tags(t.Context(), target, "")
+		if err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "https://127.0.0.1/owner/name") {
+			t.Errorf("%s: %v", target, err)
+		}
+	}
+}
+
 func TestAddresses(t *testing.T) {
 	f, err := fetch.New(fetch.Options{Tries: 1})
 	if err != nil {

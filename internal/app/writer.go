@@ -248,7 +248,7 @@ const openTime = time.Minute
 // one, else it reads the catalogue for up to openTime. If follow is true and a remote catalogue has no copy, it returns nil
 // without an error.
 func openCatalogue(watcher *bot.CatalogueWatcher, follow bool) (*packages.Catalogue, error) {
-	c, ok := watcher.Cached()
+	c, ok := watcher.UseCached()
 	if ok || follow && watcher.Remote() {
 		return c, nil
 	}
