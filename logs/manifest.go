@@ -252,13 +252,18 @@ func DecodeManifest(data []byte) (*Manifest, error) {
 	return m, nil
 }
 
+// Contents has the method of a [kvstore.Store] that reads a content's own bytes by its hash.
+type Contents interface {
+	Identity(h kvstore.Hash) ([]byte, error)
+}
+
 // ReadManifest reads and decodes the manifest with the hash h, which a Published entry names.
-func ReadManifest(store *kvstore.Store, h kvstore.Hash) (*Manifest, error) {
+func ReadManifest(store Contents, h kvstore.Hash) (*Manifest, error) {
 	return readDocument(store, h, "manifest", DecodeManifest)
 }
 
 // readDocument reads the content with the hash h, which an entry names, and decodes it. kind is what the content is, for errors.
-func readDocument[T any](store *kvstore.Store, h kvstore.Hash, kind string, decode func([]byte) (*T, error)) (*T, error) {
+func readDocument[T any](store Contents, h kvstore.Hash, kind string, decode func([]byte) (*T, error)) (*T, error) {
 	data, err := store.Identity(h)
 	if err != nil {
 		return nil, fmt.Errorf("logs: couldn't read %s %s: %w", kind, h, err)

@@ -197,10 +197,26 @@ func newInvalid(file, rule, property, message string) *Invalid {
 }
 
 // readFolder reads the package JSONs below a folder. A file that cannot be read is returned with its error.
-func readFolder(fsys fs.FS, folder string) ([]file, error) {
+func readFolder(fsys fs.FS, folder string) (files []file, err error) {
+	err = EachFile(fsys, folder, func(name string, err error) error {
+		shown := strings.TrimPrefix(strings.TrimPrefix(name, folder), "/")
+		if err != nil {
+			files = append(files, newUnreadable(shown, err))
+			return nil
+		}
+		files = append(files, readFile(fsys, name, shown, MaxFileSize))
+		return nil
+	})
+	return files, err
+}
+
+// EachFile calls do with the path of each package JSON below a folder: of all .json files below its folder packages, or below itself
+// if it has none. It leaves out hidden files and folders, and links. It also calls do for a folder below that cannot be read, with the
+// error. It ends with the first error of do, and after 50,000 files with an error.
+func EachFile(fsys fs.FS, folder string, do func(name string, err error) error) error {
 	entries, err := fs.ReadDir(fsys, folder)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	top := folder
 	for _, entry := range entries {
@@ -208,15 +224,13 @@ func readFolder(fsys fs.FS, folder string) ([]file, error) {
 			top = path.Join(folder, "packages")
 		}
 	}
-	var files []file
-	err = fs.WalkDir(fsys, top, func(name string, entry fs.DirEntry, err error) error {
-		shown := strings.TrimPrefix(strings.TrimPrefix(name, folder), "/")
+	files := 0
+	return fs.WalkDir(fsys, top, func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil && name == top:
 			return err
 		case err != nil:
-			files = append(files, newUnreadable(shown, err))
-			return fs.SkipDir
+			return cmp.Or(do(name, err), fs.SkipDir)
 		case name != top && strings.HasPrefix(entry.Name(), "."):
 			if entry.IsDir() {
 				return fs.SkipDir
@@ -224,13 +238,12 @@ func readFolder(fsys fs.FS, folder string) ([]file, error) {
 			return nil
 		case !entry.Type().IsRegular() || path.Ext(name) != ".json":
 			return nil
-		case len(files) == maxFiles:
+		}
+		if files++; files > maxFiles {
 			return fmt.Errorf("it holds more than %d package files", maxFiles)
 		}
-		files = append(files, readFile(fsys, name, shown, MaxFileSize))
-		return nil
+		return do(name, nil)
 	})
-	return files, err
 }
 
 // readFile reads the file name of a file system, of at most most bytes. Messages call it shown.

@@ -86,6 +86,11 @@ func (c *check) add(severity Severity, rule string, offset int, location []strin
 	})
 }
 
+// refuse records an error of the value at a location.
+func (c *check) refuse(rule, message string, location ...string) {
+	c.add(Error, rule, c.root.find(location...).at, location, message)
+}
+
 // isFull reports whether the file has too many problems to record another one, and counts the one that is not recorded.
 func (c *check) isFull() bool {
 	if len(c.problems) < maxProblems {
@@ -192,9 +197,8 @@ func (c *check) checkName(p *Package) {
 		return
 	}
 	if base := path.Base(c.file); base != p.Name+".json" {
-		c.add(Error, "name", c.root.find("name").at, []string{"name"}, fmt.Sprintf(
-			"\"name\" is %s but the file is called %s; call the file %s or correct the name",
-			quote(p.Name), quote(base), quote(p.Name+".json")))
+		c.refuse("name", fmt.Sprintf("\"name\" is %s but the file is called %s; call the file %s or correct the name",
+			quote(p.Name), quote(base), quote(p.Name+".json")), "name")
 	}
 }
 
@@ -206,9 +210,8 @@ func (c *check) checkFilename(p *Package) {
 		return
 	}
 	if !isValidFilePath(p.Filename) {
-		c.add(Error, "filename", c.root.find(location...).at, location, fmt.Sprintf(
-			"\"filename\" is %s, which is not the path of a published file; write it relative to the package, without \"..\", for example \"js/app.min.js\"",
-			quote(p.Filename)))
+		c.refuse("filename", fmt.Sprintf("\"filename\" is %s, which is not the path of a published file; write it relative to the package, without \"..\", for example \"js/app.min.js\"",
+			quote(p.Filename)), location...)
 	}
 }
 
@@ -229,9 +232,8 @@ func (c *check) compileAutoupdate(p *Package) {
 		globs += len(set.Files)
 	}
 	if globs > maxGlobs {
-		location := []string{"autoupdate"}
-		c.add(Error, "limit", c.root.find(location...).at, location, fmt.Sprintf(
-			"\"autoupdate\" has %d globs, over the limit of %d; say more with each, for example \"**/*.@(js|css)\"", globs, maxGlobs))
+		c.refuse("limit", fmt.Sprintf(
+			"\"autoupdate\" has %d globs, over the limit of %d; say more with each, for example \"**/*.@(js|css)\"", globs, maxGlobs), "autoupdate")
 		return
 	}
 	c.checkModules(p.Autoupdate)
@@ -239,10 +241,8 @@ func (c *check) compileAutoupdate(p *Package) {
 		entry := []string{"autoupdate", "fileMap", strconv.Itoa(i)}
 		base, ok := newBase(set.BasePath)
 		if !ok {
-			location := append(slices.Clone(entry), "basePath")
-			c.add(Error, "base-path", c.root.find(location...).at, location, fmt.Sprintf(
-				"\"basePath\" is %s, which leaves the release; name a folder inside it, without \"..\"",
-				quote(set.BasePath)))
+			c.refuse("base-path", fmt.Sprintf("\"basePath\" is %s, which leaves the release; name a folder inside it, without \"..\"",
+				quote(set.BasePath)), append(slices.Clone(entry), "basePath")...)
 		}
 		s := selector{base: base}
 		for j, pattern := range set.Files {
@@ -274,19 +274,15 @@ func (c *check) checkModules(a *Autoupdate) {
 		a.Modules = nil
 		return
 	}
-	location := []string{"autoupdate", "modules"}
 	if a.Source != "npm" {
-		c.add(Error, "modules", c.root.find(location...).at, location,
-			"\"modules\" are built from what is on npm; set the source of \"autoupdate\" to \"npm\", or remove \"modules\"")
+		c.refuse("modules", "\"modules\" are built from what is on npm; set the source of \"autoupdate\" to \"npm\", or remove \"modules\"", "autoupdate", "modules")
 	}
 }
 
 // checkProvenance records a problem for a policy that no release can fulfil.
 func (c *check) checkProvenance(p *Package) {
 	if p.Provenance != nil && p.Autoupdate != nil && p.Autoupdate.Source != "npm" {
-		location := []string{"provenance"}
-		c.add(Error, "provenance", c.root.find(location...).at, location,
-			"\"provenance\" requires an attestation of each release, and only releases from npm have one; set the source of \"autoupdate\" to \"npm\", or remove \"provenance\"")
+		c.refuse("provenance", "\"provenance\" requires an attestation of each release, and only releases from npm have one; set the source of \"autoupdate\" to \"npm\", or remove \"provenance\"", "provenance")
 	}
 }
 
@@ -294,8 +290,7 @@ func (c *check) checkProvenance(p *Package) {
 func (c *check) compileGlob(pattern string, location []string) *glob.Glob {
 	g, err := glob.Compile(pattern)
 	if err != nil {
-		c.add(Error, "glob", c.root.find(location...).at, location,
-			"this glob cannot be used: "+strings.TrimPrefix(err.Error(), "glob: "))
+		c.refuse("glob", "this glob cannot be used: "+strings.TrimPrefix(err.Error(), "glob: "), location...)
 		return nil
 	}
 	return g

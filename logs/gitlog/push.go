@@ -1,6 +1,7 @@
 package gitlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,9 +114,7 @@ func NewPusher(o PushOptions) *Pusher {
 	if o.Describe == nil {
 		o.Describe = error.Error
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	p := &Pusher{PushOptions: o, state: PushState{Entries: -1}}
 	p.registerMetrics()
 	return p

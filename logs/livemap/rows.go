@@ -84,13 +84,17 @@ func (n *node) write(depth int, place kvstore.Hash, entry int64, set func(row, v
 	}
 	n.version = entry
 	for b, child := range n.children {
-		beside := place
-		if b == 1 {
-			beside = flipBit(place, depth)
-		}
-		child.write(depth+1, beside, entry, set)
+		child.write(depth+1, childPlace(place, depth, b), entry, set)
 	}
 	set(rowKey(depth, place, entry), n.encode())
+}
+
+// childPlace returns the beginning of the keys below a child, 0 for the left and 1 for the right, of the node at a depth and place.
+func childPlace(place kvstore.Hash, depth, child int) kvstore.Hash {
+	if child == 1 {
+		return flipBit(place, depth)
+	}
+	return place
 }
 
 // trimDepth is the depth down to which a trimmed map stays in memory, with 255 nodes or
@@ -217,12 +221,9 @@ func (n *node) compare(row []byte, depth int, place kvstore.Hash, get func(row [
 		return right
 	}
 	for b, child := range n.children {
-		beside := place
-		if b == 1 {
-			beside = flipBit(place, depth)
-		}
 		if child != nil {
-			right += child.compare(rowKey(depth+1, beside, got.children[b].version), depth+1, beside, get, wrong)
+			below := childPlace(place, depth, b)
+			right += child.compare(rowKey(depth+1, below, got.children[b].version), depth+1, below, get, wrong)
 		}
 	}
 	return right

@@ -241,10 +241,7 @@ func (s *Signer) signAndStore(c logs.Checkpoint, at time.Time) error {
 		return fmt.Errorf("signing: %w", err)
 	}
 	s.last = signed
-	b := s.options.Store.NewBatch()
-	defer b.Close()
-	b.Set(kvstore.LogState, logs.SignedRow, signed.Note)
-	if err := b.Commit(); err != nil {
+	if err := setRow(s.options.Store, logs.SignedRow, signed.Note); err != nil {
 		return fmt.Errorf("signing: couldn't store the signed checkpoint: %w", err)
 	}
 	s.inStore = c
@@ -353,6 +350,14 @@ func StoredNote(store kvstore.Getter) ([]byte, error) {
 	return readRow(store, logs.SignedRow, "what was signed of the log in the store")
 }
 
+// setRow sets a row of LogState, and returns when that is on the disk.
+func setRow(store *kvstore.Store, row, value []byte) error {
+	b := store.NewBatch()
+	defer b.Close()
+	b.Set(kvstore.LogState, row, value)
+	return b.Commit()
+}
+
 // readRow returns the value of a row of LogState, nil for a missing row. what describes the row in errors.
 func readRow(store kvstore.Getter, row []byte, what string) ([]byte, error) {
 	data, err := store.Get(kvstore.LogState, row)
@@ -397,10 +402,7 @@ func (s *Signer) storeSigner() error {
 		s.logger.Warn("another key signed this log before, and clients that have pinned it will not accept this one; if its key folder is still there, end this process and start with that",
 			"before", before, "key", present.public, "keys", s.folder.dir)
 	}
-	b := s.options.Store.NewBatch()
-	defer b.Close()
-	b.Set(kvstore.LogState, signedByKey, []byte(present.public))
-	if err := b.Commit(); err != nil {
+	if err := setRow(s.options.Store, signedByKey, []byte(present.public)); err != nil {
 		return fmt.Errorf("couldn't write which key signs the log: %w", err)
 	}
 	return nil

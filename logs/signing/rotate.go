@@ -228,10 +228,7 @@ func RebuildKeyChanges(store *kvstore.Store) error {
 	if indexes == nil {
 		return nil
 	}
-	b := store.NewBatch()
-	defer b.Close()
-	b.Set(kvstore.LogState, changesKey, indexes)
-	return b.Commit()
+	return setRow(store, changesKey, indexes)
 }
 
 // AddKeyChange adds to a batch that the entry with this index changes the key, for [KeyChanges]. r has the changes before.

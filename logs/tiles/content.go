@@ -13,7 +13,7 @@ import (
 // A Store has the methods of a [kvstore.Store] that the handler calls.
 type Store interface {
 	kvstore.Reader
-	Identity(kvstore.Hash) ([]byte, error)
+	logs.Contents
 }
 
 // errNotNamed says that an entry does not name a content, which is therefore not served: the asset handler serves files, because it

@@ -146,11 +146,7 @@ func (t *fileTrees) get(store Store, manifest kvstore.Hash) (*fileTree, error) {
 
 // build reads the manifest and builds the tree of its files.
 func (f *fileTree) build(store Store) error {
-	data, err := store.Identity(f.manifest)
-	if err != nil {
-		return err
-	}
-	m, err := logs.DecodeManifest(data)
+	m, err := logs.ReadManifest(store, f.manifest)
 	if err != nil {
 		return err
 	}

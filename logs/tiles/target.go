@@ -77,6 +77,9 @@ func (t target) caching() answers.Caching {
 	return answers.CacheImmutable(time.Hour)
 }
 
+// fixedPaths are the paths without parameters, below [Prefix].
+var fixedPaths = map[string]kind{"checkpoint": checkpoint, "key": key, "keys": keys, "key-list": keyList}
+
 // parsePath parses the path of a request, percent-encoded as it was sent. Each thing has exactly one path; any other path is
 // the kind nothing.
 func parsePath(path string) target {
@@ -84,15 +87,8 @@ func parsePath(path string) target {
 	if !ok {
 		return target{}
 	}
-	switch rest {
-	case "checkpoint":
-		return target{kind: checkpoint}
-	case "key":
-		return target{kind: key}
-	case "keys":
-		return target{kind: keys}
-	case "key-list":
-		return target{kind: keyList}
+	if k, ok := fixedPaths[rest]; ok {
+		return target{kind: k}
 	}
 	if rest, ok := strings.CutPrefix(rest, "content/"); ok {
 		return parseContent(rest)

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -93,12 +94,9 @@ func FetchKey(ctx context.Context, o Options) (string, error) {
 // newRemote returns an object that sends requests to the server in the options, with their client and user agent or the
 // defaults.
 func (o Options) newRemote() *remote {
-	r := &remote{base: strings.TrimSuffix(o.Server, "/"), client: o.Client, agent: o.UserAgent, read: o.Read}
+	r := &remote{base: strings.TrimSuffix(o.Server, "/"), client: o.Client, agent: cmp.Or(o.UserAgent, "larder"), read: o.Read}
 	if r.client == nil {
 		r.client = NewClient()
-	}
-	if r.agent == "" {
-		r.agent = "larder"
 	}
 	return r
 }

@@ -265,16 +265,22 @@ func (w *Watcher) reportProblems(found *WatchResult, evidence string) error {
 	if quiet < w.options.Silence {
 		return nil
 	}
-	found.Alarms++
-	if w.state.Silent {
-		return nil
-	}
 	said := fmt.Sprintf("the log has had no new entry since %s", w.state.Grown.UTC().Format(time.RFC3339))
 	if found.Problem != "" {
 		said += "; the last poll: " + found.Problem
 	}
-	w.state.Silent = true
-	return w.report(WatchEvent{Kind: EventSilent, Alarm: true, Time: now, Text: said})
+	return w.reportOnce(found, &w.state.Silent, WatchEvent{Kind: EventSilent, Time: now, Text: said})
+}
+
+// reportOnce counts an alarm in found, and reports the event, which needs attention, unless reported says that this was done before.
+// Then it sets reported.
+func (w *Watcher) reportOnce(found *WatchResult, reported *bool, e WatchEvent) error {
+	found.Alarms++
+	if *reported {
+		return nil
+	}
+	*reported, e.Alarm = true, true
+	return w.report(e)
 }
 
 // reportAge reports once that the last checkpoint of the log may not be its newest: because the server replays an old one,
@@ -285,15 +291,11 @@ func (w *Watcher) reportAge(found *WatchResult, now time.Time) error {
 		return nil
 	}
 	err := CheckAge(w.state.Cosigned, now, AlertAge)
-	reported := w.state.Expired
-	if w.state.Expired = err != nil; err == nil {
+	if err == nil {
+		w.state.Expired = false
 		return nil
 	}
-	found.Alarms++
-	if reported {
-		return nil
-	}
-	return w.report(WatchEvent{Kind: EventExpired, Alarm: true, Time: now, Text: err.Error()})
+	return w.reportOnce(found, &w.state.Expired, WatchEvent{Kind: EventExpired, Time: now, Text: err.Error()})
 }
 
 // A reportError ends the watch: an event or the state is lost.

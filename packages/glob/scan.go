@@ -76,13 +76,9 @@ func scan(raw []uint16, depth int) (tokens []token, magic bool, err error) {
 	)
 	char := func(c uint16) { tokens = append(tokens, token{op: opChar, unit: c}) }
 	flush := func() {
-		switch sign {
-		case 0:
-		case '*', '?':
-			tokens = append(tokens, signToken(sign))
-			magic = true
-		default:
-			char(sign)
+		if sign != 0 {
+			t := signToken(sign)
+			tokens, magic = append(tokens, t), magic || t.op != opChar
 		}
 		sign = 0
 	}
@@ -219,7 +215,7 @@ func scan(raw []uint16, depth int) (tokens []token, magic bool, err error) {
 
 // isSign reports whether a character starts an extended form before a parenthesis: ? * + @ !
 func isSign(c uint16) bool {
-	return c == '?' || c == '*' || c == '+' || c == '@' || c == '!'
+	return c < 0x80 && strings.IndexByte("?*+@!", byte(c)) >= 0
 }
 
 // signToken returns the token of the sign of an extended form that no parenthesis follows.

@@ -100,12 +100,9 @@ func replaceFile(name string, data []byte) error {
 	return disk.Replace(name, data, info.Mode().Perm())
 }
 
-// maxFiles bounds the files of one run.
-const maxFiles = 50_000
-
 // Files returns the paths of the package JSONs that names, files or folders, refer to: a named file itself, and of a folder
 // all .json files below it, or below its folder packages if it has one. It leaves out hidden files and links in folders. A
-// folder without such files, and over 50,000 files, are errors.
+// folder without such files, or with over 50,000, is an error.
 func Files(names []string) ([]string, error) {
 	var files []string
 	for _, name := range names {
@@ -117,25 +114,10 @@ func Files(names []string) ([]string, error) {
 			files = append(files, name)
 			continue
 		}
-		top := name
-		if info, err := os.Lstat(filepath.Join(name, "packages")); err == nil && info.IsDir() {
-			top = filepath.Join(name, "packages")
-		}
 		before := len(files)
-		err = filepath.WalkDir(top, func(at string, entry fs.DirEntry, err error) error {
-			switch {
-			case err != nil:
-				return err
-			case at != top && strings.HasPrefix(entry.Name(), "."):
-				if entry.IsDir() {
-					return fs.SkipDir
-				}
-			case entry.Type().IsRegular() && filepath.Ext(at) == ".json":
-				if files = append(files, at); len(files) > maxFiles {
-					return fmt.Errorf("more than %d files; check fewer at a time", maxFiles)
-				}
-			}
-			return nil
+		err = packages.EachFile(os.DirFS(name), ".", func(at string, err error) error {
+			files = append(files, filepath.Join(name, filepath.FromSlash(at)))
+			return err
 		})
 		if err != nil {
 			return nil, err
