@@ -26,9 +26,9 @@ func describesRelease(e archive.Entry) bool {
 }
 
 // describe stores in the manifest what a README or a package.json says about the release: the README's text, cut to 64 KiB, or
-// the dependencies. name is the file's path in the archive, and data its content. A malformed package.json changes nothing. Of
-// several READMEs the best ranked counts, so the result does not depend on the order of the files. Only the goroutine that walks
-// the archive calls describe.
+// the dependencies and peer dependencies. name is the file's path in the archive, and data its content. A malformed package.json
+// changes nothing. Of several READMEs the best ranked counts, so the result does not depend on the order of the files. It takes
+// no lock: only the goroutine that walks the archive calls describe.
 func (a *assembly) describe(name string, data []byte) {
 	about := a.manifest.About
 	if about == nil {
@@ -57,8 +57,8 @@ func (a *assembly) describe(name string, data []byte) {
 	}
 }
 
-// parseDependencies returns the version ranges of a package.json's dependencies by name, or nil if they have another form or are
-// too many. It leaves out those whose name or range is too long.
+// parseDependencies returns the version ranges of a package.json's dependencies by name. It leaves out those whose name or range
+// is too long. It returns nil if none is left, or if they have another form or are over maxDependencies.
 func parseDependencies(data json.RawMessage) map[string]string {
 	var all map[string]string
 	if len(data) == 0 || json.Unmarshal(data, &all) != nil || len(all) > maxDependencies {

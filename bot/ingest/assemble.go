@@ -58,9 +58,11 @@ const maxCrashes = 3
 // such as expressions of thousands of parts, and a release may have 50,000 of them that are each just within worker.ScriptTime.
 const maxMinifying = 30 * time.Minute
 
-// assemble makes the manifest of a release, and stores the contents of its files, which pins protects from deletion. It publishes
-// nothing. It reads the archive twice: first the names, on which the selection and the minified files depend, then the selected
-// files, a few of which are in memory at a time. If no file is selected, the error is a *sources.Refusal.
+// assemble makes the manifest of a release, and stores the contents of its files, which pins protects from deletion. It neither
+// stores the manifest nor publishes anything. It reads the archive twice: first the names, on which the selection and the
+// minified files depend, then the selected files, a few of which are in memory at a time. If the package JSON asks for modules,
+// it reads the archive again for these. If no file is selected, the error is a *sources.Refusal. After an error, stored contents
+// stay.
 func (pb *Publisher) assemble(ctx context.Context, in pendingRelease, pins *kvstore.Pins) (*logs.Manifest, error) {
 	a := &assembly{
 		Publisher: pb, pipeline: pb.backlog, pendingRelease: in, pins: pins,
@@ -105,7 +107,8 @@ func (pb *Publisher) assemble(ctx context.Context, in pendingRelease, pins *kvst
 }
 
 // alikeNote returns a note for the manifest about groups of paths that differ only in case or Unicode form, with the first two
-// paths as an example. It writes these in ASCII, so that they look different.
+// paths as an example. alike has at least one group, of at least two paths. It writes these in ASCII, so that they look
+// different.
 func alikeNote(alike [][]string) string {
 	first := alike[0]
 	return fmt.Sprintf("%s of files with paths that differ only in case or in Unicode form, such as %s and %s; a mirror on a file system that does not tell them apart keeps one file of each",
@@ -113,7 +116,8 @@ func alikeNote(alike [][]string) string {
 }
 
 // selectFiles reads the names in the archive, and stores in a.selected which files are published at which paths, according to the
-// package JSON. It lists in the manifest the files that are left out. If no file is selected, the error is a *sources.Refusal.
+// package JSON. It lists in the manifest the files that are left out, up to maxLeftOut, and counts the others in a.silent. If no
+// file is selected, the error is a *sources.Refusal.
 func (a *assembly) selectFiles(ctx context.Context) (err error) {
 	if a.selected, err = packages.NewPlan(ctx, a.pkg, a.archive); err != nil {
 		return err
@@ -131,8 +135,10 @@ func (a *assembly) selectFiles(ctx context.Context) (err error) {
 	return nil
 }
 
-// processFiles stores and minifies the selected files of the archive, several at once, as far as the budget has memory for them.
-// It also adds to the manifest what README and package.json say. It starts with the files in the order of the archive.
+// processFiles stores the selected files of the archive, with minified copies of those that need one, several at once, as far as
+// the budget has memory for them. It finds out which are ES modules, and adds to the manifest the README's text and the
+// dependencies in package.json. It starts with the files in the order of the archive, and returns when none is under way.
+// selectFiles has run before.
 func (a *assembly) processFiles(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	err := archive.Walk(ctx, a.archive, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
@@ -173,8 +179,9 @@ func (a *assembly) processFiles(ctx context.Context) error {
 	return err
 }
 
-// childMemory returns the limit of memory, in bytes, for the child process that finds out a file's module format or minifies the
-// file. It returns 0 if the file needs neither.
+// childMemory returns how many bytes of memory the budget reserves for the child process that finds out a file's module format or
+// minifies the file. It returns 0 for a file that needs neither by its name and size. The child's own limit comes from
+// worker.Memory.
 func (a *assembly) childMemory(e archive.Entry) int64 {
 	child := e.Size <= maxModule && strings.EqualFold(path.Ext(e.Name), ".js")
 	for _, path := range a.selected.Targets[e.Name] {
@@ -187,9 +194,10 @@ func (a *assembly) childMemory(e archive.Entry) int64 {
 	return worker.Memory(worker.MinifyJS, e.Size)
 }
 
-// processFile stores one file of the archive at the paths at which it is published. source is the file's path in the archive, and
-// data its content. For each path it also stores a minified copy if the release needs one. A file that cannot be minified gets a
-// note in the manifest. Several goroutines call it for different files.
+// processFile stores one file of the archive at the paths at which it is published, and adds it to the manifest. source is the
+// file's path in the archive, and data its content. For each path it also stores a minified copy if the release needs one. A file
+// that cannot be minified gets a note in the manifest. An error (of the store, of ctx, or a transient one of a child process)
+// means that the release is tried again. Several goroutines call it for different files.
 func (a *assembly) processFile(ctx context.Context, source string, paths []string, data []byte) error {
 	module, err := a.isModule(ctx, ReleaseID(a.pkg.Name, a.version), source, data)
 	if err != nil {
@@ -220,9 +228,10 @@ func (a *assembly) processFile(ctx context.Context, source string, paths []strin
 	return nil
 }
 
-// minify has a child process run the task, MinifyJS or MinifyCSS, on a file's content, and returns the smaller content. It
-// returns an error without a try if the file is too large, or if the release has reached its limit of crashes or of processor
-// time. If [worker.IsTransient] reports true for an error, the release is tried again later.
+// minify has a child process run the task, MinifyJS or MinifyCSS, on a file's content, and returns the smaller content. It adds
+// the processor time and a crash to the release's totals in a, and locks a.mu for that. It returns an error without a try if the
+// file is too large, or if the release has reached its limit of crashes or of processor time. If [worker.IsTransient] reports
+// true for an error, the release is tried again later.
 func (a *assembly) minify(ctx context.Context, task worker.Task, data []byte) ([]byte, error) {
 	a.mu.Lock()
 	crashes, minifying := a.crashes, a.minifying
@@ -246,8 +255,9 @@ func (a *assembly) minify(ctx context.Context, task worker.Task, data []byte) ([
 	return small, err
 }
 
-// addFile stores data, the content of a published file, and adds f to the manifest's files, with size and hashes. It waits while
-// the pipeline processes as many files as it may. Several goroutines may call it.
+// addFile stores data, the content of a published file, and adds f to the manifest's files, with size and hashes; the caller has
+// set its other fields. The content is stored when addFile returns. It waits while the pipeline stores as many files as it may;
+// only this wait ends with ctx. Several goroutines may call it.
 func (a *assembly) addFile(ctx context.Context, f logs.File, data []byte) error {
 	if err := a.cpu.Acquire(ctx, 1); err != nil {
 		return err
@@ -264,8 +274,8 @@ func (a *assembly) addFile(ctx context.Context, f logs.File, data []byte) error 
 	return nil
 }
 
-// addNote adds a formatted note for readers to the manifest. If the manifest has 100 notes, addNote only counts the note. Several
-// goroutines may call it.
+// addNote adds a formatted note for readers, shortened to sources.MaxNote bytes, to the manifest. If the manifest has 100 notes,
+// addNote only counts the note in a.silent. It locks a.mu, so several goroutines may call it.
 func (a *assembly) addNote(format string, args ...any) {
 	note := text.Short(fmt.Sprintf(format, args...), sources.MaxNote)
 	a.logger.Debug("note", "package", a.pkg.Name, "version", a.version, "note", note)
@@ -279,8 +289,9 @@ func (a *assembly) addNote(format string, args ...any) {
 }
 
 // minifiedPath returns the path at which a minified copy of a file is published, and the worker's task that makes it. source is
-// the file's path in the archive, and path the one at which it is published. target is "" if the release gets no such copy, such
-// as for a file of another type or one whose minified form upstream has.
+// the file's path in the archive, and path the one at which it is published. target is "", and task has no meaning, if the
+// release gets no such copy, such as for a file of another type or one whose minified form upstream has. selectFiles has run
+// before.
 func (a *assembly) minifiedPath(source, path string) (target string, task worker.Task) {
 	target, extension := a.selected.Minified(source, path)
 	if extension == ".css" {
@@ -289,9 +300,10 @@ func (a *assembly) minifiedPath(source, path string) (target string, task worker
 	return target, worker.MinifyJS
 }
 
-// storeContent stores data, unless the store has it, and returns its hash. It compresses data with fast settings, and stores the
-// compressed forms that are worthwhile, or data itself if none is. It pins the content, so that nothing deletes it before pins is
-// released. Equal contents of several goroutines are compressed once.
+// storeContent stores data, unless the store has it, and returns its hash, with an error too. It compresses data with fast
+// settings, and stores the compressed forms that are worthwhile, or data itself if none is. It adds the content to pins, so that
+// nothing deletes it before the caller releases pins. Equal contents of several goroutines are compressed once. It waits while as
+// many contents as Options.Encoders are compressed.
 func (pb *Publisher) storeContent(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
 	hash := kvstore.Sum(data)
 	if there, err := pins.Has(hash); err != nil || there {
@@ -314,7 +326,8 @@ func (pb *Publisher) storeContent(pins *kvstore.Pins, data []byte) (kvstore.Hash
 }
 
 // encodeQuickly compresses data with fast settings, and returns the compressed forms that are worth storing, or data as it is if
-// none is. It logs an encoder's error and leaves that form out. hash is the hash of data, for messages.
+// none is; so the result is never empty. It logs an encoder's error and leaves that form out. hash is the hash of data, for
+// messages.
 func (pb *Publisher) encodeQuickly(hash kvstore.Hash, data []byte) (coded []kvstore.Coded) {
 	for _, c := range recompression.Compressed {
 		quick, err := coding.Encode(c, coding.Quick, data)

@@ -11,8 +11,8 @@ type Claims struct {
 	held map[string]chan struct{}
 }
 
-// TryAcquire locks an id, such as that of a version, and returns nil. If another goroutine has locked the id, TryAcquire locks
-// nothing and returns a channel that is closed when that goroutine releases the id.
+// TryAcquire locks an id, such as that of a version, and returns nil. If a goroutine, also the calling one, has locked the id
+// already, TryAcquire locks nothing and returns a channel that is closed when the id is released; then the caller tries again.
 func (c *Claims) TryAcquire(id string) (wait <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -26,8 +26,8 @@ func (c *Claims) TryAcquire(id string) (wait <-chan struct{}) {
 	return nil
 }
 
-// Acquire locks an id, such as that of a version. It waits while another goroutine has locked it. The only error is that of ctx,
-// after which nothing is locked.
+// Acquire locks an id, such as that of a version. It waits while a goroutine has locked it, so the one that has must not call it
+// again. The only error is that of ctx, after which the caller has locked nothing.
 func (c *Claims) Acquire(ctx context.Context, id string) error {
 	for {
 		wait := c.TryAcquire(id)
@@ -42,7 +42,8 @@ func (c *Claims) Acquire(ctx context.Context, id string) error {
 	}
 }
 
-// Release unlocks an id that the caller has locked, and wakes the goroutines that wait for it. It panics if the id is not locked.
+// Release unlocks an id that the caller has locked, and wakes the goroutines that wait for it. It does not check which goroutine
+// has locked it, and panics if none has.
 func (c *Claims) Release(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,11 +27,12 @@ const (
 )
 
 // fetchVerified downloads the release of the task t from its upstream into file, and verifies the bytes. If an archive is wrong,
-// it reconnects and downloads it again, at once and then after a while, three times in all. Then, and at once if the packument is
-// wrong (npm's list of versions), the error is a [sources.Transient]. It is a *sources.Refusal instead if the same wrong bytes
-// have come several times over hours from an upstream that serves other packages. came has the last wrong hash, and how often it
-// came; fetchVerified updates it. It reports outcomes of archive downloads to the upstream's circuit breaker. If the archive is
-// gone, the error is a [sources.VanishedError].
+// it reconnects and downloads it again, at once and then after ten seconds, three times in all. Then, and at once if the
+// packument is wrong (npm's list of versions), the error is a [sources.Transient]. It is a *sources.Refusal instead if the same
+// wrong bytes have come at least three times over six hours from an upstream that serves other packages, and are no page in HTML
+// or JSON. came has the last wrong hash, how often it came, and since when; fetchVerified updates it, and the caller stores it
+// for the next attempt. If the archive is gone, the error is a [sources.VanishedError]; other errors are those of the download.
+// It reports outcomes of archive downloads to the upstream's circuit breaker.
 func (pb *Publisher) fetchVerified(ctx context.Context, t Task, file *os.File, came *views.WrongBytes) (*sources.Fetched, error) {
 	for try := 1; ; try++ {
 		got, err := pb.options.Sources.ForPackage(t.Pkg).Fetch(ctx, t.Pkg, t.Pkg.Autoupdate.Target, t.Version, file)
@@ -67,8 +68,8 @@ func (pb *Publisher) fetchVerified(ctx context.Context, t Task, file *os.File, c
 	}
 }
 
-// isErrorPage reports whether a downloaded file is a page in HTML or JSON instead of an archive: its first character besides
-// white space is < or {.
+// isErrorPage reports whether a downloaded file is a page in HTML or JSON instead of an archive: the first character besides
+// white space in its first 64 bytes is < or {. It is false if these are all white space.
 func isErrorPage(file *os.File) bool {
 	head := make([]byte, 64)
 	n, _ := file.ReadAt(head, 0)

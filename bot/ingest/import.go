@@ -48,9 +48,10 @@ type pendingImport struct {
 	skipped map[string]bool // the reasons why entries of the list are not regular files
 }
 
-// MissingContents returns the hashes of the contents that an import of the release needs and the store does not have; the sender
-// sends these with [Publisher.Import]. It returns an error if the release cannot be imported, such as a version that is
-// published. A refusal by the package's policy is recorded in the log.
+// MissingContents returns the hashes, each once, of the contents that an import of the release needs and the store does not have;
+// the sender sends these with [Publisher.Import]. It protects the stored ones from deletion only while it runs. It returns an
+// error if the release cannot be imported, such as a version that is published. For a refusal by the package's policy it
+// registers the package, and records the refusal in the log unless the version has a state.
 func (pb *Publisher) MissingContents(ctx context.Context, r ImportRequest) ([]kvstore.Hash, error) {
 	in, err := pb.planImport(ctx, r)
 	if err != nil {
@@ -73,8 +74,8 @@ func (pb *Publisher) MissingContents(ctx context.Context, r ImportRequest) ([]kv
 
 // Import publishes a version of a package from a list of files, by the same rules and in the same log as one from npm. It reads
 // the contents that r.Contents names from contents, one behind the other, to the end. If another goroutine is publishing the
-// version then, Import returns an error and does not wait. After an error the version is as it was before, except that the log
-// may have the package's JSON and a refusal by its policy.
+// version once they have arrived, Import returns an error and does not wait. After an error the version is not published, and the
+// log has at most the package's JSON and a refusal by its policy, which then is the version's state.
 func (pb *Publisher) Import(ctx context.Context, r ImportRequest, contents io.Reader) error {
 	in, err := pb.planImport(ctx, r)
 	if err != nil {
@@ -107,7 +108,8 @@ func (pb *Publisher) Import(ctx context.Context, r ImportRequest, contents io.Re
 }
 
 // publishImport publishes a checked import and returns the manifest. It takes the files' contents from received, by hash, or else
-// from the store, and returns an error if neither has one. It records the package in the log if its JSON is new.
+// from the store, and returns an error if neither has one. It records the package in the log if its JSON is new or has changed,
+// and emits an event when publication starts. The caller has claimed the version.
 func (pb *Publisher) publishImport(ctx context.Context, in *pendingImport, received map[kvstore.Hash]*io.SectionReader) (*logs.Manifest, error) {
 	pins := pb.store.Pin() // what is stored now stays until publication has pinned it
 	defer pins.Release()
@@ -141,8 +143,9 @@ func (pb *Publisher) publishImport(ctx context.Context, in *pendingImport, recei
 }
 
 // planImport checks a request against the catalogue, the log, the limits of archives, and the policy of the package. It returns
-// the import that is pending, with the files whose contents are needed. If the policy does not allow the import, it registers the
-// package and records the refusal, in the log and as the version's state; otherwise it changes nothing.
+// the import that is pending, with the files whose contents are needed, stored or not. If the policy does not allow the import,
+// it registers the package and, unless the version has a state, records the refusal in the log and as that state; otherwise it
+// changes nothing.
 func (pb *Publisher) planImport(ctx context.Context, r ImportRequest) (*pendingImport, error) {
 	p, err := pb.LookupPackage(r.Package)
 	if err != nil {
@@ -192,7 +195,7 @@ func openNothing(ImportFile) (io.ReadCloser, error) {
 // checkSelection returns a *sources.Refusal unless the selection of files, plan, can be published in every form in which a
 // release is imported. It refuses a selected entry that is no regular file, because a link in a folder is something else in an
 // archive, and selected paths that differ only in case or Unicode form, which some file systems do not distinguish. It also
-// refuses a plan that selects no file.
+// refuses a plan that selects no file. findNeeded has filled in.skipped before.
 func (in *pendingImport) checkSelection(plan *packages.Plan) error {
 	for _, l := range plan.LeftOut {
 		if in.skipped[l.Reason] {
@@ -215,7 +218,8 @@ func (in *pendingImport) checkSelection(plan *packages.Plan) error {
 	return nil
 }
 
-// hasTopFolder reports whether all files of the request are in the same top folder, as in an archive made by npm pack.
+// hasTopFolder reports whether the request has files and all of them, links included, are in the same top folder, as in an
+// archive made by npm pack.
 func (in *pendingImport) hasTopFolder() bool {
 	top := ""
 	for i, f := range in.Files {
@@ -228,9 +232,10 @@ func (in *pendingImport) hasTopFolder() bool {
 	return top != ""
 }
 
-// findNeeded stores in in.needed the files whose contents publication reads, one for each content: selected files, and those that
-// describe the release (README, package.json). It stores in in.skipped the reasons why entries are no regular files. It returns
-// an error if the list exceeds the limits of archives, or gives one content two sizes.
+// findNeeded adds to in.needed the files whose contents publication reads, stored or not, one for each content: selected files,
+// and those that describe the release (README, package.json). It adds to the map in.skipped, which the caller has made, the
+// reasons why entries are no regular files. It returns an error if the list exceeds the limits of archives, or gives one content
+// two sizes.
 func (in *pendingImport) findNeeded(ctx context.Context, plan *packages.Plan) error {
 	sizes := make(map[kvstore.Hash]int64)
 	i := 0
@@ -256,9 +261,10 @@ func (in *pendingImport) findNeeded(ctx context.Context, plan *packages.Plan) er
 	})
 }
 
-// receiveContents copies the contents that the request announces from contents into a file, one behind the other, and returns
-// readers of them by hash. It refuses a content that the release does not need or that came before, so the limits of the list
-// bound what it writes, and it refuses further bytes at the end.
+// receiveContents copies the contents that the request announces from contents into a file, which is empty, one behind the other,
+// and returns readers of them by hash. It checks the SHA-256 of each. It refuses a content that is not in in.needed (the contents
+// that publication reads, also those that the store has) or that came before, so the limits of the list bound what it writes. It
+// also refuses further bytes at the end. The readers read from file, so the caller keeps it open.
 func (in *pendingImport) receiveContents(file *os.File, contents io.Reader) (map[kvstore.Hash]*io.SectionReader, error) {
 	needed := make(map[kvstore.Hash]ImportFile)
 	for _, f := range in.needed {
@@ -288,7 +294,7 @@ func (in *pendingImport) receiveContents(file *os.File, contents io.Reader) (map
 }
 
 // receiveContent copies the next f.Size bytes of contents, which are the content of the file f, to a writer, and verifies their
-// hash.
+// hash. The writer has the bytes also if the hash is wrong.
 func receiveContent(to io.Writer, f ImportFile, contents io.Reader) error {
 	sum := sha256.New()
 	n, err := io.CopyN(io.MultiWriter(to, sum), contents, f.Size)

@@ -24,8 +24,8 @@ type Importer interface {
 
 // SendRelease imports the files of a source, such as a folder or an archive, as a version of a package, through the importer to.
 // override is an operator's reason to publish the release without the attestation that the package requires; "" for none.
-// SendRelease reads the source twice: the first time for the list of its files, the second time for the contents that the
-// importer does not have.
+// SendRelease reads the source for the list of its files and, if the importer lacks contents, again for these. If sending fails,
+// the error says why instead of what the importer noticed.
 func SendRelease(ctx context.Context, to Importer, name, version, override string, source archive.Source) error {
 	r := ImportRequest{Package: name, Version: version, Override: override}
 	var err error
@@ -54,8 +54,8 @@ func SendRelease(ctx context.Context, to Importer, name, version, override strin
 }
 
 // listFiles reads a source, and returns its regular files with their SHA-256 hashes, and its other entries, such as links, with
-// the reason why they are none. It leaves out such an entry if its path occurs twice in the list or is also that of a regular
-// file.
+// the reason why they are none. Of several such entries with one path it returns the first, and none if a regular file has this
+// path. With an error, the list is incomplete.
 func listFiles(ctx context.Context, source archive.Source) ([]ImportFile, error) {
 	files := []ImportFile{}
 	skipped, regular := make(map[string]bool), make(map[string]bool)
@@ -99,8 +99,9 @@ func sortByFiles(files []ImportFile, hashes []kvstore.Hash) []kvstore.Hash {
 	return sorted
 }
 
-// sendContents writes to the writer the contents that r.Contents names, in that order, one behind the other. It reads them from
-// the source whose files r lists. It returns an error if the source has changed.
+// sendContents writes to the writer the contents that r.Contents names, one behind the other. They are in the order in which the
+// source, whose files r lists, has them (see sortByFiles). It returns an error if the source does not have them any more. It does
+// not verify the bytes, which the importer does, and does not close the writer.
 func sendContents(ctx context.Context, to io.Writer, source archive.Source, r ImportRequest) error {
 	hashes := make(map[string]kvstore.Hash, len(r.Files))
 	for _, f := range r.Files {

@@ -42,8 +42,8 @@ func (pb *Publisher) markClean() error {
 }
 
 // RemoveLeftovers deletes the contents that no release names, which interrupted and failed publications have left. It does
-// nothing unless such contents may exist, as New and failed publications record. It logs errors; after one, also that of ctx, the
-// next call tries again. A call waits while another one runs.
+// nothing unless pb.leftovers says that such contents may exist. It spares contents that are pinned. After an error, also that of
+// ctx, the next call tries again; it logs the error unless ctx was cancelled. A call waits while another one runs.
 func (pb *Publisher) RemoveLeftovers(ctx context.Context) {
 	pb.collects.Lock()
 	defer pb.collects.Unlock()

@@ -30,8 +30,8 @@ var (
 )
 
 // CheckWanted returns nil if a version that is missing here may be requested from another origin, such as cdnjs or another
-// Larder: the catalogue has its package, and the version was neither published nor refused here. Else it returns [ErrStays], or
-// an error of the store.
+// Larder: the catalogue has its package, and the version was neither published, withdrawn included, nor refused here. Else the
+// error is [ErrStays]; it may be one of the store instead, or wrap both.
 func (pb *Publisher) CheckWanted(name, version string) error {
 	c := pb.current.Load()
 	if c == nil || !packages.ValidVersion(version) {
@@ -43,7 +43,8 @@ func (pb *Publisher) CheckWanted(name, version string) error {
 	return pb.checkUnknown(name, version)
 }
 
-// checkUnknown returns nil if a version was neither published nor refused here, else [ErrStays] or an error of the store.
+// checkUnknown returns nil if a version was neither published, withdrawn included, nor refused here. Else the error is
+// [ErrStays]; it may be one of the store instead, or wrap both.
 func (pb *Publisher) checkUnknown(name, version string) error {
 	if _, err := views.LookupVersion(pb.store, name, version); !errors.Is(err, kvstore.ErrNotFound) {
 		return errors.Join(ErrStays, err)
@@ -67,9 +68,10 @@ type Mirroring struct {
 }
 
 // StartMirroring begins to publish a release with the files of another origin, such as cdnjs or another Larder: it locks the
-// version, so that no other goroutine publishes it, and returns an object that receives the files and the manifest. The error is
-// [ErrStays] if the version must not be requested there, and [ErrInHand] if another goroutine is publishing it. The caller closes
-// the result.
+// version, so that no other goroutine publishes it, and returns an object that receives the files and the manifest. The caller
+// closes it once. The error is [ErrStays] if the version must not be requested there, [ErrInHand] if another goroutine is
+// publishing it, or one of the store; then nothing is locked and the result is nil. The first call in a process may take seconds
+// (see [Publisher.Recover]).
 func (pb *Publisher) StartMirroring(name, version string) (*Mirroring, error) {
 	if err := pb.CheckWanted(name, version); err != nil {
 		return nil, err
@@ -86,14 +88,15 @@ func (pb *Publisher) StartMirroring(name, version string) (*Mirroring, error) {
 }
 
 // Close ends the work on a mirrored release, published or not. It unlocks the version, so that others may publish it, and allows
-// the deletion of stored contents that no release names.
+// the deletion of stored contents that no release names. A second call panics or unlocks the version for another goroutine.
 func (m *Mirroring) Close() {
 	m.pins.Release()
 	m.bot.claims.Release(ReleaseID(m.pkg.Name, m.version))
 }
 
 // StoreFile stores data, the content of a file of the mirrored release that the caller has verified, and returns its hash. It
-// waits until the budget has memory for the compression. The content is protected from deletion until [Mirroring.Close].
+// waits until the budget has memory for the compression, or returns the error of ctx. The content is protected from deletion
+// until [Mirroring.Close]; if no release names it then, [Publisher.RemoveLeftovers] deletes it.
 func (m *Mirroring) StoreFile(ctx context.Context, data []byte) (kvstore.Hash, error) {
 	leave, err := m.bot.options.Budget.AcquireFile(ctx, ReleaseID(m.pkg.Name, m.version), true, coding.Memory(coding.Brotli, coding.Quick, int64(len(data))), 0)
 	if err != nil {
@@ -105,9 +108,9 @@ func (m *Mirroring) StoreFile(ctx context.Context, data []byte) (kvstore.Hash, e
 }
 
 // IsModule reports whether a .js file of the mirrored release is an ES module, by its content data, which a child process parses
-// if necessary. It is false for all other files, .mjs included, and for scripts that are too large or do not parse. It is for
-// origins with cdnjs's API, which do not say that. It waits until the memory budget has space. An error means that it could not
-// be found out now.
+// if necessary. It is false for all other files, .mjs included, and for scripts that are too large, do not parse, or take their
+// parser down. It is for origins with cdnjs's API, which do not say that. If the script must be parsed, it waits until the memory
+// budget has space. An error means that it could not be found out now.
 func (m *Mirroring) IsModule(ctx context.Context, path string, data []byte) (bool, error) {
 	if !needsFormat(path, data) {
 		return false, nil
@@ -124,10 +127,11 @@ func (m *Mirroring) IsModule(ctx context.Context, path string, data []byte) (boo
 // npmTimeout is how long a release waits to be compared with npm before it is published.
 const npmTimeout = 30 * time.Second
 
-// Publish publishes the mirrored release with the given manifest, whose files are all stored, and returns the manifest that it
-// published. It registers the package first. mirror names the origin and says what proves that the files are upstream's. If
-// nothing but the origin vouches for them, Publish first compares the release with npm's, for 30 seconds at most. If the bytes of
-// a file differ, it publishes npm's own release instead; if npm cannot be compared, it publishes the mirrored one.
+// Publish publishes the mirrored release with the given manifest, whose files the caller has stored with [Mirroring.StoreFile].
+// It returns the manifest that it published; with an error the result has no meaning. It registers the package first. mirror
+// names the origin and says what proves that the files are upstream's. If nothing but the origin vouches for them, Publish first
+// compares the release with npm's, for 30 seconds at most. If the bytes of a file differ, it publishes npm's own release instead,
+// and emits no event; if npm cannot be compared, it publishes the mirrored one. It may complete the given manifest.
 func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror logs.Mirror) (*logs.Manifest, error) {
 	b := m.bot
 	if err := b.Register(ctx, m.pkg); err != nil {
@@ -168,8 +172,8 @@ func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror
 // cdnjsType is the type of source of a release that was listed by an origin with cdnjs's API.
 const cdnjsType = "cdnjs"
 
-// completeManifest sets the default file in a manifest that an origin with cdnjs's API has listed. It also lists the paths in it
-// that differ only in case or Unicode form, with a note about them.
+// completeManifest sets the default file in a manifest that an origin with cdnjs's API has listed. It also lists in it the paths
+// that differ only in case or Unicode form, with a note about them. It stores nothing.
 func (m *Mirroring) completeManifest(manifest *logs.Manifest) {
 	paths := make([]string, len(manifest.Files))
 	for i, f := range manifest.Files {
@@ -181,10 +185,11 @@ func (m *Mirroring) completeManifest(manifest *logs.Manifest) {
 	}
 }
 
-// assembleFromNpm downloads npm's release of a version, and stores its contents, which pins protects from deletion. It returns
-// the manifest, and a log entry in which only the evidence is set: the registry's signature, the provenance, and the program that
-// minified files. It publishes nothing. It returns an error for a package that is not from npm, and one that wraps
-// fetch.ErrNotFound if npm lacks the version.
+// assembleFromNpm downloads npm's release of a version, and stores its contents, which pins protects from deletion, but not the
+// manifest. It returns the manifest, and a log entry in which only the evidence is set: the registry's signature, the provenance,
+// and the program that minified files. It publishes nothing, and does not check the package's policy. It returns an error for a
+// package that is not from npm, and one that wraps fetch.ErrNotFound if npm lacks the version. With an error the results have no
+// meaning, and some contents may be stored.
 func (pb *Publisher) assembleFromNpm(ctx context.Context, p *packages.Package, version string, pins *kvstore.Pins) (*logs.Manifest, logs.Entry, error) {
 	from, ok := pb.options.Sources.ForPackage(p).(sources.NpmSource)
 	if !ok {
@@ -225,8 +230,8 @@ func (pb *Publisher) assembleFromNpm(ctx context.Context, p *packages.Package, v
 }
 
 // compareFiles compares the manifest of a release that was copied from another origin with the manifest own, made from npm's
-// tarball. It compares the files that both have and that are in the tarball, so none that was minified or built here. same is the
-// number of those with the same bytes, and other the sorted paths of those with other bytes.
+// tarball. It compares the paths that both have and whose file in own is from the tarball, so none that was minified or built
+// here. same is the number of those with the same bytes, and other the sorted paths of those with other bytes, nil for none.
 func compareFiles(mirrored, own *logs.Manifest) (same int, other []string) {
 	files := make(map[string]kvstore.Hash, len(mirrored.Files))
 	for _, f := range mirrored.Files {
@@ -246,9 +251,10 @@ func compareFiles(mirrored, own *logs.Manifest) (same int, other []string) {
 }
 
 // ReconcileWithNpm compares a published release that was copied from another origin, which alone vouches for its bytes, with
-// npm's release, which it downloads. If the bytes are equal, the log says so. If not, the release is withdrawn, and npm's is
-// published in its place if the package's policy allows that. resolved is true if no later call is needed, also if the release
-// does not exist or was withdrawn.
+// npm's release, which it downloads. If all files that both have are equal, the log says so. If not, the release is withdrawn,
+// and npm's is published in its place if the package's policy allows that. resolved is true if no later call is needed, also if
+// the release does not exist, was withdrawn, or something else vouches for it. It is false with every error, such as a failed
+// download or no path in common.
 func (pb *Publisher) ReconcileWithNpm(ctx context.Context, name, version string) (resolved bool, err error) {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -303,7 +309,7 @@ func (pb *Publisher) ReconcileWithNpm(ctx context.Context, name, version string)
 }
 
 // checkUnchanged returns an error if the log has a newer entry about the version than was, its row that the caller has read
-// before.
+// before, or if the version has no row. The caller is in a transaction of the log, so that no entry comes after the check.
 func (pb *Publisher) checkUnchanged(was views.Version) error {
 	v, err := views.LookupVersion(pb.store, was.Package, was.Version)
 	if err == nil && v.Entry != was.Entry { // each change is an entry
@@ -360,10 +366,11 @@ func (pb *Publisher) WithdrawMirrored(name, version string, withdrawnAt time.Tim
 // errErased says that files of a release are not here any more.
 var errErased = errors.New("its files were erased here")
 
-// RestoreMirrored restores a release that [Publisher.WithdrawMirrored] has withdrawn, because its origin serves the manifest with
-// that hash again. reason is for the log. RestoreMirrored does nothing and returns nil if the release is not withdrawn, if an
-// operator has withdrawn it, if the hash is not that of its manifest, if files of it were erased or are missing, or if the
-// package JSON requires an attestation.
+// RestoreMirrored restores a release that was copied from another origin and that the bot has withdrawn, because its origin
+// serves the manifest with that hash again. reason is for the log. RestoreMirrored does nothing and returns nil if the release is
+// not withdrawn, if the last entry about it is not the bot's, if the hash is not that of its manifest, if files of it were erased
+// or are missing, or if the package JSON requires an attestation. The error is kvstore.ErrNotFound if the version was never
+// published here.
 func (pb *Publisher) RestoreMirrored(name, version string, manifest kvstore.Hash, reason string) error {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if err != nil || v.Withdrawn == nil || v.Manifest != manifest {
@@ -401,7 +408,8 @@ func (pb *Publisher) RestoreMirrored(name, version string, manifest kvstore.Hash
 
 // followOrigin withdraws or restores the mirrored release v here, because its origin did so or because npm has other bytes. kind
 // is logs.Withdrawn or logs.Restored, and reason is for the log. followOrigin returns an error if the log has a newer entry about
-// the version than v. allowed may be nil; its error prevents the change, and it runs in the same transaction.
+// the version than v. allowed receives the release's manifest and may be nil; its error, which followOrigin returns, prevents the
+// change, and it runs in the same transaction.
 func (pb *Publisher) followOrigin(v views.Version, kind logs.Kind, reason string, allowed func(*logs.Manifest) error) error {
 	m, err := logs.ReadManifest(pb.store, v.Manifest)
 	if err != nil {

@@ -9,9 +9,10 @@ import (
 )
 
 // buildModules builds the ES modules that the package JSON asks for, stores them, and adds them to the manifest, with a record of
-// how they were built. It does nothing for a release that is not from npm. If the release's files cannot be built, the release is
-// published all the same, and a note says why. An error means that another attempt may succeed; then the release is not published
-// now.
+// how they were built in About.Modules. It does nothing if the package JSON asks for none, and for a release that is not from
+// npm. If the release's files cannot be built, the release is published all the same, and a note says why. An error means that
+// another attempt may succeed; then the release is not published now. processFiles has run before, because a module must not
+// replace a file of the manifest.
 func (a *assembly) buildModules(ctx context.Context) error {
 	u := a.pkg.Autoupdate
 	if u == nil || u.Modules == nil || a.pendingRelease.source.Type != "npm" {

@@ -35,7 +35,7 @@ type pipeline struct {
 // newPipeline returns a pipeline: it stores at most o.Workers files at once, and has a pool of child processes, which start when
 // needed. At most minifiers jobs run at once in these, and at most children processes exist, with and without a job. With one for
 // each release under way, none has to end between two files of its release. A child may have the memory that o.MemoryBytes leaves
-// beside compressing a file.
+// beside compressing a file, and at least worker.Small.
 func newPipeline(o Options, minifiers, children int) *pipeline {
 	return &pipeline{
 		cpu: semaphore.NewWeighted(int64(o.Workers)),

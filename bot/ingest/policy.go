@@ -19,10 +19,10 @@ import (
 const overrideHint = "`--without-provenance REASON` publishes it nevertheless, and the log says so"
 
 // satisfyPolicy checks whether the attestation of a release's build is from the repository that the policy of its package
-// requires. found is the attestation; nil for none. It returns the provenance for the log entry, with the required repository;
-// found itself for a package without a policy. override is an operator's reason to publish the release although it does not
-// satisfy the policy; "" for none. Otherwise the error is a *sources.Refusal or, if the attestation could not be fetched, one
-// after which the release is tried again.
+// requires. found is what is known of the attestation, nil for an import, which can have none. It returns the provenance for the
+// log entry: found itself for a package without a policy, else a copy with the required repository. override is an operator's
+// reason to publish the release although it does not satisfy the policy, and is recorded only then; "" for none. Otherwise the
+// error is a *sources.Refusal or, if the attestation could not be fetched, another one, after which the release is tried again.
 func satisfyPolicy(p *packages.Package, found *logs.Provenance, override string) (*logs.Provenance, error) {
 	required := p.Provenance.Required()
 	if required == "" {
@@ -53,9 +53,10 @@ func satisfyPolicy(p *packages.Package, found *logs.Provenance, override string)
 	return nil, sources.Refusef("the package JSON requires a build from %s, and nothing proves that: provenance %s; %s", required, checked, overrideHint)
 }
 
-// CheckRestored returns an error unless a withdrawn release was published with the attestation that its package requires now.
-// override is an operator's reason to restore the release nevertheless; "" for none. It returns the provenance for the log entry.
-// That is nil, without an error, for a package that requires no attestation, and for a release that was never published.
+// CheckRestored returns an error unless a withdrawn release was published with the attestation that its package requires now, by
+// the package JSON that was recorded last. override is an operator's reason to restore the release nevertheless; "" for none. It
+// returns the provenance for the log entry. That is nil, without an error, for a package that requires no attestation, and for a
+// release that was never published. It does not check that the release is withdrawn.
 func CheckRestored(store *kvstore.Store, name, version, override string) (*logs.Provenance, error) {
 	required, err := requiredRepository(store, name)
 	if err != nil || required == "" {
@@ -114,8 +115,9 @@ func (pb *Publisher) checkPolicyUnchanged(e logs.Entry) error {
 	return nil
 }
 
-// comparePolicies returns how the package JSON p changes the repository that known, the recorded JSON, requires for builds. The
-// result is zero if it does not change.
+// comparePolicies returns how the package JSON p changes the repository that known, the recorded JSON, requires for builds; ""
+// stands for none. known is zero for a new package; a recorded JSON that is not valid requires none. The result is zero if it
+// does not change.
 func comparePolicies(known views.Package, p *packages.Package) logs.PolicyChange {
 	change := logs.PolicyChange{New: p.Provenance.Required()}
 	if before, err := packages.Parse(packages.Path(p.Name), known.JSON); err == nil {
@@ -156,8 +158,8 @@ func (pb *Publisher) refuseImport(ctx context.Context, p *packages.Package, vers
 func (m *Mirroring) NeedsAttestation() bool { return m.pkg.Provenance.Required() != "" }
 
 // PublishFromNpm downloads npm's own release of the version, in 30 seconds at most, and publishes it in place of the one from
-// another origin. It registers the package first. If npm's release must not be published either, PublishFromNpm records the
-// refusal in the log and returns it. It only returns other errors, such as a failed download.
+// another origin, with an event. It registers the package first. If npm's release must not be published either, PublishFromNpm
+// records the refusal in the log, unless ctx has ended, and returns it. It only returns other errors, such as a failed download.
 func (m *Mirroring) PublishFromNpm(ctx context.Context) error {
 	b := m.bot
 	if err := b.Register(ctx, m.pkg); err != nil {

@@ -80,10 +80,10 @@ type Publisher struct {
 	collects  sync.Mutex // held by the goroutine in RemoveLeftovers
 }
 
-// New returns a publisher. It creates the folder o.TempDir, or deletes the downloads that an earlier process left there, and
-// fails if it cannot. It sets o.Budget.Minifiers and o.Budget.Fresh to its pools of child processes, so that the budget can end
-// idle ones. It stores a mark that a bot is at work (see [Publisher.RemoveLeftovers]), and only logs if that fails. The caller
-// calls Close at the end.
+// New returns a publisher. It creates the folder o.TempDir if necessary, deletes the downloads that an earlier process left
+// there, and fails if it cannot. It sets o.Budget.Minifiers and o.Budget.Fresh to its pools of child processes, for old releases
+// and for fresh (new) ones, so that the budget can end idle ones. It stores a mark that a bot is at work (see
+// [Publisher.RemoveLeftovers]), and only logs if that fails. The caller calls Close at the end.
 func New(o Options) (*Publisher, error) {
 	if err := emptyTempDir(o.TempDir); err != nil {
 		return nil, fmt.Errorf("couldn't empty %s: %w", o.TempDir, err)

@@ -15,11 +15,12 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Regenerate fetches a published release, of which w names the log entry and the manifest, from its upstream again. It stores the
-// contents that the package JSON of that time selects and makes, so that lost ones are there again. It publishes nothing. It
-// waits while too many releases are under way. size is that of the downloaded archive in bytes, 0 if the download failed or none
-// was made. The error wraps fs.ErrNotExist if the package has no upstream, or if upstream lacks the version or has another
-// archive for it now.
+// Regenerate fetches a published release, of which w names the log entry and the manifest (nil if the manifest itself is wanted),
+// from its upstream again. It stores the contents that the package JSON of that time selects and makes, and variants of the
+// manifest, so that lost ones are there again. It publishes nothing, and protects the contents from deletion only while it runs.
+// It waits while too many releases are under way. size is that of the downloaded archive in bytes, 0 if the download failed or
+// none was made. The error wraps fs.ErrNotExist if the package has no upstream or another kind of one now, or if upstream's list
+// lacks the version or has another archive for it.
 func (pb *Publisher) Regenerate(ctx context.Context, w replication.Wanted) (size int64, err error) {
 	if err := pb.releasing.Acquire(ctx, 1); err != nil {
 		return 0, err

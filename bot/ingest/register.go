@@ -43,11 +43,12 @@ func (pb *Publisher) LastValidPackage(name string) (_ *packages.Package, ok bool
 	return p, err == nil
 }
 
-// RegisterCatalogue records in the log which packages of a catalogue are new or changed, as [Publisher.Register] does, and which
-// recorded ones it no longer has. Of the latter it refuses the releases that wait for publication, and sends an event for each
-// package; published releases stay. New and changed packages are polled at once, and their refused releases tried again. A package
-// whose file in the catalogue is invalid counts as present. RegisterCatalogue does not put the catalogue in use. It locks
-// Records.Mu.
+// RegisterCatalogue records in the log which packages of a catalogue are new or changed, as [Publisher.Register] does, and then
+// which recorded ones it no longer has. Of the latter it refuses the releases that wait for publication, except one that is being
+// processed now, and sends an event for each package; published releases stay. New and changed packages are polled at once, and
+// their refused releases tried again. A package whose file in the catalogue is invalid counts as present. RegisterCatalogue does
+// not put the catalogue in use. It locks Records.Mu while it registers, not while it records removals. After an error, what it
+// recorded before stays.
 func (pb *Publisher) RegisterCatalogue(ctx context.Context, c *packages.Catalogue) error {
 	if err := pb.Register(ctx, c.Packages()...); err != nil {
 		return err
@@ -69,8 +70,9 @@ func (pb *Publisher) RegisterCatalogue(ctx context.Context, c *packages.Catalogu
 // removedReason is why a version is refused that waited when its package was removed.
 const removedReason = "the catalogue has the package no more"
 
-// recordRemoval records in the log that the catalogue no longer has a package, and emits a note as an event. It also refuses the
-// package's releases that wait for publication, except one that is being processed now; published ones stay.
+// recordRemoval records in the log that the catalogue no longer has a package, whose row is known, and emits a note as an event.
+// In the same transaction it refuses the package's releases that wait for publication, except one that is being processed now;
+// published ones stay. It needs no lock of Records. ctx is only for the event.
 func (pb *Publisher) recordRemoval(ctx context.Context, known views.Package) error {
 	pins := pb.store.Pin()
 	defer pins.Release()
@@ -116,9 +118,10 @@ func (pb *Publisher) recordRemoval(ctx context.Context, known views.Package) err
 	return nil
 }
 
-// Register records in the log those of the given packages whose JSON is new or has changed. The upstream of a changed one is due
-// for a poll at once, and refused releases of it are scheduled for a retry, because the change may remove the reason of the
-// refusals. After an error nothing is recorded. It locks Records.Mu.
+// Register records in the log, in one transaction, those of the given packages whose JSON is new or has changed, or that were
+// removed from the catalogue before. The upstream of one that was recorded before is due for a poll at once, and refused releases
+// of it are scheduled for a retry, because the change may remove the reason of the refusals. After an error nothing is recorded.
+// It locks Records.Mu, which the caller does not hold.
 func (pb *Publisher) Register(ctx context.Context, all ...*packages.Package) error {
 	pins := pb.store.Pin()
 	defer pins.Release()
@@ -138,9 +141,9 @@ func (pb *Publisher) Register(ctx context.Context, all ...*packages.Package) err
 }
 
 // registerOne adds to the transaction what [Publisher.Register] records of one package: a log entry and, unless the package is
-// new, the upstream's state. It resets that state so that the package is polled at once, and adds the refused versions to those
-// that are retried. It does nothing if the JSON is recorded already. pins protects the stored JSON from deletion. The caller
-// holds the lock Records.Mu of the upstreams' states.
+// new, the upstream's state. It resets that state so that the package is polled at once, forgets what is known of an upstream
+// that the package no longer names, and adds the refused versions to those that are retried. It does nothing if the JSON is
+// recorded already. pins protects the stored JSON from deletion. The caller holds the lock Records.Mu of the upstreams' states.
 func (pb *Publisher) registerOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Package) error {
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, p.JSON); err != nil {
@@ -198,7 +201,7 @@ func (pb *Publisher) registerOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Pa
 }
 
 // storeDiff stores the difference between the recorded JSON of a package, known, and the new one, p, as a content, and returns
-// its hash. It returns a zero hash if the recorded JSON cannot be read.
+// its hash. If the recorded JSON cannot be read, it logs that and returns a zero hash and no error.
 func (pb *Publisher) storeDiff(pins *kvstore.Pins, known views.Package, p *packages.Package) (kvstore.Hash, error) {
 	before, err := pb.readPackageJSON(known)
 	if err != nil {
@@ -222,8 +225,8 @@ func (pb *Publisher) readPackageJSON(p views.Package) ([]byte, error) {
 	return data, nil
 }
 
-// storeDetail stores the complete text of a reason that is too long for a log entry as a content, and returns its hash. It stores
-// nothing and returns a zero hash for a shorter one.
+// storeDetail stores the complete text of a reason that is too long for a log entry (over logs.MaxReason bytes) as a content, and
+// returns its hash. It stores nothing and returns a zero hash for a shorter one.
 func (pb *Publisher) storeDetail(pins *kvstore.Pins, reason string) (kvstore.Hash, error) {
 	whole := strings.ToValidUTF8(reason, "\uFFFD")
 	if len(whole) <= logs.MaxReason {

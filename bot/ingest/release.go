@@ -34,7 +34,9 @@ func IsErased(r kvstore.Reader, name, version string) (bool, error) {
 }
 
 // storeBundles stores the attestations of a release (of its build and its publication) as contents, which pins protects from
-// deletion. It returns the provenance for the log entry, with their hashes. It leaves out an attestation that is too large.
+// deletion. It returns a copy of a.Found, the provenance for the log entry, with their hashes, never nil without an error. If
+// there is no attestation, the Outcome in it says so, and the hashes are zero. It leaves out an attestation that is too large,
+// whose hash is zero, too.
 func (pb *Publisher) storeBundles(pins *kvstore.Pins, a sources.Attested) (*logs.Provenance, error) {
 	found := a.Found
 	for _, bundle := range []struct {
@@ -77,6 +79,7 @@ const (
 )
 
 // LookupPackage returns a package of the catalogue in use, or an error for users that says why it has no valid one of that name.
+// It does not look at packages that only the log has.
 func (pb *Publisher) LookupPackage(name string) (*packages.Package, error) {
 	p, ok := pb.Catalogue().Get(name)
 	if !ok {
@@ -94,8 +97,8 @@ func (pb *Publisher) LookupPackage(name string) (*packages.Package, error) {
 	return p, nil
 }
 
-// CheckUnpublished returns nil if a version was never published here. It returns an error for users if the version is malformed,
-// published, or withdrawn.
+// CheckUnpublished returns nil if a version was never published here, also if it waits for publication or was refused. It returns
+// an error for users if the version is malformed, published, or withdrawn; other errors are those of the store.
 func (pb *Publisher) CheckUnpublished(name, version string) error {
 	if !packages.ValidVersion(version) {
 		return fmt.Errorf("%q is not a version: letters, digits and . _ + - are allowed, a letter or digit first", version)
@@ -125,9 +128,9 @@ func SuggestWord(got string, words []string) string {
 const tempPattern = "download-*"
 
 // PublishTask fetches and publishes the version of the task t, or records why that failed. If another goroutine is publishing the
-// version, PublishTask does nothing and returns a channel that is closed once that is done; otherwise wait is nil. It waits while
-// too many releases are under way, unless t.Fresh. The error is for problems that stop the bot, or that of ctx; a release that
-// failed or was refused is none.
+// version, PublishTask does nothing and returns a channel that is closed once that is done; otherwise wait is nil. Unless
+// t.Fresh, it waits while too many releases are under way, with the version locked. The error is for problems that stop the bot,
+// such as one of the store, or that of ctx; a release that failed or was refused is none.
 func (pb *Publisher) PublishTask(ctx context.Context, t Task) (wait <-chan struct{}, err error) {
 	pb.Recover()
 	if wait := pb.claims.TryAcquire(t.ID()); wait != nil {
@@ -144,7 +147,8 @@ func (pb *Publisher) PublishTask(ctx context.Context, t Task) (wait <-chan struc
 }
 
 // releaseClaimed fetches and publishes the version of the task t, which the calling goroutine has locked, or records why that
-// failed. It does nothing if the version has been published or refused meanwhile. The error is for problems that stop the bot.
+// failed, and emits events about it. It does nothing if the version has been published or refused meanwhile. The error is for
+// problems that stop the bot, such as one of the store, or that of ctx.
 func (pb *Publisher) releaseClaimed(ctx context.Context, t Task) error {
 	state, err := views.LookupState(pb.store, t.Pkg.Name, t.Version.Name)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
@@ -188,7 +192,8 @@ func (pb *Publisher) Recover() {
 }
 
 // recoverStates sets the state of each release that an earlier process was publishing when it ended to detected, so that it is
-// tried again. This counts as an attempt. After ten attempts the state becomes failed, with a time for the next one.
+// tried again. This counts as an attempt. From the tenth attempt on, the state becomes failed, with a time for the next one. No
+// goroutine may be publishing releases yet.
 func (pb *Publisher) recoverStates() error {
 	states, err := views.StatesOf(pb.store, views.Processing)
 	if err != nil {
@@ -219,12 +224,12 @@ func publishedEvent(m *logs.Manifest) events.Event {
 }
 
 // recordFailure stores, logs and emits as an event why the release of the task t was not published; s is its state so far, and
-// cause the error. A refusal becomes an entry of the log, except one for selecting no file if another release was refused for the
-// same fileMap. The release stays refused until the package JSON or upstream's archive changes, and a package that still needs
-// first releases gets another one in its place. After another error, the state has the time of the next attempt, and the package
-// is polled again then. If cause stops the bot, or ctx has ended, recordFailure only sets the state back to Detected, and returns
-// an error that wraps cause. Otherwise the only error is one of the store. It does nothing if the version was published
-// meanwhile.
+// cause the error. It does nothing if the version was published meanwhile. A refusal becomes an entry of the log, except one for
+// selecting no file if another release was refused for the same fileMap; this also happens if ctx has ended. The release stays
+// refused until the package JSON or upstream's archive changes, and a package that still needs first releases gets another one in
+// its place. Otherwise, if cause stops the bot or ctx has ended, recordFailure only sets the state back to Detected, and returns
+// an error that wraps cause. After another error, the state has the time of the next attempt, and the package is polled again
+// then; a limit of requests to a git host does not count as an attempt. The only other error is one of the store.
 func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, cause error) error {
 	if _, err := views.LookupVersion(pb.store, s.Package, s.Version); err == nil {
 		return nil // published by another way meanwhile, which its state says
@@ -295,9 +300,9 @@ func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, c
 	return nil
 }
 
-// recordRefusal records, in the log and in the version's state, that a version will not be published, for the reason in s. The
-// log entry has the actor, the signature and the provenance of evidence. recordRefusal returns an error if the version has been
-// published or withdrawn, or is malformed.
+// recordRefusal records, in the log and as the version's state, that a version will not be published, for the reason in s. The
+// log entry has the actor, the signature and the provenance of evidence. A long reason is stored as a content, too. If the
+// version has been published or withdrawn, or is malformed, recordRefusal returns an error and records nothing.
 func (pb *Publisher) recordRefusal(s views.State, evidence logs.Entry) error {
 	pins := pb.store.Pin()
 	defer pins.Release()
@@ -347,7 +352,8 @@ func (pb *Publisher) refuseWithoutFiles(s views.State, evidence logs.Entry) erro
 }
 
 // checkManifest returns a *sources.Refusal if the log says that the version was published before with another manifest than the
-// one of that hash, for example because the store has lost the release since.
+// one of that hash, for example because the store has lost the release since. It returns nil if the log has no publication of the
+// version, or one with this manifest.
 func (pb *Publisher) checkManifest(name, version string, manifest kvstore.Hash) error {
 	before, err := logs.LastPublication(pb.store, name, version)
 	switch {
@@ -377,7 +383,8 @@ func (pb *Publisher) setState(s views.State) error {
 }
 
 // fetchAndPublish downloads the release of the task t from upstream, publishes it, and returns the manifest. It updates came,
-// which counts how often upstream sent the same wrong bytes.
+// which counts how often upstream sent the same wrong bytes. The caller has locked the version, and records an error as the
+// version's state.
 func (pb *Publisher) fetchAndPublish(ctx context.Context, t Task, came *views.WrongBytes) (*logs.Manifest, error) {
 	file, err := os.CreateTemp(pb.options.TempDir, tempPattern)
 	if err != nil {
@@ -423,7 +430,7 @@ type pendingRelease struct {
 // publish takes the files that the package JSON names out of the archive of the release in, and publishes them. It stores the
 // contents first; one write at the end makes them a release. It returns the published manifest. After an error, contents without
 // a release may be left over, for [Publisher.RemoveLeftovers]. The error is a *sources.Refusal if the release must not be
-// published.
+// published, or that of in.check. The caller has locked the version.
 func (pb *Publisher) publish(ctx context.Context, in pendingRelease) (_ *logs.Manifest, err error) {
 	defer func() {
 		if err != nil {
@@ -457,7 +464,7 @@ func (pb *Publisher) publish(ctx context.Context, in pendingRelease) (_ *logs.Ma
 
 // collectEvidence returns a log entry in which only the evidence about the release in is set: the registry's signature, the
 // provenance, and the program that minified files of m. It downloads the attestations and stores them as contents, which pins
-// protects from deletion.
+// protects from deletion. Provenance is nil if in.attested is, as for an import. With an error the entry has no meaning.
 func (pb *Publisher) collectEvidence(ctx context.Context, in pendingRelease, m *logs.Manifest, pins *kvstore.Pins) (logs.Entry, error) {
 	entry := logs.Entry{Signature: in.signature}
 	if slices.ContainsFunc(m.Files, func(f logs.File) bool { return f.Origin == logs.Minified }) {
@@ -511,8 +518,9 @@ func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor s
 	})
 }
 
-// recordRelease stores the manifest of a release. In one transaction it has record add the log entries, and queues the release's
-// files for recompression. record receives the transaction and the manifest's hash; its error undoes the transaction.
+// recordRelease stores the manifest of a release, whose contents pins protects from deletion. In one transaction it has record
+// add the log entries, and queues the release's files for recompression. record receives the transaction and the manifest's hash;
+// its error undoes the transaction, but the manifest stays stored as a content.
 func (pb *Publisher) recordRelease(pins *kvstore.Pins, manifest *logs.Manifest, record func(tx *logs.Tx, hash kvstore.Hash) error) error {
 	data, err := manifest.Encode()
 	if err != nil {

@@ -83,7 +83,7 @@ type Sample struct {
 
 const sampleSize = 5
 
-// add adds names to the sample: it counts all of them, and stores those among the first five of the sample.
+// add adds names to the sample: it counts all of them, and stores those among the first five of the sample. It takes no lock.
 func (s *Sample) add(names ...string) {
 	s.Count += len(names)
 	s.First = append(s.First, names[:min(len(names), sampleSize-len(s.First))]...)
@@ -146,7 +146,8 @@ type treePackage struct {
 // ImportTree publishes the releases that lie in a folder as they are: no fileMap applies, and no minified copies are made.
 // Several are published at once. A release that is published with the same files is only counted, so an import that was
 // interrupted continues when it is called again. ImportTree calls report, under a lock, after each release, also one that cannot
-// be imported, which does not stop the others. The error is for what stops the import.
+// be imported, which does not stop the others, and for each package whose folder cannot be read. The error is for what stops the
+// import, such as the end of ctx; the summary then has what was done before.
 func (pb *Publisher) ImportTree(ctx context.Context, tree Tree, report func(TreeEvent)) (TreeSummary, error) {
 	root, err := os.OpenRoot(tree.Dir)
 	if err != nil {
@@ -173,8 +174,9 @@ func (pb *Publisher) ImportTree(ctx context.Context, tree Tree, report func(Tree
 }
 
 // scan finds the folders of the tree that have the name of a package in the catalogue, and the versions in them, and stores them
-// in t.packages, without reading files. It counts other folders in the summary. A package's folder that cannot be read is
-// reported as a refusal. If there are no releases at all and no such folder, scan returns an error.
+// in t.packages, without reading files. It counts packages, releases, other folders, and missing releases in the summary. A
+// package's folder that cannot be read is reported as a refusal. If there are no releases at all and no such folder, scan returns
+// an error. It runs before other goroutines start.
 func (t *treeImport) scan() error {
 	folders, err := t.listFolders(".")
 	if err != nil {
@@ -214,7 +216,7 @@ func (t *treeImport) scan() error {
 }
 
 // listFolders returns the names of the folders in the folder dir of the tree, sorted. It adds all other entries of dir, links
-// included, to the summary's Beside.
+// included, to the summary's Beside, without a lock.
 func (t *treeImport) listFolders(dir string) ([]string, error) {
 	f, err := t.root.Open(dir)
 	if err != nil {
@@ -237,8 +239,9 @@ func (t *treeImport) listFolders(dir string) ([]string, error) {
 	return names, nil
 }
 
-// importAll imports the releases of all packages in t.packages, several at once. A release that cannot be imported is reported
-// and counted; the error is for what stops the import.
+// importAll imports the releases of all packages in t.packages, several at once, and returns when none is under way. A release
+// that cannot be imported is reported and counted. The error is for what stops the import: the end of ctx, or a problem such as a
+// full disk; then no further releases start.
 func (t *treeImport) importAll(ctx context.Context) error {
 	g, groupCtx := errgroup.WithContext(ctx)
 	g.SetLimit(t.options.Downloads)
@@ -260,9 +263,9 @@ func (t *treeImport) importAll(ctx context.Context) error {
 	return cmp.Or(g.Wait(), ctx.Err())
 }
 
-// reportRelease counts a release as done and calls t.report, with t.mu locked. err is why the release was not imported, nil for
-// success; an error is also counted by its kind in t.sum.Refused, the import's result. version is "" if the folder of the
-// package could not be read; then only the error counts, because no release is done.
+// reportRelease counts a release as done and calls t.report, both under t.mu, which the caller does not hold. err is why the
+// release was not imported, nil for success; an error is also counted by its kind in t.sum.Refused, the import's result. version
+// is "" if the folder of the package could not be read; then only the error counts, because no release is done.
 func (t *treeImport) reportRelease(name, version string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -300,8 +303,9 @@ func (t *treeImport) countRefusal(problem, release string) {
 }
 
 // importOne publishes one release of the tree or, if it is published already, checks that its files are the same, and counts it
-// in the summary. It waits while another goroutine is publishing the version. The error is why the release is neither published
-// now nor the same as before.
+// in the summary. It emits an event for a release that it publishes. It waits while another goroutine is publishing the version,
+// and locks t.mu, which the caller does not hold. The error is why the release is neither published now nor the same as before,
+// also if it is withdrawn; importOne does not count it.
 func (t *treeImport) importOne(ctx context.Context, p *treePackage, version string) error {
 	// A digit as well: "dist" would be a version, and what is published under it by mistake stays.
 	if !packages.ValidVersion(version) || !strings.ContainsAny(version, "0123456789") {
@@ -359,12 +363,12 @@ func (t *treeImport) importOne(ctx context.Context, p *treePackage, version stri
 	return nil
 }
 
-// publishOne publishes one release of the tree and returns the manifest. source has its files, and listed the integrities that
-// they must have, by path; files that are not listed are not checked. If the release date is not known, it returns an error and
-// writes nothing. Otherwise it registers the package first. If an integrity does not match, it returns an error, and the log gets
-// no entry. A version that has been published is an error. If the package requires an attestation and the operator has not
-// overridden that (t.Override), publishOne also returns an error, and records the refusal in the log unless the version has a
-// state.
+// publishOne publishes one release of the tree, whose version the caller has locked, and returns the manifest. source has its
+// files, and listed the integrities that they must have, by path; files that are not listed are not checked. If the release date
+// is not known, it returns an error and writes nothing. Otherwise it registers the package first. If an integrity does not match,
+// it returns an error, and the log gets no entry about the release. A version that has been published is an error. If the package
+// requires an attestation and the operator has not overridden that (t.Override), publishOne also returns an error, and records
+// the refusal in the log unless the version has a state.
 func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version string, source archive.Source, listed map[string]string) (*logs.Manifest, error) {
 	released, err := t.releaseDate(ctx, p, version, source)
 	if err != nil {
@@ -386,7 +390,7 @@ func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version str
 
 // checkSame returns nil if published, a release that was published before, has the files that the tree has of it in source, no
 // more and no others, and the integrities in listed match. Otherwise, and if the release is withdrawn, the error says what is
-// wrong. It reads all of these files.
+// wrong. It reads the files of equal size to compare them, and changes nothing.
 func (t *treeImport) checkSame(ctx context.Context, p *treePackage, published views.Version, source archive.Source, listed map[string]string) error {
 	if w := published.Withdrawn; w != nil {
 		return treeProblem(wasWithdrawn, "%s; `larder withdraw --undo %s %s` serves it again as it was", w.Reason, p.Name, published.Version)

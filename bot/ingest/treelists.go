@@ -34,8 +34,8 @@ const (
 type dates map[string]time.Time
 
 // readDates reads a JSON file of release dates: {"jquery": {"3.7.1": "2023-08-28T13:37:31Z"}}, or with "jquery/3.7.1" as key. It
-// returns them by release id. It returns nil if file is [ByPackument] or [ByTimes], which are no files. A date over a day after
-// now, or before 1995, is an error.
+// returns them by release id (see ReleaseID). It returns nil without an error if file is [ByPackument] or [ByTimes], which are no
+// files. A date over a day after now, or before 1995, and two dates for one release are errors, with which the map is incomplete.
 func readDates(file string, now time.Time) (dates, error) {
 	if file == ByPackument || file == ByTimes {
 		return nil, nil
@@ -82,7 +82,8 @@ type upstreamDates struct {
 }
 
 // releaseDate returns when a release was made, as t.Released says: according to npm, to the newest file in source, or to a file
-// of dates. It returns an error if that does not have the date, because a published release keeps its date.
+// of dates. It returns an error if that does not have the date, because a published release keeps its date, or if the date is
+// impossible (see checkDate).
 func (t *treeImport) releaseDate(ctx context.Context, p *treePackage, version string, source archive.Source) (at time.Time, err error) {
 	switch t.Released {
 	case ByPackument:
@@ -114,9 +115,10 @@ func (t *treeImport) releaseDate(ctx context.Context, p *treePackage, version st
 
 const otherDates = "; --released takes a file of dates, or mtime for the files' times"
 
-// dateFromUpstream returns when npm published a version. The first call for a package requests the dates of all its versions, and
-// further calls use these, or return the error of that request again. It returns an error for a package that is not from npm, and
-// for a version without a date.
+// dateFromUpstream returns when npm published a version. In an import, the first call for a package requests the dates of all its
+// versions, and further calls use these, or return the error of that request again without another request. It returns an error
+// for a package that is not from npm, and for a version without a date. It locks p.upstream, so other calls for the package wait
+// for the request.
 func (t *treeImport) dateFromUpstream(ctx context.Context, p *treePackage, version string) (time.Time, error) {
 	if p.Autoupdate == nil || p.Autoupdate.Source != sources.KindNpm {
 		return time.Time{}, treeProblem(noDate, "only npm has dates, and the package is not updated from there%s", otherDates)
@@ -138,9 +140,10 @@ func (t *treeImport) dateFromUpstream(ctx context.Context, p *treePackage, versi
 	return at, nil
 }
 
-// requestDates requests when npm published the package's versions, and stores those of the tree in p.upstream.dates, zero for a
-// version that npm lacks. It sends no request, and returns an error, while the registry's circuit breaker is open, and reports
-// the outcome to that. The caller holds the lock of p.upstream.
+// requestDates requests when npm published the package's versions, and stores those of the tree in the map p.upstream.dates, by
+// version, zero for a version that npm lacks. It sends no request, and returns an error, while the registry's circuit breaker is
+// open, and reports the outcome of a request to that. The caller holds the lock of p.upstream, has made the map, and keeps the
+// error: each package is requested once in an import.
 func (t *treeImport) requestDates(ctx context.Context, p *treePackage) error {
 	name := sources.UpstreamName(p.Package)
 	if t.options.Breakers.IsDown(name) {
@@ -166,8 +169,8 @@ type integrities struct {
 
 // openIntegrities reads a JSON file of integrities that the imported files must have: {"jquery": {"3.7.1": {"jquery.js":
 // "sha512-…"}}}, or with "jquery/3.7.1/jquery.js" as key. name may also be a folder with a file for each version, which is read
-// when the version is imported, so that memory does not grow with their number. For name "", which stands for none, the result is
-// nil.
+// when the version is imported, so that memory does not grow with their number. The caller closes the result. For name "", which
+// stands for none, the result is nil, whose methods work, too.
 func openIntegrities(name string) (*integrities, error) {
 	if name == "" {
 		return nil, nil
@@ -204,7 +207,8 @@ func (l *integrities) close() {
 	}
 }
 
-// markFound records that the tree has these versions of a package, so that missingReleases does not return them.
+// markFound records that the tree has these versions of a package, so that missingReleases does not return them. l may be nil. It
+// takes no lock.
 func (l *integrities) markFound(name string, versions []string) {
 	if l == nil {
 		return
@@ -214,8 +218,8 @@ func (l *integrities) markFound(name string, versions []string) {
 	}
 }
 
-// missingReleases returns the releases for which integrities are listed and which the tree does not have. It returns none if the
-// integrities are in a folder.
+// missingReleases returns the releases, by id, for which integrities are listed and which markFound was not called with. It
+// returns none if the integrities are in a folder, or if l is nil.
 func (l *integrities) missingReleases() (some Sample) {
 	if l != nil {
 		some.add(slices.Sorted(maps.Keys(l.absent))...)
@@ -223,8 +227,9 @@ func (l *integrities) missingReleases() (some Sample) {
 	return some
 }
 
-// get returns the integrities ("sha512-…") that the files of a release must have, by path; nil if none are listed. It reads them
-// from the folder of integrities, if there is one. l may be nil.
+// get returns the integrities ("sha512-…" or "sha256-…") that the files of a release must have, by path; nil without an error if
+// none are listed. If the integrities are in a folder, it reads the release's file there. l may be nil. The caller does not
+// change the map.
 func (l *integrities) get(name, version string) (map[string]string, error) {
 	switch {
 	case l == nil:
@@ -249,8 +254,8 @@ func (l *integrities) get(name, version string) (map[string]string, error) {
 	return found, nil
 }
 
-// setIntegrity adds the integrity value ("sha512-…" or "sha256-…") of a file to all. It returns an error if the value is
-// malformed, or if all has one for the file.
+// setIntegrity adds the integrity value ("sha512-…" or "sha256-…") of a file to the map all, by path, which the caller has made.
+// It returns an error if the value is malformed, or if all has one for the file.
 func setIntegrity(all map[string]string, file, value string) error {
 	algorithm, encoded, _ := strings.Cut(value, "-")
 	sum, err := base64.StdEncoding.DecodeString(encoded)
@@ -266,7 +271,7 @@ func setIntegrity(all map[string]string, file, value string) error {
 }
 
 // checkIntegrities returns an error unless the manifest m has every file of listed, a map from paths to integrities, and with the
-// integrity there. Files that are not in listed are not checked.
+// integrity there. Files that are not in listed are not checked; an empty or nil map is always satisfied.
 func checkIntegrities(listed map[string]string, m *logs.Manifest) error {
 	if len(listed) == 0 {
 		return nil
@@ -314,8 +319,8 @@ func readStrings(name string, fn func(key, value string) error) error {
 const deepest = 8
 
 // decodeStrings reads one JSON object, and calls fn for each string in it and in the objects in it. key is the path to the
-// string: the keys of the objects around it and its own, with slashes between them. Other values, and deeper nesting than 8
-// objects, are errors. The error of fn ends it.
+// string: the keys of the objects around it and its own, with slashes between them. Other values, deeper nesting than 8 objects,
+// and anything behind the object are errors, before which fn may have been called. The error of fn ends it.
 func decodeStrings(r io.Reader, fn func(key, value string) error) error {
 	d := json.NewDecoder(r)
 	token, err := d.Token()

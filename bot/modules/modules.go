@@ -54,10 +54,10 @@ type Release struct {
 }
 
 // Build builds the modules of a release in a child process of the pool. It returns the record for the log (subpaths, imports,
-// skipped ones) and the files of the modules. If the release causes the failure, record.Problem says why, there are no files, and
-// the error is nil: so it is if the child crashes or exceeds its limits of memory or processor time. There is an error, and
-// nothing to record, if another attempt may succeed: the archive cannot be read, r.Acquire or ctx ends the wait, or
-// [worker.IsTransient] reports true for the child's error.
+// skipped ones) and the files of the modules, which it stores nowhere. If the release has no modules, record.Problem says why,
+// files is nil, and the error is nil; so it is also if the child crashes, exceeds its limits of memory or processor time, or
+// returns a result that is not allowed. Only if another attempt may succeed there is an error, and the record is nil: the archive
+// cannot be read, r.Acquire fails, ctx ends, or [worker.IsTransient] reports true for the child's error.
 func Build(ctx context.Context, pool *worker.Pool, r Release) (*logs.Modules, []worker.ModuleFile, error) {
 	record := new(logs.Modules)
 	record.Program, record.Version, record.Options = worker.ModuleBuilder()
@@ -130,7 +130,7 @@ func Build(ctx context.Context, pool *worker.Pool, r Release) (*logs.Modules, []
 
 // RequestedSubpaths returns the value for [Release].Subpaths with which a build makes the modules of a record again: all subpaths
 // in the record, built or skipped, sorted, whether the package JSON named them or not; without the mark [worker.OtherSubpaths] of
-// the skipped ones.
+// the skipped ones. For a record without subpaths the result is empty, which has [Build] take all that the package exports.
 func RequestedSubpaths(record *logs.Modules) []string {
 	all := slices.AppendSeq(slices.Collect(maps.Keys(record.Subpaths)), maps.Keys(record.Skipped))
 	slices.Sort(all)
@@ -147,7 +147,7 @@ func parentMemory(size int64) int64 {
 }
 
 // measureBuildInput walks an archive and returns how many bytes its files have together that a build of modules may need, by
-// their extensions.
+// their extensions. Entries that are no regular files do not count. With an error, size has no meaning.
 func measureBuildInput(ctx context.Context, src archive.Source) (size int64, err error) {
 	err = archive.Walk(ctx, src, archive.DefaultLimits, func(e archive.Entry, _ io.Reader) error {
 		if e.Skipped == "" && worker.IsModuleInput(e.Name) {
@@ -159,7 +159,7 @@ func measureBuildInput(ctx context.Context, src archive.Source) (size int64, err
 }
 
 // readBuildInput returns the contents of the files of an archive that a build of modules may need, by their extensions; the keys
-// are their paths.
+// are their paths in the archive. All of them are in memory. With an error, the map is incomplete.
 func readBuildInput(ctx context.Context, src archive.Source) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	err := archive.Walk(ctx, src, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
@@ -174,11 +174,11 @@ func readBuildInput(ctx context.Context, src archive.Source) (map[string][]byte,
 }
 
 // runBuild sends a build request to a child process of the pool, and waits for the result. The pool reuses an idle child only for
-// the same owner, which is the release. If ctx ends, the error may be that of ctx, for which [worker.IsTransient] is false, so
-// the caller looks at ctx.Err() first. If IsTransient is true, another attempt may succeed: no child could be started, something
-// outside ended it, or it took too long by the clock. Any other error, also that of a child that crashed or exceeded its memory
-// or processor time, says why the release has no modules at all. Subpaths that cannot be built are no error; result.Skipped lists
-// them.
+// the same owner, which is the release. If ctx ends, the caller ignores the error: it may be that of ctx, or one of the child for
+// which [worker.IsTransient] is true or false. Otherwise, if IsTransient is true, another attempt may succeed: no child could be
+// started, something outside ended it, or it took too long by the clock. Any other error, also that of a child that crashed or
+// exceeded its memory or processor time, says why the release has no modules at all. Subpaths that cannot be built are no error;
+// result.Skipped lists them.
 func runBuild(ctx context.Context, pool *worker.Pool, owner string, q worker.ModulesRequest) (result worker.ModulesResult, err error) {
 	data, err := json.Marshal(q)
 	if err != nil {
@@ -192,7 +192,8 @@ func runBuild(ctx context.Context, pool *worker.Pool, owner string, q worker.Mod
 }
 
 // checkResult returns an error unless a child's result is consistent and within the limits of a build: a hostile package may have
-// taken over the child. inputs has the files that the child received, by path.
+// taken over the child. inputs has the files that the child received, by path. It checks paths, names, numbers and sizes, but
+// neither the contents of the files nor the reasons in r.Skipped.
 func checkResult(r worker.ModulesResult, inputs map[string][]byte) error {
 	if len(r.Files) > maxFiles || len(r.Modules) > worker.MaxSubpaths || len(r.Skipped) > maxSkippedAll {
 		return fmt.Errorf("the build has %d files and %d modules, over the limits of %d and %d", len(r.Files), len(r.Modules), maxFiles, worker.MaxSubpaths)

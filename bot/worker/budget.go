@@ -67,9 +67,9 @@ type turn struct {
 	apart  bool          // it has the slot of huge contents
 }
 
-// NewBudget returns a budget with a number of slots, which is how many contents of ordinary size are encoded at once, and of
-// bytes of memory for all turns and child processes. An eighth of the memory, up to maxReserved, is for files of fresh releases
-// alone. The caller may set the pools of child processes afterwards.
+// NewBudget returns a budget. slots is how many contents are compressed at once, besides one huge one, over HugeSize, which needs
+// no slot. memory is the bytes for all turns and child processes; an eighth of it, up to maxReserved, is for files of fresh (new)
+// releases alone. The caller may set the pools of child processes before the first turn.
 func NewBudget(slots int, memory int64) *Budget {
 	return &Budget{slots: slots, of: slots, memory: memory, most: memory, reserved: min(memory/8, maxReserved)}
 }
@@ -82,8 +82,9 @@ func EncoderMemory(size int64) int64 {
 }
 
 // AcquireEncoder waits until the owner's child may compress a content of size bytes with the best settings, and reserves the
-// memory and a slot for it; a huge content, over HugeSize, may start without a slot. The caller calls leave afterwards, which
-// returns them. The only error is that of ctx, after which nothing is reserved.
+// memory and a slot for it; one huge content at a time, over HugeSize, needs no slot. It may end idle children of the pools. The
+// caller calls leave once afterwards, which returns memory and slot. The only error is that of ctx, after which nothing is
+// reserved and leave is nil.
 func (l *Budget) AcquireEncoder(ctx context.Context, owner string, size int64) (leave func(), err error) {
 	t := &turn{memory: EncoderMemory(size), owner: owner, pool: l.Squeezers, queue: &l.ordinary}
 	if size > HugeSize {
@@ -93,16 +94,17 @@ func (l *Budget) AcquireEncoder(ctx context.Context, owner string, size int64) (
 }
 
 // AcquireDelta waits until the owner's child may encode a content of size bytes as a delta against a dictionary of so many bytes,
-// and reserves the memory and a slot for it. The caller calls leave afterwards, which returns them. The only error is that of
-// ctx.
+// and reserves the memory and a slot for it, also if the content is huge. The caller calls leave once afterwards, which returns
+// them. The only error is that of ctx, after which nothing is reserved and leave is nil.
 func (l *Budget) AcquireDelta(ctx context.Context, owner string, dictionary, size int64) (leave func(), err error) {
 	return l.wait(ctx, &turn{memory: coding.DeltaMemory(dictionary+size) + 2*(dictionary+size), owner: owner, pool: l.Squeezers, queue: &l.ordinary})
 }
 
 // AcquireFile waits until a file of a release may take here bytes of memory in this process and child bytes in the release's
-// child process, and reserves them. child is 0 for a file that needs no child. fresh says that the release is new, so that its
-// files go first. A file that needs more than the whole budget starts when no other file or encoder runs. The caller calls leave
-// afterwards, which returns the memory. The only error is that of ctx, after which nothing is reserved.
+// child process, and reserves this memory, but no slot. child is 0 for a file that needs no child. fresh says that the release is
+// new: its files go first and may use the reserved memory. A file that needs more memory than there is starts when no other file
+// or encoder runs. The caller calls leave once afterwards, which returns the memory. The only error is that of ctx, after which
+// nothing is reserved and leave is nil.
 func (l *Budget) AcquireFile(ctx context.Context, release string, fresh bool, here, child int64) (leave func(), err error) {
 	t, minifiers := &turn{memory: here + child, owner: release, queue: &l.files}, l.Minifiers
 	if fresh {
@@ -114,9 +116,10 @@ func (l *Budget) AcquireFile(ctx context.Context, release string, fresh bool, he
 	return l.wait(ctx, t)
 }
 
-// wait adds a turn (the request of a file or an encoder for memory and a slot) to its queue, and waits until it may start. The
-// caller calls leave at the end of the turn, which returns its memory and slot. If ctx ends first, wait removes the turn and
-// returns the error of ctx.
+// wait adds a turn (the request of a file for memory, or of an encoder for memory and a slot) to t.queue, and waits until it may
+// start. It cuts t.memory to what the budget has. The caller does not hold the lock, and calls leave once at the end of the turn,
+// which returns memory and slot and starts waiting turns. If ctx ends first, wait removes the turn, reserves nothing, and returns
+// the error of ctx and a nil leave.
 func (l *Budget) wait(ctx context.Context, t *turn) (leave func(), err error) {
 	t.begin = make(chan struct{})
 	t.memory = min(t.memory, l.most-l.reservedFrom(t)) // one that needs more runs alone
@@ -145,8 +148,9 @@ func (l *Budget) reservedFrom(t *turn) int64 {
 	return l.reserved
 }
 
-// update calls do, which changes the queues or the free memory, under the lock. Then it starts the waiting turns (files and
-// encoders) that fit now, and ends idle child processes if these turns need their memory.
+// update calls do, which changes the queues or the free memory, under the lock, which the caller does not hold. Then it starts
+// the waiting turns (files and encoders) that fit now. If it started any, it ends idle child processes that their memory leaves
+// no room for, and waits for the end of these.
 func (l *Budget) update(do func()) {
 	l.mu.Lock()
 	do()
@@ -160,8 +164,9 @@ func (l *Budget) update(do func()) {
 }
 
 // endIdleChildren ends idle child processes of all pools until the rest of them, at idleMemory each, fit into free, the bytes
-// that no turn has, without those reserved for fresh releases. The budget calls it after the turns in started have got their
-// memory. It keeps children of the owners of these turns, which are about to be reused.
+// that no turn has; if a turn in started is not of a fresh release, without the bytes reserved for these. The budget calls it
+// after the turns in started have got their memory. It keeps children of the owners of these turns, which are about to be reused,
+// and does not count them. The caller does not hold the lock.
 func (l *Budget) endIdleChildren(started []*turn, free int64) {
 	var owners []string
 	leave := int64(0)
@@ -183,8 +188,8 @@ func (l *Budget) endIdleChildren(started []*turn, free int64) {
 	}
 }
 
-// releaseTurn returns the memory and the slot of a turn (of a file or an encoder) that has ended to the budget. It starts no
-// other turn. The caller holds the lock.
+// releaseTurn returns the memory and, if it has one, the slot of a turn (of a file or an encoder) that has started to the budget.
+// It starts no other turn. The caller holds the lock, and calls it once for a turn.
 func (l *Budget) releaseTurn(t *turn) {
 	l.memory += t.memory
 	if t.queue == &l.huge {
@@ -202,9 +207,10 @@ func (l *Budget) releaseTurn(t *turn) {
 	}
 }
 
-// startNext starts the waiting turns (files of releases, and contents to encode) that fit now, in the order of each queue, and
-// calls started with each. Files of fresh releases come first, then other files, then contents. If a file does not fit, no turn
-// behind it and none of the following queues starts. The caller holds the lock.
+// startNext starts the waiting turns (files of releases, and contents to encode) that fit now, in the order of each queue, takes
+// their memory and slots, and calls started with each. Files of fresh releases come first, then other files, huge contents, and
+// contents of ordinary size. If a file does not fit, no turn behind it and none of the following queues starts. A content that
+// does not fit delays only its own queue. The caller holds the lock.
 func (l *Budget) startNext(started func(*turn)) {
 	for _, files := range []*[]*turn{&l.freshFiles, &l.files} {
 		for len(*files) > 0 {
@@ -232,9 +238,10 @@ func (l *Budget) startNext(started func(*turn)) {
 	}
 }
 
-// leavesEnough reports whether enough memory stays for contents of ordinary size if the turn t, which encodes a huge content
-// (over HugeSize), starts. The result is always true if no content of ordinary size waits or is encoded, and no other huge one is
-// encoded. The caller holds the lock.
+// leavesEnough reports whether enough of the budget stays for contents of ordinary size if the turn t, which encodes a huge
+// content (over HugeSize), starts; it does not look at how much memory is free. t.apart says whether t gets the slot of huge
+// contents. The result is always true if no content of ordinary size waits or is encoded, and no other huge one is encoded. The
+// caller holds the lock.
 func (l *Budget) leavesEnough(t *turn) bool {
 	if l.slots == l.of && len(l.ordinary) == 0 && l.hugeMemory == 0 {
 		return true // there are none
@@ -251,8 +258,8 @@ func (l *Budget) leavesEnough(t *turn) bool {
 }
 
 // tryStart starts the turn t (of a file or an encoder), which is the first of its queue, if there is memory for it, and reports
-// whether it did. It removes the turn from the queue, takes its memory from the budget, and calls started. The caller holds the
-// lock.
+// whether it did. Then it has removed the turn from the queue, taken its memory from the budget, but no slot, let the goroutine
+// in wait continue, and called started. The caller holds the lock.
 func (l *Budget) tryStart(t *turn, started func(*turn)) bool {
 	if t.memory+l.reservedFrom(t) > l.memory {
 		return false

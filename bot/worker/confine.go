@@ -9,8 +9,8 @@ type protections struct {
 	memory   func() error // a limit that the parent sets for each job
 }
 
-// Unprotected returns, for each protection that worker processes lack on this system, its name and why. It returns nothing if
-// they have all.
+// Unprotected returns, for each protection that worker processes lack on this system (Landlock, a system-call filter, a limit of
+// memory), its name and why; nil if they have all three. It tests the system, not the processes.
 func Unprotected() []string { return system.missing() }
 
 // missing returns a text for each of the protections of child processes (Landlock, a system-call filter, a limit of memory) that

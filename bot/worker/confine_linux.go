@@ -38,7 +38,8 @@ func probeFilter() error {
 	return nil
 }
 
-// probeMemory returns nil if the kernel allows prlimit, with which a parent limits the memory of a child, else why not.
+// probeMemory returns nil if the kernel allows prlimit, with which a parent limits the memory of a child, else why not. It only
+// reads a limit of this process.
 func probeMemory() error {
 	var limit unix.Rlimit
 	if err := unix.Prlimit(os.Getpid(), unix.RLIMIT_DATA, nil, &limit); err != nil {
@@ -47,8 +48,10 @@ func probeMemory() error {
 	return nil
 }
 
-// confine restricts all threads of this process for good: no files, sockets, processes or raised limits. It applies only the
-// protections that the system has. It returns an error if the kernel has one and refuses to apply it.
+// confine restricts all threads of this process for good, as far as the system can: Landlock keeps files and TCP from it, limits
+// of resources new descriptors, and a system-call filter other sockets, processes and raised limits. It leaves out Landlock or
+// the filter if k says that the system lacks it. The limit of memory is set by the parent. If confine returns an error, what it
+// applied before stays.
 func (k protections) confine() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -90,6 +93,7 @@ type condition struct {
 }
 
 // callConditions returns the conditions under which the system-call filter allows those system calls whose arguments decide.
+// Those of one call follow each other, and all of them must hold. They allow signals only to this process, whose id they contain.
 func callConditions() []condition {
 	const thread = unix.CLONE_VM | unix.CLONE_THREAD
 	self := uint32(os.Getpid())
@@ -166,8 +170,9 @@ func installFilter() error {
 	return nil
 }
 
-// unusedAddressSpace returns how much address space this process has mapped beyond the memory that it uses itself, so that the
-// limit for a job does not count that. If the system does not report it, the result is a usual value.
+// unusedAddressSpace returns how many bytes this process has mapped beyond the private memory in use, so that the limit for a job
+// does not count them: in All of all address space, in Data of private writable memory. If the system does not report it, the
+// result is a usual value.
 func unusedAddressSpace() addressUse {
 	const usual = 80 << 20
 	m, private, err := readStatm("self")
@@ -181,8 +186,9 @@ func unusedAddressSpace() addressUse {
 const arenas = 192 << 20
 
 // limitMemory limits the memory of another process, pid, to bytes, in addition to unused, the address space that it has mapped
-// but does not use. If the process needs more, allocation fails and Go's runtime ends it. RLIMIT_DATA counts private writable
-// mappings, and RLIMIT_AS all address space: shared mappings, stacks that grow, and pages that are only read, which take tables.
+// but does not use. The limits are soft ones, which the next call replaces. If the process needs more, allocation fails and Go's
+// runtime ends it. RLIMIT_DATA counts private writable mappings. RLIMIT_AS counts all address space, so it is larger by arenas:
+// shared mappings, stacks that grow, and pages that are only read, which take tables.
 func limitMemory(pid int, unused addressUse, bytes int64) error {
 	limits := map[int]unix.Rlimit{
 		unix.RLIMIT_DATA: {Cur: uint64(unused.Data + bytes), Max: unix.RLIM_INFINITY},
@@ -210,8 +216,9 @@ func mappedData(pid int) int64 {
 	return m.Data
 }
 
-// readStatm reads /proc/PROCESS/statm, where process is an id or "self". It returns how much address space the process has
-// mapped, and in private how many bytes of memory it uses that are not shared with a file.
+// readStatm reads /proc/PROCESS/statm, where process is an id or "self". It returns how many bytes of address space the process
+// has mapped, in All, and of these private and writable, in Data. private is how many bytes of memory it uses that are not shared
+// with a file.
 func readStatm(process string) (m addressUse, private int64, err error) {
 	text, err := os.ReadFile("/proc/" + process + "/statm")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 const mainStack = 1 << 20
 
 // limitResources sets limits of this process, for good: it may write no core files, open no more descriptors, and grow its main
-// stack to 1 MiB at most. Every Unix has these limits.
+// stack to 1 MiB at most. Every Unix has these limits. If it returns an error, those set before stay.
 func limitResources() error {
 	time.Sleep(time.Nanosecond) // the runtime's poller opens its descriptors with the first timer, and ends the process if it cannot
 	for _, resource := range []int{unix.RLIMIT_CORE, unix.RLIMIT_NOFILE} {
@@ -37,7 +37,8 @@ func limitResources() error {
 }
 
 // closeInheritedDescriptors closes the descriptors that a parent process left open in this one, besides the three standard ones.
-// It knows them by the missing flag to close on execution, which descriptors of Go's runtime have.
+// It knows them by the missing flag to close on execution, which descriptors of Go's runtime have. It ignores errors; if the
+// system does not list descriptors, it closes none.
 func closeInheritedDescriptors() {
 	names, _ := os.ReadDir("/dev/fd") // if it is not, Go's own parents leave nothing open
 	for _, name := range names {

@@ -15,8 +15,9 @@ import (
 // maxField bounds a field, in bytes.
 const maxField = 256 << 20
 
-// MaxResponseSize returns how many bytes the response of a child may have for a task whose input has size bytes. Results of
-// minifiers and encoders may exceed their input, but not by much.
+// MaxResponseSize returns how many bytes the data in the response of a child may have for a task whose input has size bytes. The
+// text of an error, at most headSize bytes, does not count. Results of minifiers and encoders may exceed their input, but not by
+// much.
 func MaxResponseSize(t Task, size int) int {
 	switch t {
 	case Render:
@@ -43,8 +44,8 @@ func (e *fieldSizeError) Error() string {
 	return fmt.Sprintf("a field of %d bytes, over the limit of %d", e.size, e.limit)
 }
 
-// writeField writes a field of the protocol: the length of data in four bytes, and data. It returns an error if data has over
-// maxField bytes.
+// writeField writes a field of the protocol: the length of data in four bytes, and data. If data has over maxField bytes, it
+// writes nothing and returns an error.
 func writeField(w io.Writer, data []byte) error {
 	if len(data) > maxField {
 		return fmt.Errorf("%d bytes, over the limit of %d", len(data), maxField)
@@ -57,7 +58,8 @@ func writeField(w io.Writer, data []byte) error {
 }
 
 // readField reads a field that writeField wrote, and returns its bytes. If it has over limit bytes, the error is a
-// *fieldSizeError. For fields over 1 MiB it allocates memory as the bytes arrive, because the announced length may be a lie.
+// *fieldSizeError, and only the length has been read. If r ends before the field, the error is io.EOF; if in the middle,
+// io.ErrUnexpectedEOF. For fields over 1 MiB it allocates memory as the bytes arrive, because the announced length may be a lie.
 func readField(r io.Reader, limit int) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -80,8 +82,8 @@ func readField(r io.Reader, limit int) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// write sends the greeting of a child to its parent: the address space that the child has mapped without using it, and why it
-// runs no jobs ("" if it does).
+// write sends the greeting of a child to its parent: in two fields the address space that the child has mapped without using it,
+// and why it runs no jobs ("" if it does). The caller flushes w.
 func (h hello) write(w io.Writer) error {
 	var numbers [16]byte
 	binary.BigEndian.PutUint64(numbers[:8], uint64(h.Mapped.All))
@@ -92,7 +94,8 @@ func (h hello) write(w io.Writer) error {
 	return writeField(w, []byte(h.Failure))
 }
 
-// readHello reads, in the parent, the greeting that a child process sent with hello.write when it started.
+// readHello reads, in the parent, the greeting that a child process sent with hello.write when it started. If the first field has
+// fewer than 16 bytes, h.Mapped is zero, and that is no error.
 func readHello(r io.Reader) (h hello, err error) {
 	numbers, err := readField(r, 16)
 	if err != nil {
@@ -109,7 +112,7 @@ func readHello(r io.Reader) (h hello, err error) {
 	return h, nil
 }
 
-// write sends a request from the parent to a child: the task, the limit of memory, and the data.
+// write sends a request from the parent to a child: the task, the limit of memory in bytes, and the data, a field each.
 func (q request) write(w io.Writer) error {
 	if err := writeField(w, []byte(q.Task)); err != nil {
 		return err
@@ -120,7 +123,8 @@ func (q request) write(w io.Writer) error {
 	return writeField(w, q.Data)
 }
 
-// readRequest reads, in the child, a request that the parent sent with request.write.
+// readRequest reads, in the child, a request that the parent sent with request.write. It trusts the parent, and panics if the
+// field with the limit of memory is too short. The error is io.EOF if the parent has closed the input between two requests.
 func readRequest(r io.Reader) (q request, err error) {
 	task, err := readField(r, maxField)
 	if err != nil {
@@ -143,8 +147,8 @@ func (a response) write(w io.Writer) error {
 	return writeField(w, a.Data)
 }
 
-// readResponse reads, in the parent, the response that a child sent with response.write. Data of over limit bytes is a
-// *fieldSizeError.
+// readResponse reads, in the parent, the response that a child sent with response.write. If the data has over limit bytes, or the
+// text of the task's error over headSize, the error is a *fieldSizeError. An error of the task is in a.Error, not in err.
 func readResponse(r io.Reader, limit int) (a response, err error) {
 	text, err := readField(r, headSize)
 	if err != nil {

@@ -79,8 +79,8 @@ type response struct {
 	Error string
 }
 
-// runRequest runs the task of a request in this process, which is a child. An error of the task becomes the error of the
-// response, cut to headSize bytes.
+// runRequest runs the task of a request in this process, which is a child. An error of the task, or an unknown task, becomes the
+// error of the response, cut to headSize bytes, without data. It does not recover from a panic.
 func runRequest(r request) response {
 	data, err := runTask(r.Task, r.Data)
 	if err != nil {
@@ -104,6 +104,7 @@ var tasks = map[Task]func(data []byte) ([]byte, error){
 }
 
 // runTask runs a task on data in this process, which is a child, and returns its result. It returns an error for an unknown task.
+// It applies no limit, and does not recover from a panic.
 func runTask(t Task, data []byte) ([]byte, error) {
 	if task, ok := tasks[t]; ok {
 		return task(data)
@@ -136,8 +137,8 @@ const Timeout = 10 * time.Minute
 // minifierMemory is the measured memory of the minifier for each byte of a file.
 const minifierMemory = 170
 
-// Memory returns the limit of memory, in bytes, for a child that runs a task on an input of size bytes. A child that needs more
-// is ended. The program's own pages, which all children share, do not count.
+// Memory returns the limit of memory, in bytes, for the whole child that runs a task on an input of size bytes. Where the system
+// can limit it (Linux), a child that needs more ends. The program's own pages, which all children share, do not count.
 func Memory(t Task, size int64) int64 {
 	switch t {
 	case Render:
@@ -174,8 +175,9 @@ var minifierOptions = sync.OnceValues(func() (api.TransformOptions, error) {
 	return cli.ParseTransformOptions(strings.Fields(minifier))
 })
 
-// minify returns a smaller script or style sheet that means the same, with its legal comments. loader says which of the two data
-// is. It refuses input that is not UTF-8 or that would take the minifier long, and checks that the output parses.
+// minify returns a script or style sheet that means the same as data, usually a smaller one, with its legal comments. loader says
+// which of the two data is. It refuses input that is not UTF-8, does not parse, or would take the minifier long, and checks that
+// the output parses.
 func minify(data []byte, loader api.Loader) ([]byte, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("not valid UTF-8, so minifying would change it")
@@ -212,8 +214,9 @@ func findFormat(data []byte) ([]byte, error) {
 	return []byte(in.Format), err
 }
 
-// findImports is the function of the task [FindImports]. data is a script. It returns a JSON array of the specifiers, such as
-// "./a.js", that the script imports, statically or dynamically. It fails if the script does not parse or would take esbuild long.
+// findImports is the function of the task [FindImports]. data is a script. It returns a JSON array, perhaps empty or with
+// repetitions, of the specifiers, such as "./a.js", that the script imports or re-exports statically, or imports dynamically by a
+// constant string; calls of require do not count. It fails if the script does not parse or would take esbuild long.
 func findImports(data []byte) ([]byte, error) {
 	in, err := readMetadata(data)
 	if err != nil {
@@ -237,8 +240,8 @@ type scriptMetadata struct {
 	} `json:"imports"`
 }
 
-// readMetadata has esbuild parse a script, and returns its module format and imports. It refuses input that would take esbuild
-// long.
+// readMetadata has esbuild parse a script, and returns its module format ("esm", "cjs" or "") and its imports of all kinds, calls
+// of require included. It returns an error if the script does not parse or would take esbuild long.
 func readMetadata(data []byte) (scriptMetadata, error) {
 	const name = "script.js"
 	if err := checkScriptCost(data); err != nil {
@@ -289,12 +292,13 @@ const maxStack = 256 << 20
 
 // RunChild is the main function of a child process. It confines this process, greets the parent on standard output, and runs the
 // jobs that it reads from standard input, one after another. It lowers the process's priority if the second argument is "nice".
-// It never returns: it ends the process when the input is closed, or if it can neither confine the process nor write to the
+// It never returns: it ends the process when the input is closed, if it cannot confine the process, or if it cannot write to the
 // parent.
 func RunChild() { runChild(system) }
 
-// runChild is the main function of a child process, see [RunChild]. k are the protections to apply; tests pass others than those
-// of the system. If one cannot be applied, it reports that to the parent and ends the process. It never returns.
+// runChild is the main function of a child process, see [RunChild]. k are the protections, tests pass others than those of the
+// system; it applies those that the system has, but leaves the limit of memory to the parent. If one of these cannot be applied,
+// it reports that to the parent and ends the process. It never returns.
 func runChild(k protections) {
 	debug.SetMaxStack(maxStack)
 	// Ctrl-C and a service manager's stop reach the whole group of processes; the

@@ -42,8 +42,8 @@ func IsModuleInput(file string) bool { return esm.IsInput(file) }
 
 // buildModules is the function of the task [BuildModules]. data is a [ModulesRequest] in JSON, with the contents of the release's
 // files. The result is a [ModulesResult] in JSON, with the files of the modules and the skipped subpaths. buildModules reads
-// nothing else. It does not build scripts and style sheets that would take esbuild long. The error says that the request is
-// malformed, or why the release has no modules at all, such as a package.json that is missing.
+// nothing else. It skips subpaths that import scripts or style sheets that would take esbuild long. The error says that the
+// request is malformed, or why the release has no modules at all, such as a package.json that is missing.
 func buildModules(data []byte) ([]byte, error) {
 	var q esm.Request
 	if err := json.Unmarshal(data, &q); err != nil {

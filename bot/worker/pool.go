@@ -67,9 +67,10 @@ func (e *CrashError) Error() string {
 	return fmt.Sprintf("%s: the process ended: %s", e.Task, e.Reason)
 }
 
-// IsTransient reports whether a job that failed with err may succeed if it runs again: no process could be started for it, or a
-// signal from outside ended the process, or the job exceeded its time limit by the clock. The caller tries such a job again
-// later, so that a busy machine decides nothing for good.
+// IsTransient reports whether a job that failed with err may succeed if it runs again: no process could be started or confined
+// for it, a signal from outside ended the process, the process ended before it greeted the parent, or the job exceeded its time
+// limit by the clock. The caller tries such a job again later, so that a busy machine decides nothing for good. It is false for
+// nil, and for the error of a cancelled context.
 func IsTransient(err error) bool {
 	crash, crashed := errors.AsType[*CrashError](err)
 	return errors.As(err, new(*StartError)) || crashed && (crash.Killed || crash.TimedOut)
@@ -96,16 +97,17 @@ func NewPool(o Options) *Pool {
 }
 
 // Do runs the task t on data in a child process of the owner (usually a release), and returns the result. It waits while as many
-// jobs run as [Options].Size allows. The error is a *CrashError if the process ended in the middle of the job or the job exceeded
-// a limit, a *StartError if no process could be started, or that of the task or of ctx.
+// jobs run as [Options].Size allows. The error is a *StartError if no process could be started or confined, a *CrashError if the
+// process ended in the middle of the job or the job exceeded a limit, or that of the task or of ctx. If ctx is cancelled while
+// the job runs, its process is killed; if its deadline passes then, the error is a *CrashError with TimedOut.
 func (p *Pool) Do(ctx context.Context, owner string, t Task, data []byte) ([]byte, error) {
 	result, _, err := p.DoTimed(ctx, owner, t, data)
 	return result, err
 }
 
 // DoTimed runs the task t on data in a child process of the owner, as [Pool.Do] does, and also returns the processor time that
-// the job used, with an error too. If the system does not count that for each process, it returns how long the job ran by the
-// clock.
+// the job used, with an error too. The first job of a child includes its start. used is 0 if no child could be had. If the system
+// does not count processor time for each process, used is how long the job ran by the clock.
 func (p *Pool) DoTimed(ctx context.Context, owner string, t Task, data []byte) (result []byte, used time.Duration, err error) {
 	select {
 	case p.slots <- struct{}{}:
@@ -135,7 +137,8 @@ func (p *Pool) DoTimed(ctx context.Context, owner string, t Task, data []byte) (
 }
 
 // acquireChild returns an idle child process of the owner and removes it from the idle ones, or starts one. If there would be too
-// many children, it ends the one that is idle longest. The caller holds a slot of the pool, of which there is one for each job.
+// many children then, it first ends the one that is idle longest, and waits for its end. The caller holds a slot of the pool, of
+// which there is one for each job, and not p.mu. The error is a *StartError.
 func (p *Pool) acquireChild(owner string) (*child, error) {
 	p.mu.Lock()
 	var c, other *child
@@ -157,8 +160,8 @@ func (p *Pool) acquireChild(owner string) (*child, error) {
 	return p.startChild(owner)
 }
 
-// releaseChild adds a child that has finished a job to the idle ones, for the next job of its owner. It ends the child instead if
-// it has no owner or has much memory mapped.
+// releaseChild adds a child that has finished a job to the idle ones, for the next job of its owner. It ends the child instead,
+// and waits for that, if it has no owner or has much memory mapped. The caller still holds its slot of the pool, and not p.mu.
 func (p *Pool) releaseChild(c *child) {
 	// The next job could use mapped memory without a limit, and needs some that is not mapped: the heap reuses only a part of its free blocks.
 	if c.owner == "" || mappedData(c.cmd.Process.Pid) > c.unused.Data+Small*3/4*mappedPerByte {
@@ -171,8 +174,10 @@ func (p *Pool) releaseChild(c *child) {
 	p.idle = append(p.idle, c)
 }
 
-// runJob runs the task t on data in a child, within the limits of memory and time of the task and the pool. It returns the
-// child's response, which may have an error of the task. If runJob returns an error itself, the child has ended.
+// runJob runs the task t on data in a child, within the limits of memory and time of the task and the pool, and the deadline of
+// ctx. It returns the child's response, which may have an error of the task; then the child lives. If runJob returns an error
+// itself, the child has ended: a *StartError if it could not be confined, the error of ctx if that was cancelled, else a
+// *CrashError.
 func (p *Pool) runJob(ctx context.Context, c *child, t Task, data []byte) (response, error) {
 	memory := Memory(t, int64(len(data)))
 	if p.options.Memory > 0 {
@@ -228,9 +233,10 @@ func (e *processorTimeError) Error() string {
 	return fmt.Sprintf("it used more than %v of processor time", e.bound)
 }
 
-// watchProcessorTime calls cancel with a *processorTimeError once the process pid has used bound more processor time than it had
-// at the start of the call. It returns then, or when ctx ends, or if the time cannot be read. RLIMIT_CPU cannot bound a job: only
-// a privileged parent may raise the upper limit again for the next job, and a child that was taken over ignores the lower one.
+// watchProcessorTime calls cancel with a *processorTimeError once the process pid has used more processor time than bound since
+// the start of the call. It blocks until then, until ctx ends, or until the time cannot be read, after which nothing bounds the
+// job. RLIMIT_CPU cannot bound a job: only a privileged parent may raise the upper limit again for the next job, and a child that
+// was taken over ignores the lower one.
 func watchProcessorTime(ctx context.Context, pid int, bound time.Duration, cancel context.CancelCauseFunc) {
 	start, err := processorTime(pid)
 	for left := bound; err == nil; {
@@ -248,7 +254,7 @@ func watchProcessorTime(ctx context.Context, pid int, bound time.Duration, cance
 	}
 }
 
-// idleOwners implements childPool: it returns the owners of the children that have no job.
+// idleOwners implements childPool: it returns the owner of each child that has no job. An owner of several is repeated.
 func (p *Pool) idleOwners() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -260,7 +266,7 @@ func (p *Pool) idleOwners() []string {
 }
 
 // endIdleChildren implements childPool: it ends up to most children that have no job, the longest idle first, but none of the
-// owners in except. It returns how many it ended.
+// owners in except. It waits for their end, and returns how many it ended.
 func (p *Pool) endIdleChildren(most int, except []string) int {
 	p.mu.Lock()
 	var ended []*child
@@ -279,8 +285,8 @@ func (p *Pool) endIdleChildren(most int, except []string) int {
 	return len(ended)
 }
 
-// Close ends the idle children, and waits for their end. The caller runs no job meanwhile or afterwards, so these are all
-// children.
+// Close ends the idle children, and waits for their end. It takes no lock: the caller runs no job meanwhile or afterwards, so
+// these are all children.
 func (p *Pool) Close() {
 	for _, c := range p.idle {
 		c.kill()
@@ -301,7 +307,8 @@ type child struct {
 	unused   addressUse // what the child has mapped but does not use
 }
 
-// startChild starts a child process for an owner. It does not wait for the child's greeting. The error is a *StartError.
+// startChild starts a child process for an owner, which the caller ends. It does not wait for the child's greeting, which the
+// first exchange reads. The error is a *StartError.
 func (p *Pool) startChild(owner string) (*child, error) {
 	args := []string{Argument}
 	if p.options.Nice {
@@ -358,9 +365,10 @@ type confineError struct{ reason string }
 // Error returns why the child process may run no job.
 func (e *confineError) Error() string { return e.reason }
 
-// exchange sends a request to the child and waits for its response. Before the first request it reads the child's greeting;
-// before each it sets the limit of memory. The error is a *confineError if the child may run no job, or else one of writing or
-// reading.
+// exchange sends a request to the child and waits for its response; only the end of the child interrupts it. Before the first
+// request it reads the child's greeting and sets c.confined; before each request it sets the limit of memory, where the system
+// can. The error is a *confineError if the child may run no job, a *fieldSizeError if the response is too large, or else one of
+// writing or reading. An error of the task is in the response. exchange does not end the child.
 func (c *child) exchange(r request) (answer response, err error) {
 	if !c.confined {
 		first, err := readHello(c.out)
@@ -392,8 +400,9 @@ func (c *child) processorTime() (time.Duration, error) {
 // kill sends the kill signal to the child process, and does not wait for its end, for which the caller calls wait.
 func (c *child) kill() { _ = c.cmd.Process.Kill() }
 
-// wait closes the child's input and waits for the end of the process. reason is what the process wrote to its standard error
-// about its end, or else what the system reports. killed says that a signal ended the process, and that it wrote nothing.
+// wait closes the child's input and waits for the end of the process; it kills nothing. The caller calls it once. reason is what
+// the process wrote to its standard error about its end, or else what the system reports. killed says that a signal ended the
+// process, and that it wrote nothing.
 func (c *child) wait() (reason string, killed bool) {
 	c.stdin.Close()
 	err := c.cmd.Wait()
@@ -418,8 +427,8 @@ func (h *stderrHead) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// firstLine returns the line that says why the process ended: the text of Go's fatal error if there is one, else the first line.
-// It returns "" if the process wrote nothing.
+// firstLine returns what says why the process ended: the text of Go's fatal error if there is one, else the first line, for
+// SIGSEGV with the second, which has the address. It returns "" if the process wrote nothing.
 func (h *stderrHead) firstLine() string {
 	for line := range bytes.Lines(h.Bytes()) {
 		if reason, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("fatal error: ")); ok {

@@ -167,9 +167,9 @@ func (s *scriptCost) canStartStatement() bool {
 	return false
 }
 
-// newLineStarts says what a new line before the token t means. joins is true if the statement before the new line may end
-// there and the cost of joining it has not been counted yet; after a semicolon or a closed block it has. ends is true if a
-// statement certainly starts at t. Either can be true without the other. Without a new line before t, both are false.
+// newLineStarts says what a new line before the token t means; it changes nothing. joins is true if the statement before the new
+// line may end there and the cost of joining it has not been counted yet; after a semicolon or a closed block it has. ends is
+// true if a statement certainly starts at t. Either can be true without the other. Without a new line before t, both are false.
 func (s *scriptCost) newLineStarts(t js.TokenType) (joins, ends bool) {
 	switch {
 	case !s.newLine || s.afterCondition || js.IsOperator(t) || js.IsPunctuator(t),
@@ -218,7 +218,7 @@ func (s *scriptCost) openBracket(t js.TokenType) {
 
 // closeBracket ends the counts of the innermost bracket, which the token t closes, and adds them to those of the bracket around
 // it. The content counts as part of the expression or the sequence of statements around it, unless it is the block of a
-// statement.
+// statement. It does not check that both brackets are of one kind. If none is open, it changes at most the number of blocks.
 func (s *scriptCost) closeBracket(t js.TokenType) {
 	if t == js.CloseBraceToken {
 		s.blocks = max(0, s.blocks-1)

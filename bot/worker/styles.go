@@ -33,8 +33,9 @@ type bracket struct {
 	count   []*int // fields of the nesting that count it
 }
 
-// openBracket records an opening bracket of a style sheet, and returns an error if too many of its kind are nested. closing is
-// the token that will close it. isPseudo says that it opens the arguments of a pseudo-class such as :not(.
+// openBracket records an opening bracket of a style sheet, and returns an error if too many of its kind are nested then. closing
+// is the token that will close it. isPseudo says that it opens the arguments of a pseudo-class such as :not(, which count as a
+// bracket and as a list of selectors.
 func (n *nesting) openBracket(closing css.TokenType, isPseudo bool) error {
 	b := bracket{closing, []*int{&n.brackets}}
 	switch {
@@ -69,8 +70,9 @@ func (n *nesting) closeBracket(closing css.TokenType) {
 	}
 }
 
-// checkStyles returns an error if a style sheet has deeply nested brackets or very long names. No tool or person writes such a
-// style sheet, and the minifier's time for it grows with the square of their number.
+// checkStyles returns an error if a style sheet has deeply nested brackets or a very long identifier. No tool or person writes
+// such a style sheet, and the minifier's time for it grows with the square of their number. It is nil for other style sheets,
+// also for invalid ones.
 func checkStyles(data []byte) error {
 	var open nesting
 	l := css.NewLexer(parse.NewInputBytes(data[:len(data):len(data)]))

@@ -98,12 +98,12 @@ var loaders = map[string]api.Loader{
 	".svg": api.LoaderDataURL, ".png": api.LoaderDataURL, ".gif": api.LoaderDataURL, ".jpg": api.LoaderDataURL, ".woff": api.LoaderDataURL, ".woff2": api.LoaderDataURL,
 }
 
-// IsInput reports whether the extension of a path is one of the files that modules may import: scripts, JSON, style sheets,
-// images and fonts. [Build] needs no other files of a release.
+// IsInput reports whether the extension of a path, in lower case, is one of the files that modules may import: scripts, JSON,
+// style sheets, some images (.svg, .png, .gif, .jpg) and fonts (.woff, .woff2). [Build] needs no other files of a release.
 func IsInput(file string) bool { return loaders[path.Ext(file)] != 0 }
 
 // PathOf returns the path in the release of the module that is built for a subpath: esm/client.mjs for "./client", esm/index.mjs
-// for ".".
+// for "." and "./index". It does not check the subpath: with ".." in it, the path may be outside of esm.
 func PathOf(subpath string) string {
 	if subpath == "." {
 		subpath = "index"
@@ -111,10 +111,11 @@ func PathOf(subpath string) string {
 	return path.Join(Folder, subpath) + Extension
 }
 
-// Build builds one ES module for each subpath in q, or for all subpaths that the release's package.json exports. It calls check,
-// from several goroutines and maybe more than once, with each file of the release that a module imports. A file for which check
-// returns an error is not built, and neither are the subpaths that import it. Result.Skipped has the subpaths without a module
-// and the reasons. The error says why the release has no modules at all.
+// Build builds one ES module for each subpath in q or, if it has none, for all subpaths that the release's package.json exports,
+// up to MaxSubpaths. It calls check, which is not nil, from several goroutines and maybe more than once, with each file of the
+// release that it loads. A file for which check returns an error is not built, and neither are the subpaths that import it.
+// Result.Skipped has the subpaths without a module and the reasons; these may be all. The error says why the release has no
+// modules at all.
 func Build(q Request, check func(file string, data []byte) error) (Result, error) {
 	r, err := newRelease(q.Package, q.Files)
 	if err != nil {
@@ -190,7 +191,8 @@ const (
 	fromDisabled = "empty"   // what the browser field disables
 )
 
-// skipSubpath adds a subpath that gets no module to b.skipped, with the reason, which it cuts to maxReason bytes.
+// skipSubpath adds a subpath that gets no module to b.skipped, with the reason, which it cuts to maxReason bytes. It does not
+// remove the entry point from b.entries.
 func (b *builder) skipSubpath(subpath, reason string) {
 	b.skipped = append(b.skipped, Skipped{subpath, reason[:min(len(reason), maxReason)]})
 }
@@ -198,7 +200,8 @@ func (b *builder) skipSubpath(subpath, reason string) {
 // buildEntries runs esbuild on the entry points b.entries with the constant options. Of more, it uses only the three options to
 // minify and Sourcemap. After errors it has skipFailed remove or change the entry points that fail, and runs esbuild again, up to
 // maxSkipped times in all. If no entry point is left, it returns an empty result and no error. Before each run it clears
-// b.loaded, b.imports and b.unresolved, which the run fills.
+// b.loaded, b.imports and b.unresolved, which the run fills. The error, such as errTooManyFiles, says why the release has no
+// modules at all.
 func (b *builder) buildEntries(more api.BuildOptions) (api.BuildResult, error) {
 	for range maxSkipped {
 		if len(b.entries) == 0 {
@@ -231,10 +234,10 @@ func (b *builder) buildEntries(more api.BuildOptions) (api.BuildResult, error) {
 }
 
 // skipFailed changes the entry points after a run of esbuild with errors, so that the next run has fewer. It drops the default
-// export from an entry point whose file has none. It adds calls of require for another package to b.required, so that the next
-// run imports that package: esbuild reports such a call only outside of try statements. If it did neither, it removes from
-// b.entries the entry points that lead to files with errors, and records their subpaths as skipped. It returns an error if no
-// entry point leads to such a file, or an error has no file.
+// export from the text of an entry point if esbuild reports an error there. It adds calls of require for another package to
+// b.required, so that the next run imports that package: esbuild reports such a call only outside of try statements. If it did
+// neither, it removes from b.entries the entry points that lead to files with errors, and records their subpaths as skipped. It
+// returns an error if no entry point leads to such a file, or an error has no file.
 func (b *builder) skipFailed(all []api.Message) error {
 	failed := map[string]string{} // reasons by file
 	changed := false
@@ -277,9 +280,9 @@ func (b *builder) skipFailed(all []api.Message) error {
 	return nil
 }
 
-// skipLargeEntries removes from b.entries each entry point that loads more than maxOnDemand files by import(), and records its
-// subpath as skipped. m is esbuild's report of a build. If that build has at most MaxFiles files, source maps included,
-// skipLargeEntries does nothing.
+// skipLargeEntries removes from b.entries each entry point that loads more than maxOnDemand files by import(), as countOnDemand
+// counts, and records its subpath as skipped. m is esbuild's report of a build without source maps. If that build, with a source
+// map for each of its files, has at most MaxFiles files, skipLargeEntries does nothing.
 func (b *builder) skipLargeEntries(m metafile) {
 	if 2*len(m.Outputs) <= MaxFiles {
 		return
@@ -293,8 +296,10 @@ func (b *builder) skipLargeEntries(m metafile) {
 	})
 }
 
-// countOnDemand returns how many output files of the build that m reports are loaded only when code calls import(). It counts
-// those that the output file with the given path imports in this way, or a file that it imports, directly or not.
+// countOnDemand returns about how many output files of the build that m reports are loaded only when code calls import(). It
+// follows all imports from the output file with the given path, directly and through others, and counts each file that it reaches
+// first by an import(). A file that others import statically, too, may count, and one that only counted files import statically
+// does not.
 func countOnDemand(m metafile, output string) (n int) {
 	seen := map[string]bool{output: true}
 	for queue := []string{output}; len(queue) > 0; queue = queue[1:] {
@@ -323,9 +328,9 @@ func unresolvedSpecifier(m api.Message) string {
 	return specifier
 }
 
-// describeFailure returns the sentence for people why esbuild could not build the file at.file. If isCause is true, the reason is
-// that its import of at.specifier leads to nothing. If to names a module of Node.js, the reason is that browsers lack it.
-// Otherwise the sentence has the text and line of esbuild's error m.
+// describeFailure returns the sentence for people why esbuild could not build the file at.file. If to names a module of Node.js,
+// the reason is that browsers lack it. Otherwise, if isCause is true, the reason is that its import of at.specifier leads to
+// nothing. Otherwise the sentence has the text and line of esbuild's error m, whose Location is not nil.
 func describeFailure(at importSite, to resolved, isCause bool, m api.Message) string {
 	switch {
 	case to.builtin != "":
@@ -340,7 +345,7 @@ func describeFailure(at importSite, to resolved, isCause bool, m api.Message) st
 }
 
 // findReachable returns the set of files of the release that a file imported, directly or not, in the last run of esbuild, and
-// the file itself.
+// the file itself. The values of the map are all true. It reads b.imports without a lock, so no run may be under way.
 func (b *builder) findReachable(file string) map[string]bool {
 	found := map[string]bool{file: true}
 	for queue := []string{file}; len(queue) > 0; queue = queue[1:] {
@@ -371,10 +376,11 @@ func (b *builder) setUp(p api.PluginBuild) {
 }
 
 // resolve is esbuild's callback that says what an import leads to: a file of the release, a bare specifier that stays an import
-// (external), an empty module, or the text of an entry point or shim. It records an import of a file in b.imports. It records an
-// import that leads nowhere, and a call of require for another package that is not in b.required, in b.unresolved and returns an
-// empty result. Then esbuild reports an error, unless the call of require is in a try statement, where it throws in browsers.
-// Esbuild calls resolve from several goroutines.
+// (external), an empty module, or the text of an entry point or shim. It records an import of a file in b.imports. It records in
+// b.unresolved, and returns an empty result for, an import that leads nowhere or to a module of Node.js that browsers lack, and a
+// call of require or require.resolve for another package, unless b.required has that call (by file and specifier; an earlier run
+// found it outside of try statements). Then esbuild reports an error, unless the call is in a try statement, where it throws in
+// browsers. Esbuild calls resolve from several goroutines; it locks b.mu itself.
 func (b *builder) resolve(a api.OnResolveArgs) api.OnResolveResult {
 	isRequire := a.Kind == api.ResolveJSRequireCall || a.Kind == api.ResolveJSRequireResolve
 	switch {
@@ -418,7 +424,7 @@ func (b *builder) resolve(a api.OnResolveArgs) api.OnResolveResult {
 }
 
 // resolveToFile returns esbuild's result for an import of a file of the release: its path, and whether its package.json says that
-// importing it has no side effects, so that esbuild may leave the import out.
+// importing it has no side effects, so that esbuild may leave the import out. It does not check that the file exists.
 func (b *builder) resolveToFile(file string) api.OnResolveResult {
 	result := api.OnResolveResult{Path: file, Namespace: fromRelease}
 	p, dir := b.release.packageOf(file)
@@ -431,9 +437,9 @@ func (b *builder) resolveToFile(file string) api.OnResolveResult {
 // errTooManyFiles is the error if esbuild would parse more than maxLoaded files.
 var errTooManyFiles = fmt.Errorf("the modules import over %d files", maxLoaded)
 
-// loadFile is esbuild's callback that returns the text of a file of the release and how to parse it. If b.check rejects the file,
-// or files of its type cannot be imported, the result has an error for this file. If a run loads more than maxLoaded files,
-// loadFile returns errTooManyFiles.
+// loadFile is esbuild's callback that returns the text of a file of the release and how to parse it. It records the file in
+// b.loaded, and locks b.mu for that. If b.check rejects the file, or files of its type cannot be imported, the result has an
+// error for this file, and the returned error is nil. If a run loads more than maxLoaded files, loadFile returns errTooManyFiles.
 func (b *builder) loadFile(a api.OnLoadArgs) (api.OnLoadResult, error) {
 	b.mu.Lock()
 	b.loaded[a.Path] = true
@@ -501,8 +507,9 @@ func quote(s string) string {
 }
 
 // makeResult returns the result of the last run of esbuild, whose output is out: the files with their imports, a module for each
-// of b.entries, the skipped subpaths, the files that were read, and the globals of Node.js. Without entry points it returns only
-// the skipped subpaths and the files that were read. It returns an error if the files have over MaxOutput bytes.
+// of b.entries, the skipped subpaths, the files that were read, among them all valid package.json files, and the globals of
+// Node.js. Without entry points it returns only the skipped subpaths and the files that esbuild read. It sorts b.skipped. It
+// returns an error if the files have over MaxOutput bytes, source maps included.
 func (b *builder) makeResult(out api.BuildResult) (Result, error) {
 	slices.SortFunc(b.skipped, func(x, y Skipped) int { return strings.Compare(x.Subpath, y.Subpath) })
 	result := Result{Skipped: b.skipped, Inputs: slices.Collect(maps.Keys(b.loaded))}
@@ -543,8 +550,9 @@ func (b *builder) makeResult(out api.BuildResult) (Result, error) {
 	return result, nil
 }
 
-// findGlobals returns the globals of Node.js, such as Buffer, that scripts of the release use although browsers lack them, by the
-// path of the script. It looks only at scripts that have code in an output file of the build that m reports.
+// findGlobals returns the globals of Node.js, such as Buffer, that scripts of the release use although browsers lack them. The
+// keys are the paths of these scripts in the release; a script that uses none is missing. It looks only at scripts that have code
+// in an output file of the build that m reports.
 func (b *builder) findGlobals(m metafile) map[string][]string {
 	found := map[string][]string{}
 	for _, output := range m.Outputs {

@@ -19,8 +19,9 @@ type entry struct {
 // with it.
 const ownFilePrefix = "./"
 
-// addEntry appends the entry point for a subpath, such as "./client", to b.entries. If the subpath leads to no script, or its
-// module cannot have a path of its own, addEntry records the subpath as skipped. It returns only errTooMuchExported.
+// addEntry appends the entry point for a subpath, such as "./client", to b.entries. If the subpath leads to no script, or an
+// earlier entry point has the same module path, addEntry records the subpath as skipped, which is no error. It returns only
+// errTooMuchExported.
 func (b *builder) addEntry(subpath string) error {
 	file, err := b.release.resolveSubpath(subpath, importConditions)
 	at := b.release.applyBrowserField(file)
@@ -54,7 +55,8 @@ type fileExports struct {
 }
 
 // esExports returns whether the ES module in a file has a default export, and the modules that it re-exports with `export *`. It
-// leaves names empty, because esbuild finds them. It scans each file once.
+// leaves names empty, because esbuild finds them. It scans each file once and keeps the result in b.esCache, so callers do not
+// change it. It is never nil.
 func (b *builder) esExports(file string) *fileExports {
 	return b.loadExports(b.esCache, file, importConditions, func(source []byte) (*fileExports, []string) {
 		m := readESModule(source)
@@ -63,7 +65,7 @@ func (b *builder) esExports(file string) *fileExports {
 }
 
 // commonJSExports returns the names that the CommonJS module in a file exports, and the modules whose exports it re-exports. It
-// scans each file once.
+// scans each file once and keeps the result in b.commonJSCache, so callers do not change it. It is never nil.
 func (b *builder) commonJSExports(file string) *fileExports {
 	return b.loadExports(b.commonJSCache, file, requireConditions, func(source []byte) (*fileExports, []string) {
 		m := readCommonJS(source)
@@ -91,9 +93,10 @@ func (b *builder) loadExports(cache map[string]*fileExports, file string, condit
 var errTooMuchExported = fmt.Errorf("the names that the modules export have over %d bytes", maxExported)
 
 // collectExports returns the names that a file of the release exports, and the specifiers of other packages whose exports it
-// re-exports, directly or through other files of the release. Names may be repeated. exportsOf returns the exports of one file:
-// it is esExports, which gives no names, or commonJSExports. collectExports adds the bytes of all names and specifiers to
-// b.exported, and returns errTooMuchExported once they exceed maxExported.
+// re-exports, directly or through other files of the release. Names may be repeated, packages are not. exportsOf returns the
+// exports of one file: it is esExports, which gives no names, or commonJSExports. collectExports adds the bytes of all names and
+// specifiers to b.exported, the total of all calls, and returns errTooMuchExported and nothing else once that exceeds
+// maxExported.
 func (b *builder) collectExports(file string, exportsOf func(file string) *fileExports) (names, packages []string, err error) {
 	seen := map[string]bool{file: true}
 	external := map[string]bool{}
@@ -122,8 +125,8 @@ func (b *builder) collectExports(file string, exportsOf func(file string) *fileE
 
 // namedExportsText returns the statements of an entry point that re-export all named exports of an ES module: an `export *` from
 // its file, and one from each other package that the file re-exports, directly or not. The latter are needed because esbuild
-// leaves an `export *` from another package in the output only if it is in the entry point itself. It adds the bytes of names and
-// specifiers to b.exported, and returns errTooMuchExported, the only error, if these are too many.
+// leaves an `export *` from another package in the output only if it is in the entry point itself. It adds the bytes of these
+// packages' specifiers to b.exported. The only error is errTooMuchExported, with which the text has no meaning.
 func (b *builder) namedExportsText(file string) (string, error) {
 	_, packages, err := b.collectExports(file, b.esExports)
 	var text strings.Builder
@@ -135,7 +138,7 @@ func (b *builder) namedExportsText(file string) (string, error) {
 }
 
 // defaultExportText returns the statement of an entry point that re-exports the default export of a file, "" if the file has
-// none.
+// none. A script that cannot be split into tokens completely counts as having one.
 func (b *builder) defaultExportText(file string) string {
 	if !b.esExports(file).hasDefault {
 		return ""
@@ -154,8 +157,8 @@ func (b *builder) findEntry(subpath string) *entry {
 }
 
 // rewriteCommonJSEntries replaces the text of each entry point whose file is a CommonJS module by commonJSEntryText, so that its
-// module exports by name what Node.js exports. It takes the format of a file from m, esbuild's report of a first build, or else
-// from its extension and package.json. The only error is errTooMuchExported.
+// module exports names as in Node.js. It takes the format of a file from m, esbuild's report of a first build, or else from its
+// extension and package.json. The only error is errTooMuchExported, before which some texts may have been replaced.
 func (b *builder) rewriteCommonJSEntries(m metafile) error {
 	for _, e := range b.entries {
 		p, _ := b.release.packageOf(e.file)
@@ -174,10 +177,11 @@ func (b *builder) rewriteCommonJSEntries(m metafile) error {
 }
 
 // commonJSEntryText returns the text of the entry point for a CommonJS module. The text requires the file. It exports by name
-// what Node.js exports, up to maxExports names, and the value of the module as "module.exports". As the default it exports the
-// value too, or the value's member "default" if __esModule says that the module was compiled from an ES module. It also
-// re-exports the other packages that the file re-exports. commonJSEntryText adds the bytes of the exported names and of these
-// packages' specifiers to b.exported. The only error is errTooMuchExported, after which the release has no modules.
+// what readCommonJS finds, which is about what Node.js exports, up to maxExports names, and the value of the module as
+// "module.exports". As the default it exports the value too, or the value's member "default" if __esModule says that the module
+// was compiled from an ES module. It also re-exports the other packages that the file re-exports. commonJSEntryText adds the
+// bytes of the exported names and of these packages' specifiers to b.exported. The only error is errTooMuchExported, with which
+// the text has no meaning, and after which the release has no modules.
 func (b *builder) commonJSEntryText(file string) (string, error) {
 	names, packages, err := b.collectExports(file, b.commonJSExports)
 	var text strings.Builder

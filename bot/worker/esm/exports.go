@@ -23,7 +23,8 @@ type commonJS struct {
 }
 
 // readCommonJS returns the names that a CommonJS module exports, and the specifiers of the modules whose exports it re-exports.
-// If the module chooses the latter by NODE_ENV, it returns those for production.
+// If the module chooses the latter by NODE_ENV, it returns those for production, or all of them if esbuild cannot parse the
+// module.
 func readCommonJS(source []byte) commonJS {
 	found := scanCommonJS(source)
 	if len(found.Reexports) == 0 || !bytes.Contains(source, []byte("NODE_ENV")) {
@@ -38,7 +39,7 @@ func readCommonJS(source []byte) commonJS {
 }
 
 // scanCommonJS finds the exports and re-exports of a CommonJS module in its tokens; no code runs. If the module chooses among
-// others by NODE_ENV, the result has all of these re-exports.
+// others by NODE_ENV, the result has all of these re-exports. It misses what follows where tokens become unclear.
 func scanCommonJS(source []byte) commonJS {
 	s, _ := newExportScanner(source)
 	for at := range s.tokens {
@@ -74,7 +75,7 @@ func newExportScanner(source []byte) (s *exportScanner, complete bool) {
 }
 
 // matchBrackets fills s.closing: for the index of each token that opens a bracket, the index of the token that closes it, or the
-// number of tokens if none does.
+// number of tokens if none does; 0 for other tokens. It does not check that both brackets are of one kind.
 func (s *exportScanner) matchBrackets() {
 	s.closing = make([]int, len(s.tokens))
 	var open []int
@@ -215,7 +216,7 @@ func (s *exportScanner) scanObjectLiteral(at int) {
 }
 
 // skipValue returns the index of the token after the value of an object literal's member: a comma or a closing bracket. at is the
-// value's first token.
+// value's first token. If the tokens end before, the result is behind the last one.
 func (s *exportScanner) skipValue(at int) int {
 	if s.closing == nil {
 		s.matchBrackets()
@@ -231,8 +232,8 @@ func (s *exportScanner) skipValue(at int) int {
 	return at
 }
 
-// scanDefinition records the name in Object.defineProperty(exports, "name", {…}) if the property has a value, or is enumerable
-// with a getter. at is the index of the call's first argument.
+// scanDefinition records the name in Object.defineProperty(exports, "name", {…}) if the object starts with a value, or with
+// enumerable: true (or !0) and then a value or a getter. at is the index of the call's first argument.
 func (s *exportScanner) scanDefinition(at int) {
 	at = s.skipExports(at)
 	if at == 0 || s.text(at) != "," {
@@ -264,7 +265,7 @@ func (s *exportScanner) readRequire(at int) (specifier string, after int) {
 	return "", at
 }
 
-// addName records a name that the scanned module exports, once. It ignores names over the limit of maxExports.
+// addName records a name that the scanned module exports, once. It ignores an empty name, and names over the limit of maxExports.
 func (s *exportScanner) addName(name string) {
 	if name != "" && !s.seen[name] && len(s.found.Names) < maxExports {
 		s.seen[name] = true
@@ -323,7 +324,8 @@ func readESModule(source []byte) esModule {
 var nodeGlobals = []string{"Buffer", "__dirname", "__filename", "clearImmediate", "process", "setImmediate"}
 
 // findNodeGlobals returns the names of nodeGlobals that a script uses as globals, sorted. It leaves out those that the script
-// tests with typeof, and those that it uses only in code that does not run in production.
+// tests with typeof anywhere, and those that it uses only in code that does not run in production. It returns none for a script
+// that esbuild cannot parse.
 func findNodeGlobals(source []byte) (found []string) {
 	const mark = "__global_of_node_"
 	marked := maps.Clone(defines)

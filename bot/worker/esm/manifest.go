@@ -28,8 +28,9 @@ type packageJSON struct {
 	sideEffects   []*glob.Glob // the files with side effects if sideEffects is a list
 }
 
-// parsePackageJSON parses the members of a package.json that decide which files are modules and how imports are resolved. It
-// ignores members of wrong types. Data that is neither a JSON object nor null, and exports or imports beyond the limits, are errors.
+// parsePackageJSON parses the members of a package.json that decide which files are modules, how imports are resolved, and which
+// files have side effects; also its name and dependencies. It ignores members of wrong types. Data that is neither a JSON object
+// nor null, and exports or imports beyond the limits, are errors.
 func parsePackageJSON(data []byte) (*packageJSON, error) {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
@@ -70,8 +71,9 @@ func parsePackageJSON(data []byte) (*packageJSON, error) {
 	return p, nil
 }
 
-// readBrowser adds the members of a browser field that is an object to p.browser (replacements) and p.disabled (those that are false):
-// https://github.com/defunctzombie/package-browser-field-spec. It ignores a field of another type.
+// readBrowser adds the members of a browser field that is an object to the maps p.browser (replacements, by what they replace)
+// and p.disabled (true for those that are false): https://github.com/defunctzombie/package-browser-field-spec. The caller has
+// made both maps. It ignores a field or member of another type.
 func (p *packageJSON) readBrowser(data json.RawMessage) {
 	var fields map[string]json.RawMessage
 	_ = json.Unmarshal(data, &fields)
@@ -87,7 +89,7 @@ func (p *packageJSON) readBrowser(data json.RawMessage) {
 }
 
 // readSideEffects sets p.noSideEffects and p.sideEffects from the sideEffects field: a boolean, or a list of patterns of the
-// files that have side effects. It ignores a list of over 100 patterns.
+// files that have side effects. It ignores a list of over 100 patterns, as if the field were missing, and invalid patterns.
 func (p *packageJSON) readSideEffects(data json.RawMessage) {
 	const most = 100
 	var any bool
@@ -195,8 +197,8 @@ func (t *target) isNull() bool { return t.Path == "" && len(t.Items) == 0 }
 var errNotExported = errors.New("the package.json does not export it")
 
 // lookup returns the path to which exports or imports of a package.json lead for a subpath such as "./client", or a private name
-// such as "#dom", under the given conditions. Of the patterns that match the name, the most specific one counts. The error is
-// errNotExported.
+// such as "#dom", under the given conditions. If t has no subpaths as keys, it stands for "." alone. Of the patterns that match
+// the name, the most specific one counts. The path may not exist. The only error is errNotExported, also for null.
 func (t *target) lookup(name string, conditions []string) (string, error) {
 	if !t.hasSubpathKeys() {
 		if found := t.matchConditions(conditions); name == "." && found != "" {

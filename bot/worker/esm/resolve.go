@@ -32,8 +32,8 @@ type release struct {
 	packages map[string]*packageJSON
 }
 
-// newRelease returns a release of the npm package called name, with its files by path, and parses the package.json files among
-// them. The package.json at the top must exist and be valid; invalid ones in folders are ignored.
+// newRelease returns a release of the npm package called name, with its files by path, which it does not copy, and parses the
+// package.json files among them. The package.json at the top must exist and be valid; invalid ones in folders are ignored.
 func newRelease(name string, files map[string][]byte) (*release, error) {
 	r := &release{name: name, files: files, packages: map[string]*packageJSON{}}
 	for file, data := range files {
@@ -53,8 +53,8 @@ func newRelease(name string, files map[string][]byte) (*release, error) {
 	return r, nil
 }
 
-// packageOf returns the nearest package.json in the folder of a file or above it, and the path of the folder that has it, "." for
-// the top.
+// packageOf returns the nearest valid package.json in the folder of a file or above it, never nil, and the path of the folder
+// that has it, "." for the top.
 func (r *release) packageOf(file string) (*packageJSON, string) {
 	for dir := path.Dir(file); ; dir = path.Dir(dir) {
 		if p := r.packages[dir]; p != nil {
@@ -66,9 +66,9 @@ func (r *release) packageOf(file string) (*packageJSON, string) {
 	}
 }
 
-// resolve returns what a specifier leads to if the file importer of the release imports it: a file, another package, a module of
-// Node.js, or nothing. The conditions, such as "import", select among the exports and imports of package.json files. URLs and
-// paths from the root count as other packages (external).
+// resolve returns what a specifier leads to if the file importer of the release imports it: a file that exists, an empty module,
+// another package, a module of Node.js, or nothing. The conditions, such as "import", select among the exports and imports of
+// package.json files. URLs and paths from the root count as other packages (external).
 func (r *release) resolve(importer, specifier string, conditions []string) resolved {
 	p, dir := r.packageOf(importer)
 	switch {
@@ -93,9 +93,9 @@ func (r *release) resolve(importer, specifier string, conditions []string) resol
 }
 
 // resolveBare resolves a bare specifier that a file in the folder dir imports: the name of a package, maybe with a subpath. It
-// applies the browser field of p, the package.json for that file, which may disable the import or replace it by a file or another
-// specifier. A specifier that names the release itself leads to its file under the conditions. Any other leads to a module of
-// Node.js or to another package.
+// applies the browser field of p, the package.json for that file and in dir, which may disable the import or replace it, once, by
+// a file or another specifier. A specifier that names the release itself leads to its file under the conditions. Any other leads
+// to a module of Node.js or to another package. A file that is missing is nothing.
 func (r *release) resolveBare(p *packageJSON, dir, specifier string, conditions []string) resolved {
 	if p.disabled[specifier] {
 		return resolved{disabled: true}
@@ -183,7 +183,7 @@ func (r *release) findIndex(folder string) string {
 }
 
 // applyBrowserField returns what an import of a file leads to: the file, or what the browser field of its package.json has in its
-// place. If file is "", it leads to nothing.
+// place, which is a file, an empty module, or nothing if that file is missing. If file is "", it leads to nothing.
 func (r *release) applyBrowserField(file string) resolved {
 	if file == "" {
 		return resolved{}
@@ -206,9 +206,9 @@ func (r *release) applyBrowserField(file string) resolved {
 }
 
 // selectSubpaths returns the subpaths that the package exports as scripts, sorted, and how many more it exports. If it exports
-// more than MaxSubpaths, selectSubpaths leaves out those that only patterns match, and then those with the most segments until
-// few enough are left. It never leaves out all, so there may still be more than MaxSubpaths, all of one segment; the caller
-// checks that.
+// more than MaxSubpaths, selectSubpaths leaves out those that only patterns match, which may be all, and then those with the most
+// segments until few enough are left. If all of the rest have one segment, it leaves none of these out, so there may still be
+// more than MaxSubpaths; the caller checks that.
 func (r *release) selectSubpaths() (selected []string, others int) {
 	selected = r.exportedSubpaths(true)
 	all := len(selected)
@@ -229,7 +229,8 @@ func (r *release) selectSubpaths() (selected []string, others int) {
 }
 
 // exportedSubpaths returns the subpaths that the package.json exports as scripts, sorted. If its exports have no subpaths, it
-// returns ".". If patterns is true, it replaces each pattern by the subpaths that match files; otherwise it leaves patterns out.
+// returns ".". It leaves out those whose file is missing, except ".". If patterns is true, it replaces each pattern by the
+// subpaths that match files; otherwise it leaves patterns out.
 func (r *release) exportedSubpaths(patterns bool) []string {
 	p := r.packages["."]
 	if p.Exports == nil || !p.Exports.hasSubpathKeys() {

@@ -11,11 +11,11 @@ func renderImports(r document.Request) (document.Result, error) {
 	return document.Result{Imports: findESImports(r.Text)}, nil
 }
 
-// findESImports returns the imports of an ES module (import, export … from, and import() with a string, not require) that
-// the text of a script seems to have, each specifier once, up to document.MaxImports. It looks for the keywords and knows no
-// syntax. It may report an import that stands in a string or in a comment behind code, which only adds a line to a list. It
-// misses imports with a computed specifier or a template, with a comment before the specifier, and on lines that start with
-// *.
+// findESImports returns the imports of an ES module (import, export … from, and import() with a string, not require) that the
+// text of a script seems to have, each specifier once, as it is first imported, up to document.MaxImports. It looks for the
+// keywords and knows no syntax. It may report an import that stands in a string or in a comment behind code, which only adds a
+// line to a list. It misses, for example, imports with a computed specifier or a template, with a comment before the specifier,
+// and on lines that start with *.
 func findESImports(source string) []document.Import {
 	var found []document.Import
 	seen := map[string]bool{}
@@ -57,8 +57,8 @@ func findESImports(source string) []document.Import {
 	}
 }
 
-// endsInComment reports whether the text, which ends in front of a word, ends inside a comment, judged by its last line
-// only: the line starts with //, or with * or /* and has no */.
+// endsInComment reports whether the text, which ends in front of a word, ends inside a comment, judged by its last line only: the
+// line starts with //, or with * or /* and has no */. Of a line of over 4 KiB it sees only the end, as if the line started there.
 func endsInComment(text string) bool {
 	const longest = 4 << 10
 	line := text[max(0, len(text)-longest):]
@@ -87,8 +87,9 @@ func cutString(text string) (value string, ok bool) {
 	return value, !strings.ContainsAny(value, "\n\r\\ ")
 }
 
-// followsImport reports whether the unfinished statement at the end of a text has the word import or export, so that a
-// "from" right after the text belongs to it.
+// followsImport reports whether the unfinished statement at the end of a text has the letters import or export, also inside a
+// longer word, so that a "from" right after the text belongs to it. The statement starts behind the last quote, semicolon, round
+// bracket or equals sign, within the last 4 KiB.
 func followsImport(text string) bool {
 	const longest = 4 << 10
 	text = text[max(0, len(text)-longest):]

@@ -50,8 +50,8 @@ func parseRange(wanted string) document.Range {
 // anything is the comparison that every release satisfies.
 var anything = document.Bound{Operator: ">=", Version: "0.0.0"}
 
-// parseAlternative returns the comparisons that one alternative of a range means, which is without "||". ok is false if it
-// is not valid. An empty text means any version.
+// parseAlternative returns the comparisons that one alternative of a range means, which is without "||". All of them must hold.
+// If ok is false, the text is not valid and bounds has no meaning. An empty text means any version, >=0.0.0.
 func parseAlternative(text string) (bounds []document.Bound, ok bool) {
 	fields := strings.Fields(text)
 	if len(fields) == 3 && fields[1] == "-" {
@@ -95,8 +95,9 @@ type partial struct {
 	prerelease string // with its hyphen
 }
 
-// parsePartial parses a version that may lack numbers or have wildcards for them, such as 1.x. It ignores a leading v or =
-// and the part after a plus sign. An empty text has no numbers and is valid. ok is false if the version is not valid.
+// parsePartial parses a version that may lack numbers or have wildcards for them, such as 1.x. It ignores leading v and =, the
+// part after a plus sign, numbers behind a wildcard, and a prerelease if numbers are missing. An empty text has no numbers and is
+// valid. ok is false if the version is not valid; then p has no meaning.
 func parsePartial(s string) (p partial, ok bool) {
 	s = strings.TrimLeft(s, "v=")
 	s, _, _ = strings.Cut(s, "+") // of a build, which is not compared
@@ -142,8 +143,9 @@ func (p partial) increment(number int) string {
 	return fmt.Sprintf("%d.%d.%d", n[0], n[1], n[2])
 }
 
-// boundsOf returns the comparisons with complete versions, all of which must hold, that an operator such as "^" ("" for
-// none) with a partial version means. An upper bound that it adds excludes prereleases of the version that it names.
+// boundsOf returns the comparisons with complete versions, all of which must hold, that an operator such as "^" ("" for none)
+// with a partial version means. An upper bound that it adds excludes prereleases of the version that it names. A partial version
+// without numbers means any version, but with < or > none.
 func boundsOf(operator string, p partial) []document.Bound {
 	from := document.Bound{Operator: ">=", Version: p.lowest()}
 	below := func(number int) document.Bound {

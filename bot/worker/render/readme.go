@@ -135,8 +135,8 @@ type readmeFitter struct {
 	headings []byte // the README's levels of the headings whose sections are open, as digits
 }
 
-// headingLevel returns the level, as a digit such as '3', that the README's next heading gets on the page. level is the
-// heading's own, as a digit. The result is one below that of the section around the heading, because assistive technology
+// headingLevel returns the level, as a digit such as '3', that the README's next heading gets on the page. level is the heading's
+// own, as a digit. The result is one below that of the section around the heading, at most '6', because assistive technology
 // presents a skipped level as a missing heading. The caller passes all headings in order; headingLevel updates f.headings.
 func (f *readmeFitter) headingLevel(level byte) byte {
 	for n := len(f.headings); n > 0 && f.headings[n-1] >= level; n-- {
@@ -152,9 +152,10 @@ const firstHeading = '3'
 // deepestMarkup limits the nesting of elements. Deeper ones are replaced by their text.
 const deepestMarkup = 60
 
-// sanitizeChildren changes the nodes below parent so that they are safe and fit the page. It removes comments and the
-// elements in dropped. It replaces elements below deepestMarkup by their text, and other elements that a README may not have
-// by their children. It changes the remaining elements with fitElement. depth is the number of elements around the children.
+// sanitizeChildren changes the nodes below parent so that they are safe and fit the page. It removes comments, the elements in
+// dropped, and links without text. It replaces elements below deepestMarkup by their text, cut to 1000 bytes. It changes all
+// other elements with fitElement, and then replaces those that a README may not have, and links without an address, by their
+// children. depth is the number of elements around the children.
 func (f *readmeFitter) sanitizeChildren(parent *html.Node, depth int) {
 	for n := parent.FirstChild; n != nil; {
 		next := n.NextSibling
@@ -219,9 +220,10 @@ func (f *readmeFitter) fitElement(parent, n *html.Node) {
 	n.Attr = kept
 }
 
-// resolveLink returns the address that a link of the README to the address to gets on the release's page, "" if it must not
-// be linked. A relative path starts at the root of the release: it leads to the page of that file, or to the repository if
-// the release lacks the file. A fragment gets the prefix of the README's headings.
+// resolveLink returns the address that a link of the README to the address to gets on the release's page, "" if it must not be
+// linked: it is empty, malformed, over 2 KiB, or of a scheme that is not allowed. A relative path starts at the root of the
+// release: it leads to the page of that file, or to the repository, if that is known and the release lacks the file. f.Files is
+// sorted. A fragment gets the prefix of the README's headings.
 func (f *readmeFitter) resolveLink(to string) string {
 	u, err := url.Parse(strings.TrimSpace(to))
 	switch {

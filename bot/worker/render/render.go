@@ -43,8 +43,9 @@ func Run(data []byte) ([]byte, error) {
 	return result.Encode()
 }
 
-// Render renders the document of one request with the function for its kind. It returns an error if the request exceeds a
-// limit, its kind is unknown, or that function fails.
+// Render renders the document of one request with the function for its kind. It returns an error if the request exceeds a limit,
+// its kind is unknown, or that function fails; then the result has no meaning. It does not recover from a panic of a parser, so
+// only a child process and tests call it.
 func Render(r document.Request) (result document.Result, err error) {
 	if n := max(len(r.Text), len(r.After)); int64(n) > r.Kind.MaxInput() {
 		return result, fmt.Errorf("%d bytes, over the limit of %d", n, r.Kind.MaxInput())

@@ -37,8 +37,9 @@ type piece struct {
 }
 
 // splitSource splits source into pieces of one CSS class each, by which a page colors it. The pieces joined together are the
-// source. file is the file's name, whose extension says the language. Source in an unknown language is one piece without a
-// class, and so is the rest of a source after an error of the lexer.
+// source. file is the file's name, whose extension says the language. Source in an unknown language is one piece without a class.
+// So is the rest of a source after an error of the lexer or, in a script, after a slash that may divide or start a regular
+// expression.
 func splitSource(file, source string) []piece {
 	var found []piece
 	switch strings.ToLower(path.Ext(file)) {
@@ -60,9 +61,10 @@ func splitSource(file, source string) []piece {
 	return []piece{{source, ""}}
 }
 
-// ScriptTokens returns an iterator over the types and texts of a script's tokens, white space and comments included. It ends
-// early, without a sign of that, where the lexer finds an error, and where only a complete parser could say whether a slash
-// divides or starts a regular expression: a lexer that guesses wrong would take code for a text.
+// ScriptTokens returns an iterator over the types and texts of a script's tokens, white space and comments included; the texts
+// joined together are the script or its start. It ends early, without a sign of that, where the lexer finds an error, and where
+// only a complete parser could say whether a slash divides or starts a regular expression: a lexer that guesses wrong would take
+// code for a text.
 func ScriptTokens(source []byte) iter.Seq2[js.TokenType, []byte] {
 	return func(yield func(js.TokenType, []byte) bool) {
 		if bytes.HasPrefix(source, []byte("#!")) {
@@ -179,8 +181,8 @@ func (r *slashReader) meaningAfter(opening js.TokenType) slashMeaning {
 	return unclear // after a function or a class, which may be a value
 }
 
-// StartsObject reports whether an opening brace in a script certainly starts an object or a list of names, not a block. last
-// is the token before the brace, and newLine says that a new line is between them.
+// StartsObject reports whether an opening brace in a script certainly starts an object or a list of names, not a block. If it is
+// false, the brace may start either. last is the token before the brace, and newLine says that a new line is between them.
 func StartsObject(last js.TokenType, newLine bool) bool {
 	switch last {
 	case js.OpenParenToken, js.OpenBracketToken, js.CommaToken, js.QuestionToken, js.EllipsisToken:
@@ -256,10 +258,10 @@ func stylePieces(source string) []piece {
 	}
 }
 
-// renderSource returns as HTML the lines of the source r.Text after the first r.First lines, up to r.Lines and
-// document.MaxLines. It colors the source, whose language the extension of r.Name says; if any line is very long, it colors
-// nothing and shortens such lines. If it shortens a line, or the HTML gets too long and it replaces lines by an ellipsis, it
-// sets Cut in the result.
+// renderSource returns as HTML the lines of the source r.Text after the first r.First lines, up to r.Lines and document.MaxLines.
+// It colors the source, whose language the extension of r.Name says; if any line has over document.LongestLine bytes, it colors
+// nothing and shortens such lines. Cut is true in the result if a line ends with an ellipsis, which stands for what was cut off
+// and for lines that the HTML has no space for. It never returns an error.
 func renderSource(r document.Request) (document.Result, error) {
 	var lines []string
 	long := slices.ContainsFunc(strings.Split(r.Text, "\n"), func(line string) bool { return len(line) > document.LongestLine })
