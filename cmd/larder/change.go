@@ -21,7 +21,6 @@ everything but the store; meanwhile, and for up to --drain of the process that r
 store, the new one opens it, and connections that come in between wait. No request is refused, and no answer is cut off
 that is done within --drain. Where the new process cannot serve, the old one goes on. SIGUSR2 does the same.`,
 		Example: `  install larder /usr/local/bin/larder && larder upgrade --data /var/lib/larder`,
-		Args:    checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
 	asJSON := addJSONFlag(cmd)
@@ -48,7 +47,6 @@ poll its catalogue. If there is a mistake, nothing changes, and the message name
 of the process changes are listed. For most others the process opens its store again, while connections wait; log-level,
 lame-duck, drain, private-hosts, certificates, rooms and the catalogue need no restart. SIGHUP does the same.`,
 		Example: `  larder reload --data /var/lib/larder`,
-		Args:    checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
 	asJSON := addJSONFlag(cmd)

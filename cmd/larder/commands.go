@@ -82,7 +82,6 @@ func newSqueeze(a *cli) *cobra.Command {
 first how much there is, and how long that takes at the speed measured last. The bot does the same in the background
 while larder runs. A file whose encoder was killed three times stays as it is until this command tries it again.`,
 		Example: "  larder squeeze",
-		Args:    checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags, []string{"memory"})
 	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {

@@ -26,7 +26,6 @@ It asks the larder process that runs on the data folder; where none runs, it loo
 code is 1 if something is wrong.`,
 		Example: `  larder doctor
   larder doctor --data /var/lib/larder/data --json | jq -r '.[].fix'`,
-		Args:       checkArgumentCount(0, 0),
 		SuggestFor: []string{"health", "diagnose", "check"},
 	}
 	a.addFlags(cmd, dataFlags, signingFlags[:1], []string{"tls-cert", "tls-key"}, clusterFlags[:2], []string{"allow-host"})

@@ -46,7 +46,6 @@ disk.`,
 		Example: `  larder fsck
   larder fsck --deep --seen /mnt/elsewhere/larder-seen
   larder fsck --all`,
-		Args:       checkArgumentCount(0, 0),
 		SuggestFor: []string{"check", "audit", "log verify"},
 	}
 	used := []string{"keys"}

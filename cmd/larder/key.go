@@ -66,7 +66,6 @@ func newKeyInit(a *cli) *cobra.Command {
 verify. Keep copies of the folder: without the key, a stolen key of the log cannot be
 replaced for clients that pin it.`,
 		Example: "  larder key init --root ./root --name cdn.example.com/root",
-		Args:    checkArgumentCount(0, 0),
 	}
 	cmd.Flags().StringVar(&dir, "root", "", "the root key's `FOLDER`")
 	cmd.Flags().StringVar(&name, "name", "", "the key's `NAME`: a host that is yours, and what you like behind it")
@@ -118,7 +117,6 @@ serves it from there, without a restart. Sign another one before it expires.
 checkpoint in the key folder, from before the key was stolen.`,
 		Example: `  larder key sign --root ./root --add log.pub
   larder key sign --root ./root --add new.pub --end old.pub --at checkpoint`,
-		Args: checkArgumentCount(0, 0),
 	}
 	f := cmd.Flags()
 	f.StringVar(&s.dir, "root", "", "the root key's `FOLDER`")

@@ -38,7 +38,6 @@ wrong hands.
 It speaks to the larder process that runs on the data folder; where none runs, it works alone.`,
 		Example: `  larder log rotate-key
   larder log rotate-key --data /var/lib/larder/data`,
-		Args: checkArgumentCount(0, 0),
 	}
 	used := []string{"keys", "log-origin"}
 	a.addFlags(cmd, dataFlags, used)
@@ -101,7 +100,6 @@ func newLogList(a *cli) *cobra.Command {
 		Example: `  larder log list
   larder log list --package jquery --kind published,withdrawn
   larder log list --since 24h --kind refused --limit 1000 --json`,
-		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
 	filter.addFlags(cmd)
@@ -180,7 +178,6 @@ func newLogTail(a *cli) *cobra.Command {
 runs on the data folder. It needs that process: where none runs, nothing happens.`,
 		Example: `  larder log tail
   larder log tail --kind refused,withdrawn --limit 0 --json`,
-		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
 	filter.addFlags(cmd)
@@ -233,7 +230,6 @@ The repository is for reading: it proves nothing, but each commit names the hash
 		Example: `  larder log export --git ./logs.git
   git -C ./logs.git log --stat -- packages/j/jquery
   git -C ./logs.git push git@github.com:example/logs.git main`,
-		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
 	cmd.Flags().StringVar(&dir, "git", "", "the repository, `DIR`")

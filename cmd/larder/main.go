@@ -51,7 +51,6 @@ func newVersion(a *cli) *cobra.Command {
 		Use:     "version",
 		Short:   "Print version, commit, date and Go",
 		Example: "  larder version\n  larder version --json",
-		Args:    checkArgumentCount(0, 0),
 	}
 	asJSON := addJSONFlag(cmd)
 	cmd.RunE = func(*cobra.Command, []string) error {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -23,23 +22,10 @@ has been silent for over 90 seconds does not run, or cannot reach the bucket. A 
 fell silent, or before another node took over.`,
 		Example: `  larder nodes --data /var/lib/larder
   larder nodes --json`,
-		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
-	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
-		client, err := app.Dial(ctx, a.settings.Data)
-		if err != nil {
-			return err
-		}
-		defer client.Close()
-		nodes, err := app.OpNodes.Ask(ctx, client, struct{}{}, nil)
-		if err != nil {
-			return err
-		}
-		return a.printResponse(*asJSON, nodes, func() error { return writeNodes(a.stdout, nodes, time.Now()) })
-	})
-	return cmd
+	return setReadAction(a, cmd, nil, app.OpNodes, func([]string) (none struct{}, err error) { return none, nil },
+		func(nodes []app.Node) error { return writeNodes(a.stdout, nodes, time.Now()) })
 }
 
 // writeNodes writes a table of the nodes of a cluster, with ages as of now. Below it, it writes a line for each node that is

@@ -54,7 +54,6 @@ process for --accept-loss, or where the message says so. Use fsck to check witho
 		Example: `  larder repair
   larder repair --from /mnt/backup/larder --from upstream
   larder repair --from https://cdn.example.com`,
-		Args:       checkArgumentCount(0, 0),
 		SuggestFor: []string{"rebuild", "reindex", "fix", "heal"},
 	}
 	used := []string{"keys", "allow-host", "memory", "github-url", "bucket", "bucket-endpoint"}

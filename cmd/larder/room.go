@@ -266,7 +266,6 @@ func newRoomUndo(a *cli) *cobra.Command {
 back further. With --to they are those of any version that larder room history lists.`,
 		Example: `  larder room undo
   larder room undo --to 3`,
-		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
 	base := addBaseFlag(cmd)

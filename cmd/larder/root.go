@@ -149,7 +149,18 @@ Exit codes: 0 done, 1 failed, 2 a mistake in the command line or the configurati
 		}
 	}
 	root.SetHelpCommandGroupID("keep")
+	refuseArguments(root)
 	return root
+}
+
+// refuseArguments has each command below parent refuse arguments, unless it says itself which ones it takes.
+func refuseArguments(parent *cobra.Command) {
+	for _, c := range parent.Commands() {
+		if c.Args == nil {
+			c.Args = checkArgumentCount(0, 0)
+		}
+		refuseArguments(c)
+	}
 }
 
 // unknownCommand returns the error that parent has no command of that name. It suggests the command whose name or SuggestFor is
@@ -258,7 +269,6 @@ func newLineEncoder(w io.Writer) *json.Encoder {
 func newGroup(use, short, long, example string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Example: example,
-		Args: checkArgumentCount(0, 0),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(commands...)

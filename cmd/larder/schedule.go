@@ -107,7 +107,6 @@ func newScheduleList(a *cli) *cobra.Command {
 What is over is listed for a day.` + askedWhom,
 		Example: `  larder schedule list
   larder schedule list --json | jq '.[] | select(.status == "given-up")'`,
-		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
 	asJSON := addJSONFlag(cmd)
@@ -259,7 +258,6 @@ func newWebhookList(a *cli) *cobra.Command {
 		Long:  "List the webhooks, oldest first: what is pending, how the last attempt went, what failed." + askedWhom,
 		Example: `  larder webhook list
   larder webhook list --json`,
-		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags)
 	return setReadAction(a, cmd, nil, app.OpWebhookList, func([]string) (none struct{}, err error) { return none, nil }, func(hooks []notify.Webhook) error {

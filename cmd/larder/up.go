@@ -86,7 +86,6 @@ completed or absent. A second Ctrl-C ends it at once, which does no harm.` + env
   larder up --catalogue ./catalogue --releases 3
   LARDER_LISTEN=:8000 larder up --config larder.yaml
   larder up --bucket s3://larder --bucket-endpoint https://s3.eu-central-1.amazonaws.com --node-url https://10.0.0.5:8443`,
-		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "feed", "fallback", "fallback-key"}, signingFlags, clusterFlags)
 	a.addShortHelp(cmd)
@@ -103,7 +102,6 @@ func newServe(a *cli) *cobra.Command {
 process, and the flags about catalogue, releases, memory and allowed hosts are for them.` + environmentNote,
 		Example: `  larder serve --data /var/lib/larder --listen :8080
   larder serve --private-listen off`,
-		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags, serveFlags, botFlags, signingFlags, clusterFlags)
 	a.addShortHelp(cmd)
@@ -121,7 +119,6 @@ func newBot(a *cli) *cobra.Command {
 publish what is new and come back; the exit code is 1 where a release failed for a reason that may pass.`,
 		Example: `  larder bot --once && larder squeeze
   larder bot --interval 15m`,
-		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, dataFlags, botFlags, []string{"profile", "interval", "feed", "private-listen"}, signingFlags)
 	a.addShortHelp(cmd)

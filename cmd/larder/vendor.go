@@ -46,12 +46,7 @@ The larder process that runs on the data folder fetches the releases; if none ru
 		Args:       checkArgumentCount(1, -1),
 		SuggestFor: []string{"rewrite", "localize", "migrate"},
 	}
-	used := append([]string{"keys"}, botFlags...)
-	for _, name := range assetFlags {
-		if !slices.Contains(used, name) {
-			used = append(used, name)
-		}
-	}
+	used := slices.Concat([]string{"keys"}, botFlags, assetFlags)
 	a.addFlags(cmd, dataFlags, used)
 	cmd.Flags().BoolVar(&write, "write", false, "change the files instead of printing the change")
 	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {

@@ -38,7 +38,6 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 		Example: `  larder log watch --log https://cdn.example.com --package jquery
   larder log watch --log https://cdn.example.com --package sigstore --repository https://github.com/sigstore/sigstore-js
   larder log watch --log https://cdn.example.com --once --json`,
-		Args: checkArgumentCount(0, 0),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false

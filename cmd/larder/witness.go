@@ -27,7 +27,6 @@ URL are also polled every ten seconds. Any log in C2SP's format can be witnessed
 keep both together, on one machine. Contradicting checkpoints of a log are stored there as evidence.`,
 		Example: `  larder witness --name witness.example.org/larder --keys ./witness --log https://cdn.example.com --listen :8083
   larder witness --name witness.example.org/larder --keys ./witness --log log.pub --log other.pub`,
-		Args: checkArgumentCount(0, 0),
 	}
 	a.addFlags(cmd, []string{"config", "keys", "listen", "tls-cert", "tls-key", "max-connections", "drain", "ready-file", "private-listen", "private-hosts", "log-level", "log-format"})
 	cmd.Flags().StringVar(&w.Name, "name", "", "the `NAME` of a new witness's keys: a host that is yours, and what you like behind it")

@@ -38,7 +38,7 @@ const OpNodes Operation[struct{}, any, []Node] = "nodes"
 
 // refuseNodes carries out [OpNodes] in a process that is not a node of a cluster: it always returns an error.
 func refuseNodes(context.Context, struct{}) ([]Node, error) {
-	return nil, errors.New("the process on this data folder is not a node of a cluster; `larder up --bucket` makes it one")
+	return nil, errors.New("no node of a cluster runs on this data folder; `larder up --bucket` starts one")
 }
 
 // forwarded are the operations that followers forward to the leader.
