@@ -30,10 +30,7 @@ type followerRole struct {
 // leader, and adds them to the run.
 func (o followerRole) start(ctx context.Context, r *roleRun) error {
 	s := o.server
-	if err := r.removeReadyFile(); err != nil {
-		return err
-	}
-	if err := makeKeyFolder(r.settings); err != nil {
+	if err := errors.Join(r.removeReadyFile(), makeKeyFolder(r.settings)); err != nil {
 		return err
 	}
 	w, b, err := r.openNodeFolder(ctx, s.writerConfig(r))

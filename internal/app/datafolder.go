@@ -31,7 +31,7 @@ func (r *roleRun) openDataFolder(ctx context.Context, o writerConfig, replace fu
 		return nil, r.asReadOnly(err)
 	}
 	store := w.folder.store
-	registerDegraded(r.metrics, false)
+	registerDegraded(r.metrics, 0)
 	r.metrics.MustRegister(store.Collector())
 	registerUpkeep(r.metrics, r.settings.Data)
 	r.onReady = append(r.onReady, func() {
@@ -123,7 +123,7 @@ func (r *roleRun) openDamagedFolder() (folder *Reader, readable bool, err error)
 	if err != nil {
 		return nil, false, err
 	}
-	registerDegraded(r.metrics, true)
+	registerDegraded(r.metrics, 1)
 	r.metrics.MustRegister(folder.store.Collector())
 	registerUpkeep(r.metrics, r.settings.Data)
 	r.parts.Add(parts.Part{Name: "damaged data folder", Stop: folder.Close})

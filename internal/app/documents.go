@@ -18,7 +18,7 @@ import (
 // pageSources are the inputs of pages besides the libraries.
 type pageSources struct {
 	changes   library.Changes
-	documents lazy[*documents]
+	documents *documents
 }
 
 // documents renders untrusted documents in worker processes, one at a time: a process for each document, or for the modules of a release.
@@ -44,12 +44,6 @@ func newDocuments(workers *worker.Pool, store *kvstore.Store, logger *slog.Logge
 	d := &documents{workers: workers}
 	d.renderer = rendering.New(rendering.Options{Store: store, Render: d.render, Logger: logger})
 	return d
-}
-
-// close ends the worker processes. The error is always nil.
-func (d *documents) close() error {
-	d.workers.Close()
-	return nil
 }
 
 // render renders one document in a worker process. Requests to find the imports of modules share a process if they have the same
@@ -82,24 +76,4 @@ func classifyRenderError(ctx context.Context, err error) error {
 		return err
 	}
 	return &document.RefusedError{Reason: err.Error()}
-}
-
-// findImports returns what a JavaScript module of the release owner imports, for a command. source is the module's text and
-// module its hash. pending is always false: findImports waits for the worker process.
-func (r *Reader) findImports(ctx context.Context, owner string, module kvstore.Hash, source []byte) (_ []document.Import, pending bool, err error) {
-	d, err := r.pages.documents.get()
-	if err != nil {
-		return nil, false, err
-	}
-	return d.renderer.DocumentsNow().Imports(ctx, owner, module, source)
-}
-
-// parseRanges parses version ranges of npm, such as ^1.2, in a worker process, for a command. owner is the release that has them.
-// pending is always false: parseRanges waits for the worker process.
-func (r *Reader) parseRanges(ctx context.Context, owner string, ranges []string) (_ []document.Range, pending bool, err error) {
-	d, err := r.pages.documents.get()
-	if err != nil {
-		return nil, false, err
-	}
-	return d.renderer.DocumentsNow().Ranges(ctx, owner, ranges)
 }

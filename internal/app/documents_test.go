@@ -86,6 +86,6 @@ func TestRenderingTimeIsBounded(t *testing.T) {
 		if refused := new(document.RefusedError); !errors.As(err, &refused) || !strings.Contains(refused.Reason, "processor time") {
 			t.Errorf("%s: %v, want that it used too much processor time", kind, err)
 		}
-		_ = d.close()
+		d.workers.Close()
 	}
 }

@@ -63,7 +63,7 @@ const (
 // process has, return errors.
 func (r *Reader) operations() operations {
 	all := operations{}
-	directory := library.Directory{Store: r.store, Index: r.libraries.get, AssetBase: r.assetBase, Dictionaries: r.settings.Dictionaries, Advisories: sync.OnceValue(r.storedAdvisories), Documents: library.Documents{Imports: r.findImports, Ranges: r.parseRanges}}
+	directory := library.Directory{Store: r.store, Index: r.libraries.get, AssetBase: r.assetBase, Dictionaries: r.settings.Dictionaries, Advisories: sync.OnceValue(r.storedAdvisories), Documents: r.pages.documents.renderer.DocumentsNow()}
 	addRequest(all, OpStatus, func(_ context.Context, q StatusRequest) (*Status, error) { return r.readStatus(q.Package) })
 	addRequest(all, OpSearch, directory.Search)
 	addRequest(all, OpInfo, directory.Info)

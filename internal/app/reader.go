@@ -48,7 +48,7 @@ type Reader struct {
 	usage            func() *usage.Usage // counts of requests, read on first use
 	popularityScores func() *sources.Popularity
 	libraries        lazy[*library.Index] // follows the log from first use on
-	pages            *pageSources
+	pages            pageSources
 	runtime          lazy[*durable.Runtime] // of durable objects, such as waiting rooms
 	outbox           lazy[*notify.Outbox]
 	workers          int            // of a check: half of the processors where the process serves
@@ -94,7 +94,7 @@ func openFolder(s *settings.Settings, o openOptions, logger *slog.Logger) (*Read
 	if err != nil {
 		return nil, openingError(s, errors.Join(err, store.Close()))
 	}
-	r := &Reader{settings: s, logger: logger, assetBase: s.AssetBaseAt(o.address), store: store, log: log, pages: new(pageSources), workers: priority.Processors()}
+	r := &Reader{settings: s, logger: logger, assetBase: s.AssetBaseAt(o.address), store: store, log: log, workers: priority.Processors()}
 	if o.address != "" {
 		r.workers = max(1, r.workers/2)
 	}
@@ -104,10 +104,7 @@ func openFolder(s *settings.Settings, o openOptions, logger *slog.Logger) (*Read
 	r.popularityScores = sync.OnceValue(func() *sources.Popularity { return sources.NewPopularity(store, r.usage().Popularity) })
 	r.prepareLibraries(logger.With("part", "library"))
 	outboxLogger := logger.With("part", "outbox")
-	r.pages.documents.open = func() (*documents, error) {
-		return newDocuments(newWorkers(worker.Options{Size: 1, Nice: true, Timeout: renderTimeout}), store, logger.With("part", "renderer")), nil
-	}
-	r.pages.documents.close = (*documents).close
+	r.pages.documents = newDocuments(newWorkers(worker.Options{Size: 1, Nice: true, Timeout: renderTimeout}), store, logger.With("part", "renderer"))
 	r.runtime.open = func() (*durable.Runtime, error) {
 		return durable.New(store, durable.Options{Logger: outboxLogger, Quiet: !o.working}), nil
 	}
@@ -185,7 +182,8 @@ func (r *Reader) closeAfter(others ...func() error) error {
 	for _, end := range others {
 		err = errors.Join(err, end())
 	}
-	return errors.Join(err, r.pages.documents.closeIfOpen(), r.outbox.closeIfOpen(), r.runtime.closeIfOpen(), r.store.Close())
+	r.pages.documents.workers.Close()
+	return errors.Join(err, r.outbox.closeIfOpen(), r.runtime.closeIfOpen(), r.store.Close())
 }
 
 // storeDir returns the path of the store's folder in the data folder data.

@@ -193,14 +193,11 @@ func (r *roleRun) canWrite() bool {
 	return kvstore.CheckSpaceToOpen(storeDir(r.settings.Data)) == nil
 }
 
-// registerDegraded registers a gauge that says for the whole run whether the process is in read-only mode: 1 if degraded is true.
-func registerDegraded(r prometheus.Registerer, degraded bool) {
-	gauge := prometheus.NewGauge(prometheus.GaugeOpts{
+// registerDegraded registers a gauge that says for the whole run whether the process is in read-only mode: degraded is 1 if it is,
+// else 0.
+func registerDegraded(r prometheus.Registerer, degraded float64) {
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "larder_degraded",
 		Help: "1 while the store is damaged or misses signed entries: nothing is written, and missing files are 503.",
-	})
-	if degraded {
-		gauge.Set(1)
-	}
-	r.MustRegister(gauge)
+	}, func() float64 { return degraded }))
 }

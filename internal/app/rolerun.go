@@ -63,24 +63,18 @@ func (c *console) addExamination(examine func(context.Context, *examination)) {
 // is.
 func newRoleRun(ctx context.Context, v *supervisor, again bool) *roleRun {
 	r := &roleRun{
-		settings: v.configuration.inForce.Get(), logger: v.logger, metrics: newMetricsRegistry(), supervisor: v, parts: parts.NewGroup(ctx, v.logger),
+		settings: v.configuration.inForce.Get(), logger: v.logger, metrics: prometheus.NewRegistry(), supervisor: v, parts: parts.NewGroup(ctx, v.logger),
 		self:     Process{PID: os.Getpid(), Version: Version(), Started: v.started, RunStarted: time.Now().UTC(), Private: v.private.address()},
 		again:    again,
 		restarts: restarts{begin: make(chan struct{})},
 	}
+	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
 	v.private.setMetrics(r.metrics)
 	v.readiness.removeChecks()
 	v.readiness.registerMetrics(r.metrics)
 	if again {
 		v.readiness.setState(errRecovering)
 	}
-	return r
-}
-
-// newMetricsRegistry returns a registry with the metrics of Go, of the process and of the build.
-func newMetricsRegistry() *prometheus.Registry {
-	r := prometheus.NewRegistry()
-	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
 	return r
 }
 

@@ -166,12 +166,9 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags server.CacheTags)
 	c, counts := r.settings, what.folder.usage()
 	pages := o.pages
 	pages.Library, pages.Usage, pages.AssetBase, pages.SiteBase, pages.Name = what.libraries, counts, c.AssetBase, c.SiteBase, c.Name
-	documents, err := what.folder.pages.documents.get()
-	if err != nil {
-		return nil, err
-	}
-	pages.Renderer = documents.renderer
+	pages.Renderer = what.folder.pages.documents.renderer
 	pages.Document = func() []byte { return api.OpenAPI(c.Name, c.SiteBase) }
+	var err error
 	if pages.Advisories, err = r.openAdvisories(o, what.libraries); err != nil {
 		return nil, err
 	}
@@ -185,7 +182,7 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags server.CacheTags)
 	if err != nil {
 		return nil, err
 	}
-	r.parts.Add(documents.renderer.Part())
+	r.parts.Add(pages.Renderer.Part())
 	if o.publishes { // elsewhere a mirror's first copy of a log would have all of its READMEs rendered
 		r.parts.Add(made.Part())
 	}
@@ -195,7 +192,7 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags server.CacheTags)
 	}
 	a := o.api
 	a.Library, a.Usage, a.AssetBase, a.SiteBase, a.APIHost, a.Self, a.Name = what.libraries, counts, c.AssetBase, c.SiteBase, c.APIHost, r.self.Address, c.Name
-	a.Renderer, a.Advisories = documents.renderer, pages.Advisories
+	a.Renderer, a.Advisories = pages.Renderer, pages.Advisories
 	a.OtherCDNURLs = c.OtherCDNURLs
 	a.Site, a.Downloads, a.CacheTags, a.Logger = made, downloads, tags, r.logger.With("part", "api")
 	return api.Public(a), nil
