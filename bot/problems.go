@@ -66,19 +66,20 @@ func replaceWord(s, word string) string {
 		return s
 	}
 	var b strings.Builder
-	for {
-		i := strings.Index(s, word)
+	for from := 0; ; {
+		i := strings.Index(s[from:], word)
 		if i < 0 {
-			return b.String() + s
+			return b.String() + s[from:]
 		}
+		i += from
 		end := i + len(word)
-		b.WriteString(s[:i])
+		b.WriteString(s[from:i])
 		if i > 0 && isWordByte(s[i-1]) || end < len(s) && isWordByte(s[end]) {
 			b.WriteString(word)
 		} else {
 			b.WriteString("*")
 		}
-		s = s[end:]
+		from = end
 	}
 }
 

@@ -87,3 +87,17 @@ func TestCausesLeaveOutWhatIsParticular(t *testing.T) {
 		t.Errorf("a part of a word is taken for a name: %q", one)
 	}
 }
+
+func TestReplaceWord(t *testing.T) {
+	for _, c := range []struct{ s, word, want string }{
+		{"react: react is gone", "react", "*: * is gone"},
+		{"react-dom and preact", "react", "*-dom and preact"},
+		{"reactreact reacts", "react", "reactreact reacts"},
+		{"a/@s/x b", "@s/x", "a/* b"},
+		{"unchanged", "", "unchanged"},
+	} {
+		if got := replaceWord(c.s, c.word); got != c.want {
+			t.Errorf("replaceWord(%q, %q) = %q, want %q", c.s, c.word, got, c.want)
+		}
+	}
+}

@@ -38,8 +38,8 @@ func (sc *Scheduler) AddUnattested(ctx context.Context, name, version, reason st
 	})
 }
 
-// Retry fetches a package's releases that have failed or were refused, and publishes them. It leaves out refused ones that
-// upstream no longer has. It waits for the end, and returns an error if there are no such releases, or not all were published.
+// Retry fetches a package's releases that have failed or were refused, and publishes them. It leaves out those that were
+// refused because upstream no longer had them. It waits for the end, and returns an error if there are no such releases, or not all were published.
 func (sc *Scheduler) Retry(ctx context.Context, name string) error {
 	return sc.forOperator(ctx, name, func(ctx context.Context, p *packages.Package) error {
 		states, err := views.States(sc.store, name)
