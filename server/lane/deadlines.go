@@ -16,10 +16,6 @@ const (
 	Idle
 )
 
-func (p Phase) String() string {
-	return [...]string{"handshake", "unanswered", "answering", "idle"}[p]
-}
-
 // Deadlines has how long a connection may stay in each phase. The lane and net/http's connections use the same ones. Abort
 // ends all phases, when the time to drain is over.
 type Deadlines struct {

@@ -156,11 +156,8 @@ func (w *handled) Broken(h2.Code) {
 func (w *handled) prepareRequest(s *h2.Stream) {
 	c, r, o := w.m.c, &s.Request, &w.m.c.listener.o
 	w.s = s
-	ctx := o.Context
-	if ctx == nil {
-		ctx = context.Background()
-	}
-	ctx, w.cancel = context.WithCancel(context.WithValue(ctx, http.LocalAddrContextKey, c.listener.Addr()))
+	ctx, cancel := context.WithCancel(context.WithValue(o.Context, http.LocalAddrContextKey, c.listener.Addr()))
+	w.cancel = cancel
 	req := &http.Request{
 		Method: r.Method, Proto: "HTTP/2.0", ProtoMajor: 2, Header: make(http.Header, len(r.Fields)),
 		Host: r.Authority, RequestURI: r.Path, RemoteAddr: c.remote, Body: http.NoBody,
@@ -237,15 +234,10 @@ func (w *handled) onWriteTimeout() {
 func (w *handled) run() {
 	defer w.endRequest()
 	o := &w.m.c.listener.o
-	switch r := w.request; {
-	case w.s.Request.TooLarge && o.TooLarge != nil:
-		o.TooLarge.ServeHTTP(w, r)
-	case w.s.Request.TooLarge:
-		w.WriteHeader(http.StatusRequestHeaderFieldsTooLarge)
-	default:
-		if w.parseTarget() {
-			o.Requests.ServeHTTP(w, r)
-		}
+	if w.s.Request.TooLarge {
+		o.TooLarge.ServeHTTP(w, w.request)
+	} else if w.parseTarget() {
+		o.Requests.ServeHTTP(w, w.request)
 	}
 	w.finish()
 }

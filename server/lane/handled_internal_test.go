@@ -18,7 +18,7 @@ func TestOthersDoNotShortenADeadline(t *testing.T) {
 	}
 	begun, goOn, left := make(chan bool), make(chan bool), make(chan time.Duration, 1)
 	l := New(inner, Options{
-		Clear: true, HeaderBytes: 32 << 10, Logger: slog.New(slog.DiscardHandler), HeaderTimeout: time.Minute, IdleTimeout: time.Minute,
+		Clear: true, Context: context.Background(), HeaderBytes: 32 << 10, Logger: slog.New(slog.DiscardHandler), HeaderTimeout: time.Minute, IdleTimeout: time.Minute,
 		ReadTimeout: time.Minute, WriteTimeout: time.Minute, StallTimeout: time.Minute,
 		Requests: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/other" {

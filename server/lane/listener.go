@@ -34,11 +34,11 @@ type Options struct {
 	// Requests answers what the handler does not over HTTP/2, request by request. If it is nil,
 	// connections with HTTP/2 are handed over.
 	Requests http.Handler
-	// TooLarge answers requests over HTTP/2 with more fields than HeaderBytes allows.
+	// TooLarge answers requests over HTTP/2 with more fields than HeaderBytes allows. Required with Requests.
 	TooLarge http.Handler
 	// Clear has HTTP/2 without TLS, for clients that know beforehand (RFC 9113 §3.3).
 	Clear bool
-	// Context is where those of requests come from. Default: the background.
+	// Context is where those of requests come from. Required with Requests.
 	Context context.Context
 	// HeaderBytes bounds the fields of a request over HTTP/2, as RFC 9113 §6.5.2 counts them.
 	HeaderBytes int

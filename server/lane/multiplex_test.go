@@ -39,7 +39,8 @@ func (speller) Answer(x *lane.Exchange) bool {
 // multiplexing are the options of a lane that speaks HTTP/2 without TLS, too.
 func multiplexing(h http.Handler) lane.Options {
 	return lane.Options{
-		Handler: speller{}, Requests: h, Clear: true, HeaderBytes: 32 << 10, Logger: slog.New(slog.DiscardHandler),
+		Handler: speller{}, Requests: h, Clear: true, HeaderBytes: 32 << 10, Logger: slog.New(slog.DiscardHandler), Context: context.Background(),
+		TooLarge:      http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusRequestHeaderFieldsTooLarge) }),
 		HeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, IdleAtEnd: time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: 30 * time.Second, StallTimeout: 30 * time.Second,
 	}
 }

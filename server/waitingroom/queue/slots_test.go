@@ -281,3 +281,7 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("defaults: %+v", s)
 	}
 }
+
+var outcomeNames = [...]string{"wait", "pass", "refuse", "reissue", "draw"}
+
+func (o Outcome) String() string { return outcomeNames[o] }

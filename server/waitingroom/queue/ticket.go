@@ -103,11 +103,6 @@ const (
 	Draw
 )
 
-var outcomeNames = [...]string{"wait", "pass", "refuse", "reissue", "draw"}
-
-// String returns the name of the outcome, such as "wait". It panics if o is none of the constants.
-func (o Outcome) String() string { return outcomeNames[o] }
-
 // Decision is the answer to one request.
 type Decision struct {
 	Outcome Outcome
