@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -239,9 +240,5 @@ func (l *AccessLog) appendClient(b []byte, at time.Time, addr netip.Addr) []byte
 	whole := client.At(addr).Addr().As16()
 	copy(text[sha256.Size:], whole[:])
 	sum := sha256.Sum256(text[:])
-	const digits = "0123456789abcdef"
-	for _, c := range sum[:8] {
-		b = append(b, digits[c>>4], digits[c&15])
-	}
-	return b
+	return hex.AppendEncode(b, sum[:8])
 }

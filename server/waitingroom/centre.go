@@ -279,7 +279,8 @@ func (c *centre) report(ctx context.Context, s *durable.State) error {
 		return c.remote.report(ctx, s, c)
 	}
 	r := c.newReport()
-	answer, err := receiveReport(ctx, s, c.global, r.At, r)
+	answer := c.global.Receive(r.At, r)
+	err := s.Put(ctx, globalKey, c.global.Snapshot()) // which is on the disk before a response to a visitor can leave
 	if err == nil {
 		c.applyResponse(answer)
 	}

@@ -39,13 +39,6 @@ func openGlobal(ctx context.Context, s *durable.State, o *Options, m *config.Eff
 	return queue.RecoverGlobal(m.Settings, centres, now), nil
 }
 
-// receiveReport has the global object g process a report, puts the changed state of g into the store, and returns the response.
-// The store writes it to the disk before a response to a visitor can leave.
-func receiveReport(ctx context.Context, s *durable.State, g *queue.Global, now time.Time, r queue.Report) (queue.State, error) {
-	answer := g.Receive(now, r)
-	return answer, s.Put(ctx, globalKey, g.Snapshot())
-}
-
 // A Cluster is how a node takes part in the rooms of a cluster.
 type Cluster struct {
 	// Member is the node. Rooms go by its clock, and its name is the data centre's.

@@ -104,14 +104,8 @@ func (g gauges) Describe(c chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. It reports the current users and limits of all rooms.
 func (g gauges) Collect(c chan<- prometheus.Metric) {
 	for _, s := range g.rooms.Statuses() {
-		cut, down := 0, 0
-		if s.CutOff {
-			cut = 1
-		}
-		if s.OriginDown {
-			down = 1
-		}
-		for d, n := range map[*prometheus.Desc]int{activeDesc: s.Active, queuedDesc: s.Queued, limitDesc: s.TotalActiveUsers, cutOffDesc: cut, downDesc: down} {
+		flag := map[bool]int{true: 1}
+		for d, n := range map[*prometheus.Desc]int{activeDesc: s.Active, queuedDesc: s.Queued, limitDesc: s.TotalActiveUsers, cutOffDesc: flag[s.CutOff], downDesc: flag[s.OriginDown]} {
 			c <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), s.Name)
 		}
 	}

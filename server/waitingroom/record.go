@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -246,7 +247,7 @@ func (r *Record) Revision() Revision {
 	defer r.mu.Unlock()
 	v := Revision{Version: r.enforced.Number, Time: r.enforced.Time, Origin: r.enforced.Origin, Problem: r.problem}
 	if state.Problem != nil {
-		v.Problem = limitOrigin(errors.Join(toError(v.Problem), state.Problem).Error())
+		v.Problem = limitOrigin(strings.TrimPrefix(v.Problem+"\n"+state.Problem.Error(), "\n"))
 	}
 	if v.Unconfirmed = state.Unconfirmed; v.Unconfirmed {
 		v.Confirmed = state.Confirmed
@@ -287,14 +288,6 @@ func (r *Record) rejection(number int64) error {
 		return nil
 	}
 	return errors.New(r.problem)
-}
-
-// toError returns an error with a text, nil for "".
-func toError(text string) error {
-	if text == "" {
-		return nil
-	}
-	return errors.New(text)
 }
 
 // maxRecordOrigin bounds the origin and the problem that are stored and displayed, in bytes.

@@ -1,6 +1,7 @@
 package waitingroom
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,24 +54,18 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// complete sets defaults for missing options. It returns an error if a required option is missing.
-func (o *Options) complete() error {
-	if o.Keys == nil || o.Runtime == nil {
-		return errors.New("waitingroom: Options lacks Keys or Runtime")
-	}
+// setDefaults sets defaults for missing options.
+func (o *Options) setDefaults() {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Revision == nil {
 		o.Revision = func() Revision { return Revision{} }
 	}
 	if o.Versions == nil {
 		o.Versions = func() []Version { return nil }
 	}
-	return nil
 }
 
 // alone is the name of the data centre of a room that this process has by itself.
@@ -183,9 +178,7 @@ var ErrEachNode = errors.New("each_node cannot change while the node runs; resta
 // New returns the waiting rooms of a process. It opens their durable objects and registers metrics. The caller must run
 // [Rooms.Run] while it uses them.
 func New(o Options) (*Rooms, error) {
-	if err := o.complete(); err != nil {
-		return nil, err
-	}
+	o.setDefaults()
 	preparePages()
 	r := &Rooms{options: o, kept: map[string]*kept{}, changed: make(chan struct{}, 1), vectors: newVectors()}
 	r.streamsEnd, r.endStreams = context.WithCancel(context.Background())

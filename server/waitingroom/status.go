@@ -67,10 +67,8 @@ type Version struct {
 func (r *Rooms) Statuses() []Status {
 	rooms := r.currentRooms().rooms
 	all := make([]Status, len(rooms))
-	revision := r.options.Revision()
 	for i, room := range rooms {
-		all[i] = room.status()
-		all[i].Settings = revision
+		all[i] = r.statusOf(room)
 	}
 	return all
 }

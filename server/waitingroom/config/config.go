@@ -282,10 +282,8 @@ func (s Set) Apply(list *yaml.Node) (*yaml.Node, error) {
 			continue
 		}
 		name := ""
-		for k := 0; k+1 < len(n.Content); k += 2 {
-			if n.Content[k].Value == "name" {
-				name = n.Content[k+1].Value
-			}
+		if at := fieldIndex(n, "name"); at >= 0 {
+			name = n.Content[at].Value
 		}
 		if len(s[name]) == 0 {
 			continue
@@ -314,11 +312,9 @@ func setField(room *yaml.Node, field, text string) error {
 	}
 	value := document.Content[0]
 	value.Line = room.Line
-	for k := 0; k+1 < len(room.Content); k += 2 {
-		if room.Content[k].Value == field {
-			room.Content[k+1] = value
-			return nil
-		}
+	if at := fieldIndex(room, field); at >= 0 {
+		room.Content[at] = value
+		return nil
 	}
 	room.Content = append(room.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: field, Line: room.Line}, value)
 	return nil

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
@@ -72,10 +73,7 @@ func (d Document) With(room string, fields map[string]string) (Document, error) 
 func (s Set) clone() Set {
 	fresh := Set{}
 	for room, fields := range s {
-		fresh[room] = map[string]string{}
-		for field, value := range fields {
-			fresh[room][field] = value
-		}
+		fresh[room] = maps.Clone(fields)
 	}
 	return fresh
 }

@@ -177,13 +177,16 @@ func checkFieldName(name string) error {
 }
 
 // hasField reports whether a YAML mapping has a field.
-func hasField(n *yaml.Node, field string) bool {
+func hasField(n *yaml.Node, field string) bool { return fieldIndex(n, field) >= 0 }
+
+// fieldIndex returns the index in n.Content of the value of a field of a YAML mapping, -1 if it has none.
+func fieldIndex(n *yaml.Node, field string) int {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == field {
-			return true
+			return i + 1
 		}
 	}
-	return false
+	return -1
 }
 
 // checkRoutes adds mistakes between rooms: equal names, equal routes, and cookies that would overwrite each other. Routes of a
