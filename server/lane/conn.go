@@ -347,7 +347,7 @@ func (c *conn) respond() (next state) {
 		if reason := recover(); reason != nil {
 			next = closing
 			if reason != http.ErrAbortHandler {
-				c.listener.o.Logger.Error("server: a request made a handler panic", "client", c.clientAddress(), "panic", reason, "stack", string(debug.Stack()))
+				c.listener.o.Logger.Error("server: a request made a handler panic", "client", x.Remote(), "panic", reason, "stack", string(debug.Stack()))
 			}
 		}
 		if next != sending {
@@ -373,15 +373,6 @@ func (c *conn) respond() (next state) {
 		return handed
 	}
 	return idle
-}
-
-// clientAddress returns the address of the client for logs, nil if the connection is broken. Because it may need a socket of
-// package net, it takes the connection from its event loop.
-func (c *conn) clientAddress() net.Addr {
-	if c.prepareToWait() != nil {
-		return nil
-	}
-	return c.socket.RemoteAddr()
 }
 
 // close moves the connection to the state closing, removes it from its loop and from the listener, and closes the socket. Only

@@ -527,8 +527,10 @@ func (m *multiplexer) closeTransport() {
 func (c *conn) findRemote() bool {
 	switch {
 	case c.remote != "":
-	case c.loop == nil:
-		c.remote = c.socket.RemoteAddr().String()
+	case c.socket != nil:
+		if at := c.socket.RemoteAddr(); at != nil {
+			c.remote = at.String()
+		}
 	default:
 		c.remote = c.peerAddress()
 	}
@@ -537,10 +539,6 @@ func (c *conn) findRemote() bool {
 
 // Remote returns the address and port of the peer, or of the client that the PROXY protocol names; "" for a reset connection.
 func (x *Exchange) Remote() string {
-	c := x.c
-	if c.remote == "" && c.socket != nil { // also where a loop has lost it
-		c.remote = c.socket.RemoteAddr().String()
-	}
-	c.findRemote()
-	return c.remote
+	x.c.findRemote()
+	return x.c.remote
 }

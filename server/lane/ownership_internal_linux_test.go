@@ -50,7 +50,7 @@ func TestResetConnectionIsNotHandedOver(t *testing.T) {
 	}
 	client.Close()
 	if err := c.moveToPoller(); err == nil {
-		t.Errorf("a connection from %v is handed over", c.clientAddress())
+		t.Errorf("a connection from %v is handed over", c.peerAddress())
 	}
 	_ = c.closeSocket()
 	if n := c.listener.source.slots.taken; n > 0 {

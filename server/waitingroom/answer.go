@@ -74,8 +74,13 @@ func (r *Rooms) sendWaiting(w http.ResponseWriter, req *http.Request, room *room
 		}
 		body = made.HTML
 	}
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(room.config.QueueingStatus)
+	sendBody(w, req, room.config.QueueingStatus, body)
+}
+
+// sendBody responds with a status and a body, to HEAD without the body. The caller has set the other header fields.
+func sendBody(w http.ResponseWriter, req *http.Request, status int, body []byte) {
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
 	if req.Method != http.MethodHead {
 		_, _ = w.Write(body) // the client may have gone
 	}
@@ -109,12 +114,7 @@ func sendRetryLater(w http.ResponseWriter, req *http.Request, status int, again 
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Retry-After", strconv.Itoa(roundUpSeconds(again)))
 	allowCORS(h, req)
-	body := fmt.Sprintf("%s Please try again in %d seconds.\n", reason, roundUpSeconds(again))
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	if req.Method != http.MethodHead {
-		_, _ = io.WriteString(w, body)
-	}
+	sendBody(w, req, status, fmt.Appendf(nil, "%s Please try again in %d seconds.\n", reason, roundUpSeconds(again)))
 }
 
 // allowCORS sets header fields that let scripts of any origin read the response (Fetch §3.2), which only says that they have to

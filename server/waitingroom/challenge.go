@@ -79,10 +79,7 @@ func (c *challenge) checkVisitor(w http.ResponseWriter, req *http.Request) bool 
 	}
 	h.Set("Cache-Control", private)
 	h.Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(res.StatusCode)
-	if req.Method != http.MethodHead {
-		_, _ = w.Write(body)
-	}
+	sendBody(w, req, res.StatusCode, body)
 	return false
 }
 

@@ -200,8 +200,5 @@ func (u *upstream) sendUnreachable(w http.ResponseWriter, req *http.Request, sta
 		h.Set("Refresh", "20")
 		body = made.HTML
 	}
-	w.WriteHeader(status)
-	if req.Method != http.MethodHead {
-		_, _ = w.Write(body) // the client may have gone
-	}
+	sendBody(w, req, status, body)
 }

@@ -1,7 +1,6 @@
 package waitingroom
 
 import (
-	"math"
 	"time"
 
 	"github.com/larder-cdn/larder/server/waitingroom/config"
@@ -132,6 +131,5 @@ func longestWait(m *config.EffectiveSettings, o *overview) int {
 	if m.Settings.Method == queue.Random {
 		wait = queue.RandomWait(0.75, o.perMinute, o.queued)
 	}
-	const week = 7 * 24 * 60
-	return int(math.Ceil(min(wait, week)))
+	return roundWait(wait)
 }
