@@ -228,51 +228,30 @@ func (c *chunkReader) hasFlippedBit(b []byte) bool {
 	if len(b) < legacyHeader {
 		return false
 	}
-	length := binary.LittleEndian.Uint16(b[4:])
-	for bit := range 16 {
-		header := c.headerLength(b[chunkStart])
-		end := header + int(length^1<<bit)
-		if header > 0 && end <= len(b) && c.isOfThisLog(b) && maskChecksum(checksum(b[chunkStart:end])) == binary.LittleEndian.Uint32(b) {
+	fixed := bytes.Clone(b)
+	for bit := range 8 * min(len(b), syncedHeader) { // of a header
+		fixed[bit/8] ^= 1 << (bit % 8)
+		if _, ok := c.parse(fixed); ok {
 			return true
 		}
+		fixed[bit/8] ^= 1 << (bit % 8)
 	}
-	// The type may be what is wrong, and it says how long the header is.
-	for _, header := range []int{legacyHeader, logHeader, syncedHeader} {
-		end := header + int(length)
-		if (header == legacyHeader) != (c.log == 0) || end > len(b) {
-			continue
-		}
-		if c.isFixable(b[:end], header) {
-			return true
-		}
-	}
-	return false
-}
-
-// isFixable reports whether b, a chunk of known length with a header of header bytes, would be valid if one of its bits were flipped; bits of the
-// length are not tried. It is false if the checksum is right already.
-func (c *chunkReader) isFixable(b []byte, header int) bool {
-	stored := binary.LittleEndian.Uint32(b)
-	sum := checksum(b[chunkStart:])
-	if maskChecksum(sum) == stored {
+	header := c.headerLength(b[chunkStart])
+	end := header + int(binary.LittleEndian.Uint16(b[4:]))
+	if header == 0 || end > len(b) || !c.isOfThisLog(b) {
 		return false
 	}
-	if bits.OnesCount32(maskChecksum(sum)^stored) == 1 {
-		return c.headerLength(b[chunkStart]) == header && c.isOfThisLog(b)
-	}
-	// CRCs are linear: a flipped bit changes the sum by what only depends on how far it is
-	// from the end. effect has that of each bit of a byte, beginning with the last byte.
-	difference := sum ^ unmaskChecksum(stored)
+	// CRCs are linear: a flipped bit changes the sum by what only depends on how far it is from the end. effect has that of each bit of
+	// a byte, beginning with the last byte.
+	difference := checksum(b[chunkStart:end]) ^ unmaskChecksum(binary.LittleEndian.Uint32(b))
 	var effect [8]uint32
 	for bit := range effect {
 		effect[bit] = castagnoli[1<<bit]
 	}
-	for at := len(b) - 1; at >= chunkStart; at-- {
+	for range end - header {
 		for bit, e := range effect {
 			if e == difference {
-				fixed := bytes.Clone(b)
-				fixed[at] ^= 1 << bit
-				return c.headerLength(fixed[chunkStart]) == header && c.isOfThisLog(fixed)
+				return true
 			}
 			effect[bit] = castagnoli[byte(e)] ^ e>>8
 		}

@@ -102,11 +102,9 @@ func (s *State) changesInOrder(o ListOptions) []*change {
 
 // merge returns the entries of a store that o selects, in its order, with changes applied on top, up to the limit.
 func (s *State) merge(r kvstore.Reader, o ListOptions, changes []*change) (entries []Entry, err error) {
-	full := func() bool { return o.Limit > 0 && len(entries) >= o.Limit }
-	add := func(c *change) {
-		if !c.deleted {
-			entries = append(entries, Entry{c.key, bytes.Clone(c.value)})
-		}
+	add := func(key string, value []byte) (full bool) {
+		entries = append(entries, Entry{key, bytes.Clone(value)})
+		return len(entries) == o.Limit
 	}
 	prefix := valuePrefix(s.object.class.name, s.object.name)
 	at := func(key string) []byte { return append(bytes.Clone(prefix), key...) }
@@ -122,25 +120,22 @@ func (s *State) merge(r kvstore.Reader, o ListOptions, changes []*change) (entri
 			return nil, err
 		}
 		key := string(item.Key[len(prefix):])
-		for len(changes) > 0 && o.compare(changes[0].key, key) < 0 && !full() {
-			add(changes[0])
-			changes = changes[1:]
+		changed := false
+		for len(changes) > 0 && o.compare(changes[0].key, key) <= 0 {
+			c := changes[0]
+			changes, changed = changes[1:], c.key == key
+			if !c.deleted && add(c.key, c.value) {
+				return entries, nil
+			}
 		}
-		if full() {
-			return entries, nil
-		}
-		if len(changes) > 0 && changes[0].key == key {
-			add(changes[0])
-			changes = changes[1:]
-		} else {
-			entries = append(entries, Entry{key, bytes.Clone(item.Value)})
-		}
-		if full() {
+		if !changed && add(key, item.Value) {
 			return entries, nil
 		}
 	}
-	for ; len(changes) > 0 && !full(); changes = changes[1:] {
-		add(changes[0])
+	for _, c := range changes {
+		if !c.deleted && add(c.key, c.value) {
+			return entries, nil
+		}
 	}
 	return entries, nil
 }
