@@ -11,11 +11,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/internal/retry"
 )
 
 // mark is what a store is known to have had on its disk. It is kept in a file outside of the
@@ -167,8 +167,7 @@ type marker struct {
 	store *Store
 	last  mark
 	stuck bool // whether it could not be written
-	stop  chan struct{}
-	done  chan struct{}
+	done  sync.WaitGroup
 }
 
 // KeepMark starts to update the mark file of a store that was opened [Behind] it, with what the store has now. For other stores Open has started
@@ -179,38 +178,22 @@ func (s *Store) KeepMark() {
 	}
 }
 
-// startMarker starts a goroutine that updates the mark file once a second, if anything has changed. It returns nil if the store has no mark file or
+// startMarker starts a goroutine that updates the mark file once a second, if anything has changed, until the store closes. It returns nil if the store has no mark file or
 // is read-only.
 func (s *Store) startMarker() *marker {
 	if s.opts.Mark == "" || s.opts.ReadOnly {
 		return nil
 	}
-	m := &marker{store: s, stop: make(chan struct{}), done: make(chan struct{})}
+	m := &marker{store: s}
 	if s.Behind() == nil {
 		m.last = s.guard.inspected.mark
 	}
-	go func() {
-		defer close(m.done)
-		tick := time.NewTicker(s.opts.markEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				m.write()
-			case <-m.stop:
-				return
-			}
+	m.done.Go(func() {
+		for retry.Sleep(s.reclaim.ctx, s.opts.markEvery) == nil {
+			m.write()
 		}
-	}()
+	})
 	return m
-}
-
-// stopWriting stops the goroutine that writes marks and waits for its end; the caller may call write from then on. It does nothing for nil.
-func (m *marker) stopWriting() {
-	if m != nil {
-		close(m.stop)
-		<-m.done
-	}
 }
 
 // write replaces the mark file if what is durable has changed since it was last written. It logs the first of several failures. It does nothing for

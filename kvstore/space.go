@@ -11,6 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/retry"
 )
 
 // spaceEvery is the interval between two checks of the space on the disk.
@@ -75,8 +76,6 @@ func CheckSpaceToOpen(dir string) error {
 // again, because goroutines that wait for the disk still have the store.
 func (s *Store) SpacePart(logger *slog.Logger, reopen func() bool) parts.Part {
 	return parts.Part{Name: "space on the disk", Run: func(ctx context.Context) error {
-		tick := time.NewTicker(spaceEvery)
-		defer tick.Stop()
 		for was := diskAmple; ; {
 			free, total, least, err := s.Space()
 			if is := diskStateOf(free, total, least); err == nil && is != was {
@@ -90,10 +89,8 @@ func (s *Store) SpacePart(logger *slog.Logger, reopen func() bool) parts.Part {
 					return nil
 				}
 			}
-			select {
-			case <-ctx.Done():
+			if retry.Sleep(ctx, spaceEvery) != nil {
 				return nil
-			case <-tick.C:
 			}
 		}
 	}}

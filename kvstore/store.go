@@ -385,7 +385,9 @@ func (s *Store) Close() error {
 	s.repairer.stop()
 	s.stopReclaim()
 	s.users.wait()
-	s.marker.stopWriting()
+	if s.marker != nil {
+		s.marker.done.Wait()
+	}
 	// If the disk has failed, the process ends without closing Pebble, and the next process replays the log on the disk.
 	return s.describeFailure("close", s.guard.do(func() error {
 		if s.guard.stuck.Load() { // Pebble would wait for the goroutine

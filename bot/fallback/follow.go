@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/ingest"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -36,13 +37,9 @@ type follower struct {
 // Run keeps mirrored releases up to date, at once and then every minute, until ctx ends: it withdraws and restores them as their
 // origins do, and compares those that nothing proves with npm's, which confirms, replaces or withdraws them.
 func (f *Fallback) Run(ctx context.Context) {
-	for {
+	f.CheckMirrored(ctx)
+	for retry.Sleep(ctx, checkInterval) == nil {
 		f.CheckMirrored(ctx)
-		select {
-		case <-time.After(checkInterval):
-		case <-ctx.Done():
-			return
-		}
 	}
 }
 

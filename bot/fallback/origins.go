@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -275,10 +276,8 @@ func (o *larder) find(ctx context.Context, pkg, version, path string) (*offer, e
 			}
 			return got, err
 		}
-		select {
-		case <-time.After(appearing[try]):
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		if err := retry.Sleep(ctx, appearing[try]); err != nil {
+			return nil, err
 		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/internal/retry"
 )
 
 // lockName is the file that is locked, beside the objects.
@@ -117,10 +118,8 @@ func (f *folder) withLock(ctx context.Context, fn func() error) error {
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("couldn't lock the folder: %w", err)
 		}
-		select {
-		case <-time.After(lockRest):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := retry.Sleep(ctx, lockRest); err != nil {
+			return err
 		}
 	}
 }

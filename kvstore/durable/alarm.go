@@ -124,8 +124,7 @@ func (a *alarms) wakeLoop() {
 }
 
 const (
-	// longestSleep is how long the loop sleeps at most while there are alarms, in
-	// case that the clock is set.
+	// longestSleep is how long the loop sleeps at most, in case that the clock is set.
 	longestSleep = time.Minute
 	// pauseAfterError is how long it sleeps where the store can't be read.
 	pauseAfterError = time.Second
@@ -134,29 +133,17 @@ const (
 // fireAlarms fires the alarms of a class when they are due, each in a goroutine, until the runtime closes. It is a loop in a goroutine of its own.
 func (c *class) fireAlarms() {
 	a := &c.alarms
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-c.runtime.ctx.Done():
-			return
-		case <-a.wake:
-		case <-timer.C:
-		}
+	for sleep := time.Duration(0); retry.SleepUnless(c.runtime.ctx, sleep, a.wake) == nil; {
 		names, next, err := c.dueAlarms()
 		if err != nil {
 			c.runtime.logger.Error("alarms couldn't be read", "class", c.name, "err", err)
-			timer.Reset(pauseAfterError)
+			sleep = pauseAfterError
 			continue
 		}
 		for _, name := range names {
 			c.runtime.users.Go(func() { c.fireAlarm(name) })
 		}
-		if next < math.MaxInt64 {
-			timer.Reset(min(time.Duration(next-c.runtime.now().UnixNano()), longestSleep))
-		} else {
-			timer.Stop()
-		}
+		sleep = min(time.Duration(next-c.runtime.now().UnixNano()), longestSleep)
 	}
 }
 

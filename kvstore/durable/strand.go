@@ -288,12 +288,10 @@ func (s *State) BlockConcurrencyWhile(ctx context.Context, f func(context.Contex
 		defer o.recover(&err)
 		err = f(inner.context(bounded), inner)
 	}()
-	deadline := time.NewTimer(longestBlock)
-	defer deadline.Stop()
 	var err error
 	select {
 	case err = <-result:
-	case <-deadline.C:
+	case <-time.After(longestBlock):
 		err = fmt.Errorf("it blocked other events for more than %v", longestBlock)
 	}
 	if err == nil {

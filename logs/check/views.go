@@ -220,46 +220,39 @@ func (c *check) compareView(ctx context.Context, ns kvstore.Namespace, rows *Row
 // compareRange compares the rows of a view in a range with those that were derived from the log alone, reports differences and counts the rows.
 // damage is why the view in use cannot be read, err any other error.
 func (c *check) compareRange(ctx context.Context, ns kvstore.Namespace, r kvstore.Range, rows *Rows) (damage, err error) {
-	have := newCursor(c.snapshot, ns, r)
-	defer have.stop()
-	want := newCursor(c.derived.store, ns, r)
-	defer want.stop()
-	for have.ok || want.ok {
-		switch {
-		case want.err != nil:
-			return nil, want.err
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		case have.err != nil:
-			return have.err, nil
+	next, stop := iter.Pull2(c.snapshot.Scan(ns, r))
+	defer stop()
+	have, damage, ok := next()
+	// compareBefore compares the rows in use whose keys are before key, or all if that is nil: nothing was derived for them.
+	compareBefore := func(key []byte) error {
+		for ok && damage == nil && (key == nil || bytes.Compare(have.Key, key) < 0) {
+			if err := errors.Join(ctx.Err(), c.compareRow(ns, &have, nil, rows)); err != nil {
+				return err
+			}
+			have, damage, ok = next()
 		}
-		order := bytes.Compare(have.row.Key, want.row.Key)
-		switch {
-		case !have.ok:
-			order = 1
-		case !want.ok:
-			order = -1
-		}
-		var err error
-		switch {
-		case order > 0:
-			err = c.compareRow(ns, nil, &want.row, rows)
-		case order < 0:
-			err = c.compareRow(ns, &have.row, nil, rows)
-		default:
-			err = c.compareRow(ns, &have.row, &want.row, rows)
-		}
-		if err != nil {
+		return nil
+	}
+	for want, err := range c.derived.store.Scan(ns, r) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
 			return nil, err
 		}
-		if order <= 0 {
-			have.next()
+		if err := compareBefore(want.Key); damage != nil || err != nil {
+			return damage, err
 		}
-		if order >= 0 {
-			want.next()
+		var inUse *kvstore.Item
+		if ok && bytes.Equal(have.Key, want.Key) {
+			inUse = &have
+		}
+		if err := c.compareRow(ns, inUse, &want, rows); err != nil {
+			return nil, err
+		}
+		if inUse != nil {
+			have, damage, ok = next()
 		}
 	}
-	return nil, nil
+	err = compareBefore(nil)
+	return damage, err
 }
 
 // compareRow compares have, a row in use, with want, the derived row of that key, counts it in rows, and reports a difference. A row that does not
@@ -340,23 +333,3 @@ func rowName(ns kvstore.Namespace, key []byte) string {
 	}
 	return string(key)
 }
-
-// cursor is a scan that is stepped through.
-type cursor struct {
-	row     kvstore.Item
-	err     error
-	ok      bool // whether there is a row, or an error
-	advance func() (kvstore.Item, error, bool)
-	stop    func()
-}
-
-// newCursor returns a cursor at the first row of a range. The caller calls its function stop.
-func newCursor(from kvstore.Reader, ns kvstore.Namespace, r kvstore.Range) *cursor {
-	c := new(cursor)
-	c.advance, c.stop = iter.Pull2(from.Scan(ns, r))
-	c.next()
-	return c
-}
-
-// next moves the cursor to the next row.
-func (c *cursor) next() { c.row, c.err, c.ok = c.advance() }
