@@ -25,6 +25,30 @@ func After(attempts int, first, longest time.Duration) time.Duration {
 	return pause + rand.N(pause/4+1)
 }
 
+// How often Transient tries, and its backoff.
+const (
+	tries        = 3
+	firstPause   = 200 * time.Millisecond
+	longestPause = 2 * time.Second
+)
+
+// Transient calls do up to three times, with a backoff, until it succeeds, ctx ends, or final reports that its error is not transient. It returns the
+// last error.
+func Transient(ctx context.Context, final func(error) bool, do func(context.Context) error) error {
+	for attempt := 1; ; attempt++ {
+		err := do(ctx)
+		switch {
+		case err == nil || attempt == tries || final(err):
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+		if err := Sleep(ctx, After(attempt, firstPause, longestPause)); err != nil {
+			return err
+		}
+	}
+}
+
 // FollowClock calls back when the clock was set back since the last check, with the difference, until ctx ends or back fails. It checks at
 // intervals.
 func FollowClock(ctx context.Context, interval time.Duration, now func() time.Time, back func(by time.Duration) error) error {

@@ -59,7 +59,8 @@ func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 	if err := e.checkBuilt(ctx); err != nil || e.beside {
 		return err
 	}
-	return e.swap()
+	e.result.Kept, err = e.swap()
+	return err
 }
 
 // readLog finds the signed entries and the later ones that the damaged store has. It returns an error if nothing says which entries the log had.

@@ -29,28 +29,26 @@ func Rebuild(ctx context.Context, why error, o RepairOptions) (RepairResult, err
 // damaged one, "" if there was none.
 func Swap(o RepairOptions) (kept string, err error) {
 	o.setDefaults()
-	e := &engine{RepairOptions: o}
-	err = e.swap()
-	return e.result.Kept, err
+	return o.swap()
 }
 
-// swap renames the damaged store, and then the new one into its place. After a crash between the steps, [FinishRepair] completes it.
-func (e *engine) swap() error {
-	ready, store := e.path(readyName), e.path(storeName)
-	if err := rename(e.path(buildingName), ready); err != nil {
-		return err
+// swap does the work of [Swap]: it renames the damaged store, and then the new one into its place. After a crash between the steps, [FinishRepair]
+// completes it.
+func (o *RepairOptions) swap() (kept string, err error) {
+	ready, store := o.path(readyName), o.path(storeName)
+	if err := rename(o.path(buildingName), ready); err != nil {
+		return "", err
 	}
-	if _, err := os.Stat(store); err == nil {
-		kept := e.path(keptPattern + e.Now().UTC().Format(keptTime))
-		for n := 2; exists(kept); n++ {
-			kept = e.path(fmt.Sprintf("%s%s-%d", keptPattern, e.Now().UTC().Format(keptTime), n))
+	if exists(store) {
+		kept = o.path(keptPattern + o.Now().UTC().Format(keptTime))
+		for n, base := 2, kept; exists(kept); n++ {
+			kept = fmt.Sprintf("%s-%d", base, n)
 		}
 		if err := rename(store, kept); err != nil {
-			return err
+			return "", err
 		}
-		e.result.Kept = kept
 	}
-	return moveIntoPlace(ready, store, e.Mark)
+	return kept, moveIntoPlace(ready, store, o.Mark)
 }
 
 // moveIntoPlace deletes the mark file, which is about the old store, and renames the new store from ready to store.

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
 	"golang.org/x/sync/errgroup"
@@ -160,32 +159,26 @@ func (n *Node) publishedSize() (size int64, err error) {
 // A leader that was paused fails, because the object has another version by then.
 func (p PublicCopy) putCheckpoint(ctx context.Context, signed signing.Signed) error {
 	const key = publicPrefix + checkpointPath
-	for attempt := 1; ; attempt++ {
+	final := func(err error) bool { return !errors.Is(err, bucket.ErrExists) && !errors.Is(err, bucket.ErrChanged) }
+	return retry.Transient(ctx, final, func(ctx context.Context) error {
 		have, version, err := p.Bucket.Get(ctx, key, maxNote)
 		switch {
 		case errors.Is(err, bucket.ErrNotFound):
 			_, err = p.Bucket.Create(ctx, key, signed.Note)
-		case err != nil:
 			return err
-		case bytes.Equal(have, signed.Note):
-			return nil
-		default:
-			size, bad := logs.CheckpointSize(have)
-			if bad != nil {
-				return fmt.Errorf("%s: %s: %w", p.Bucket, key, bad)
-			}
-			if size > signed.Size {
-				return ErrNewerPublished
-			}
-			_, err = p.Bucket.Replace(ctx, key, signed.Note, version)
-		}
-		if !errors.Is(err, bucket.ErrExists) && !errors.Is(err, bucket.ErrChanged) || attempt == tries {
+		case err != nil || bytes.Equal(have, signed.Note):
 			return err
 		}
-		if err := retry.Sleep(ctx, retry.After(attempt, firstPause, longPause)); err != nil {
-			return err
+		size, err := logs.CheckpointSize(have)
+		if err != nil {
+			return fmt.Errorf("%s: %s: %w", p.Bucket, key, err)
 		}
-	}
+		if size > signed.Size {
+			return ErrNewerPublished
+		}
+		_, err = p.Bucket.Replace(ctx, key, signed.Note, version)
+		return err
+	})
 }
 
 // A publication is one bringing up to date of public/.
@@ -289,10 +282,3 @@ func (s *publication) updateContent(h kvstore.Hash) (deleted bool, err error) {
 
 // contentKey returns the key of the object in the bucket that has a content below public/.
 func contentKey(h kvstore.Hash) string { return publicPrefix + contentPath + h.String() }
-
-// How a bucket is requested that does not respond.
-const (
-	tries      = 3
-	firstPause = 200 * time.Millisecond
-	longPause  = 2 * time.Second
-)

@@ -37,7 +37,7 @@ func (s *Bucket) Get(ctx context.Context, path string, limit int64) (data []byte
 	final := func(err error) bool {
 		return errors.Is(err, bucket.ErrNotFound) || errors.Is(err, bucket.ErrTooLarge)
 	}
-	err = retryTransient(ctx, final, func(ctx context.Context) (err error) {
+	err = retry.Transient(ctx, final, func(ctx context.Context) (err error) {
 		data, _, err = s.Bucket.Get(ctx, tiles.PublicPrefix+path, limit)
 		s.requests.Add(1)
 		s.received.Add(int64(len(data)))

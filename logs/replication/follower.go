@@ -154,9 +154,7 @@ func (f *Follower) restoreState() (err error) {
 		if err != nil {
 			return err
 		}
-		if before != "" && f.Trust.Key == "" {
-			f.Trust.Key = before
-		}
+		f.Trust.Key = cmp.Or(f.Trust.Key, before)
 	}
 	f.shown = shown
 	f.state = State{Source: f.Source.Name(), Key: f.Trust.Key, Entries: local.Size, Of: local.Size, Ready: shown.Note != nil, Cosigned: f.Trust.CosignedAt(shown.Note)}

@@ -93,7 +93,7 @@ func (s *Server) Await(ctx context.Context, checkpoint []byte) error {
 // [Server.MaxFailures] failures in a row, of any requests to the server, this call and later ones return an error without a request.
 func (s *Server) retryRequest(ctx context.Context, size int64, do func(context.Context) error) error {
 	final := func(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errGivenUp) }
-	return retryTransient(ctx, final, func(ctx context.Context) error {
+	return retry.Transient(ctx, final, func(ctx context.Context) error {
 		if failed := s.failures.Load(); s.MaxFailures > 0 && failed >= int64(s.MaxFailures) {
 			return fmt.Errorf("%s %w: the last %d requests failed", s.name, errGivenUp, failed)
 		}

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"time"
 
 	"golang.org/x/sync/semaphore"
 
-	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
@@ -219,28 +217,4 @@ func logSize(ctx context.Context, l Log) (int64, error) {
 		err = fmt.Errorf("%s%s: %w", l.Name(), checkpointPath, err)
 	}
 	return n, err
-}
-
-// How sources are requested over a network.
-const (
-	tries        = 3
-	firstPause   = 200 * time.Millisecond
-	longestPause = 2 * time.Second
-)
-
-// retryTransient calls do up to three times, with a backoff, until it succeeds, ctx ends, or final reports that its error is not transient. It
-// returns the last error.
-func retryTransient(ctx context.Context, final func(error) bool, do func(context.Context) error) error {
-	for attempt := 1; ; attempt++ {
-		err := do(ctx)
-		switch {
-		case err == nil || attempt == tries || final(err):
-			return err
-		case ctx.Err() != nil:
-			return ctx.Err()
-		}
-		if err := retry.Sleep(ctx, retry.After(attempt, firstPause, longestPause)); err != nil {
-			return err
-		}
-	}
 }
