@@ -356,7 +356,7 @@ func isIncompressible(data []byte, quick []kvstore.Coded) bool {
 const maxModule = 2 << 20
 
 // needsFormat reports whether a child process has to parse a file to find out if it is an ES module: source, its path, ends with
-// .js, data has 2 MiB at most, and data has a word that only modules need.
+// .js in any case, data has 2 MiB at most, and data has a word that only modules need. If not, the file counts as no module.
 func needsFormat(source string, data []byte) bool {
 	return strings.HasSuffix(strings.ToLower(source), ".js") && len(data) <= maxModule && maybeModule(data)
 }

@@ -74,8 +74,9 @@ func (pb *Publisher) MissingContents(ctx context.Context, r ImportRequest) ([]kv
 
 // Import publishes a version of a package from a list of files, by the same rules and in the same log as one from npm. It reads
 // the contents that r.Contents names from contents, one behind the other, to the end. If another goroutine is publishing the
-// version once they have arrived, Import returns an error and does not wait. After an error the version is not published, and the
-// log has at most the package's JSON and a refusal by its policy, which then is the version's state.
+// version once they have arrived, Import returns an error and does not wait. After an error the version is as it was before,
+// except that the log may have the package's JSON and a refusal by its policy, which then is the version's state; contents
+// without a release may be left over, for [Publisher.RemoveLeftovers].
 func (pb *Publisher) Import(ctx context.Context, r ImportRequest, contents io.Reader) error {
 	in, err := pb.planImport(ctx, r)
 	if err != nil {
@@ -176,8 +177,8 @@ func (in *pendingImport) wrapError(err error) error {
 	return fmt.Errorf("%s %s was not imported: %w", in.Package, in.Version, err)
 }
 
-// newSource returns the request's list of files in the form of an archive. open returns the content of a file when a reader of
-// the archive reads it.
+// newSource returns the request's list of files in the form of an archive, without checking it. open returns the content of a
+// file when a reader of the archive reads it; a walk over the names does not call it.
 func (in *pendingImport) newSource(open func(ImportFile) (io.ReadCloser, error)) archive.Source {
 	entries := make([]archive.Entry, len(in.Files))
 	for i, f := range in.Files {

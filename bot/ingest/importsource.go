@@ -82,8 +82,8 @@ func listFiles(ctx context.Context, source archive.Source) ([]ImportFile, error)
 	return slices.DeleteFunc(files, func(f ImportFile) bool { return f.Skipped != "" && regular[f.Path] }), err
 }
 
-// sortByFiles returns each of the hashes once, in the order in which files has contents with these hashes. It leaves out a hash
-// that no file has.
+// sortByFiles returns each of the hashes once, in the order in which files first has contents with these hashes. It leaves out a
+// hash that no regular file has. The result is nil if none is left.
 func sortByFiles(files []ImportFile, hashes []kvstore.Hash) []kvstore.Hash {
 	wanted := make(map[kvstore.Hash]bool)
 	for _, hash := range hashes {

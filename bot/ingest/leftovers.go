@@ -13,8 +13,8 @@ import (
 var uncleanKey = kvstore.Key("bot unclean")
 
 // markUnclean stores a mark that says: if the process ends without [Publisher.Close], contents may be stored that no release
-// names. If an earlier process has left this mark, markUnclean sets pb.leftovers, so that [Publisher.RemoveLeftovers] looks for
-// such contents.
+// names. If an earlier process has left this mark, markUnclean stores nothing and sets pb.leftovers, so that
+// [Publisher.RemoveLeftovers] looks for such contents.
 func (pb *Publisher) markUnclean() error {
 	switch _, err := pb.store.Get(kvstore.Meta, uncleanKey); {
 	case err == nil:

@@ -319,8 +319,9 @@ func (pb *Publisher) checkUnchanged(was views.Version) error {
 }
 
 // replaceMirrored withdraws a release of another origin, v with the manifest mirrored, and publishes npm's release own in the
-// same write. evidence has npm's signature and provenance, and other the paths at which the bytes differ. It returns an error if
-// v has changed.
+// same write. The contents of own are stored, and pins protects them from deletion. evidence has npm's signature, its provenance
+// and the minifier; other has the paths at which the bytes differ, one at least. It does not check the package's policy. It
+// returns an error, and publishes and withdraws nothing, if v has changed. It emits no event.
 func (pb *Publisher) replaceMirrored(v views.Version, mirrored, own *logs.Manifest, evidence logs.Entry, other []string, pins *kvstore.Pins) error {
 	reason := fmt.Sprintf("npm has other bytes than %s at %s, %q first", v.Mirror.Source, text.Count(len(other), "path", "paths"), text.Short(other[0], maxPath))
 	err := pb.recordRelease(pins, own, func(tx *logs.Tx, hash kvstore.Hash) error {
@@ -349,8 +350,9 @@ func (pb *Publisher) replaceMirrored(v views.Version, mirrored, own *logs.Manife
 
 // WithdrawMirrored withdraws a release that was copied from another origin, because the origin has withdrawn it. withdrawnAt is
 // when the origin did so or, if that is not known, when the bot was notified; reason is for the log. WithdrawMirrored does
-// nothing if the release is withdrawn, or if an operator has restored it here at that time or later. The log entry has the
-// current time. The error is kvstore.ErrNotFound if the version was never published here.
+// nothing and returns nil if the release is withdrawn, or if an operator has restored it here at that time or later. It does not
+// check that the release is a copied one. The log entry has the current time. The error is kvstore.ErrNotFound if the version was
+// never published here.
 func (pb *Publisher) WithdrawMirrored(name, version string, withdrawnAt time.Time, reason string) error {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if err != nil || v.Withdrawn != nil {

@@ -81,7 +81,8 @@ func CheckRestored(store *kvstore.Store, name, version, override string) (*logs.
 }
 
 // requiredRepository returns the repository from which releases of a package must be built, according to the package JSON that
-// was recorded last. It returns "" if that requires none, is not valid any more, or does not exist.
+// was recorded in the log last, not the catalogue. It returns "" and no error if that requires none, is not valid any more, or
+// does not exist.
 func requiredRepository(store *kvstore.Store, name string) (string, error) {
 	known, err := views.LookupPackage(store, name)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -97,9 +98,10 @@ func requiredRepository(store *kvstore.Store, name string) (string, error) {
 	return p.Provenance.Required(), nil
 }
 
-// checkPolicyUnchanged returns an error if the catalogue requires the package's releases to be built from another repository than
-// the one for which e.Provenance was checked, or requires one and the entry has no provenance. It returns nil if the catalogue
-// requires none, or no longer has the package. e is the log entry that is about to publish the release.
+// checkPolicyUnchanged returns an error if the catalogue in use requires the package's releases to be built from another
+// repository than the one for which e.Provenance was checked, or requires one and the entry has no provenance. It returns nil if
+// the catalogue requires none, or does not have the package. e is the log entry that is about to publish the release. It does not
+// check the provenance itself.
 func (pb *Publisher) checkPolicyUnchanged(e logs.Entry) error {
 	p, ok := pb.Catalogue().Get(e.Package)
 	if !ok {
@@ -153,8 +155,8 @@ func (pb *Publisher) refuseImport(ctx context.Context, p *packages.Package, vers
 	return refusal
 }
 
-// NeedsAttestation reports whether the package JSON requires an attestation of the release's build. Other origins have none, so
-// only npm's own release may be published then; see [Mirroring.PublishFromNpm].
+// NeedsAttestation reports whether the package JSON, as it was at StartMirroring, requires an attestation of the release's build.
+// Other origins have none, so only npm's own release may be published then; see [Mirroring.PublishFromNpm].
 func (m *Mirroring) NeedsAttestation() bool { return m.pkg.Provenance.Required() != "" }
 
 // PublishFromNpm downloads npm's own release of the version, in 30 seconds at most, and publishes it in place of the one from

@@ -122,11 +122,13 @@ func (pb *Publisher) Minifiers() *worker.Pool { return pb.backlog.minifiers }
 // CurrentCatalogue returns the catalogue in use, nil while none was set; [Publisher.Catalogue] returns an empty one then.
 func (pb *Publisher) CurrentCatalogue() *packages.Catalogue { return pb.current.Load() }
 
-// UseCatalogue replaces the catalogue in use. It records nothing in the log; see [Publisher.RegisterCatalogue].
+// UseCatalogue replaces the catalogue in use for following calls. It records nothing in the log, see
+// [Publisher.RegisterCatalogue], and polls nothing.
 func (pb *Publisher) UseCatalogue(c *packages.Catalogue) { pb.current.Store(c) }
 
 // TakeRefill reports whether a package that does not have all releases yet with which it starts needs another one, because one
-// was refused since the last call. It forgets this, so that the next call returns false unless another release is refused.
+// was refused since the last call. It forgets this, so that the next call returns false unless another release is refused. It is
+// known only in this process.
 func (pb *Publisher) TakeRefill(pkg string) bool {
 	_, ok := pb.refills.LoadAndDelete(pkg)
 	return ok

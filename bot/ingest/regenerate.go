@@ -19,8 +19,8 @@ import (
 // from its upstream again. It stores the contents that the package JSON of that time selects and makes, and variants of the
 // manifest, so that lost ones are there again. It publishes nothing, and protects the contents from deletion only while it runs.
 // It waits while too many releases are under way. size is that of the downloaded archive in bytes, 0 if the download failed or
-// none was made. The error wraps fs.ErrNotExist if the package has no upstream or another kind of one now, or if upstream's list
-// lacks the version or has another archive for it.
+// none was made. The error wraps fs.ErrNotExist if that package JSON names no upstream, if the release came from elsewhere, or if
+// upstream's list lacks the version or has another archive for it.
 func (pb *Publisher) Regenerate(ctx context.Context, w replication.Wanted) (size int64, err error) {
 	if err := pb.releasing.Acquire(ctx, 1); err != nil {
 		return 0, err
@@ -74,7 +74,7 @@ func (pb *Publisher) Regenerate(ctx context.Context, w replication.Wanted) (size
 
 // storeManifestVariants stores a manifest as a content, in the four variants that versions of Larder would have written, because
 // it is not known which one the log names. The variants have the description of the release (README, dependencies, modules) or
-// not, and the hash of the commit's tree or not.
+// not, and the hash of the commit's tree or not. It does not change manifest. pins protects the variants from deletion.
 func (pb *Publisher) storeManifestVariants(pins *kvstore.Pins, manifest *logs.Manifest) error {
 	for _, about := range []*logs.About{manifest.About, nil} {
 		for _, tree := range []string{manifest.Source.Tree, ""} {
@@ -93,10 +93,10 @@ func (pb *Publisher) storeManifestVariants(pins *kvstore.Pins, manifest *logs.Ma
 }
 
 // findUpstreamVersion returns the version at the source s from which a published release w was made. target is the package or
-// repository there. For a release from git it returns the tag and the commit in the manifest, and does not ask s whether they
-// still exist. Otherwise it lists the versions at s. The error wraps fs.ErrNotExist if s does not list the version, or has
-// another archive for it than the manifest says; it is that of the request if s lacks the whole target. Without a manifest it
-// does not compare archives.
+// repository there. If the manifest has a commit (of git), it returns the manifest's tag and commit, sends no request, and does
+// not check that they still exist. Otherwise it lists the versions at s. The error wraps fs.ErrNotExist if s does not list the
+// version, or has another archive for it than the manifest says; it is that of the request if s lacks the whole target. Without a
+// manifest it does not compare archives.
 func findUpstreamVersion(ctx context.Context, s sources.Source, target string, w replication.Wanted) (sources.Candidate, error) {
 	version := w.Entry.Version
 	if w.Manifest != nil && w.Manifest.Source.Commit != "" {

@@ -30,7 +30,8 @@ func (pb *Publisher) Catalogue() *packages.Catalogue {
 }
 
 // LastValidPackage returns a package from the catalogue in use or, if its file there is not valid, from the JSON that the log has
-// of it. ok is false if neither has a valid one, or if the package was removed from the catalogue.
+// of it. ok is false, and the package nil, if neither has a valid one, if the package was removed from the catalogue, or if the
+// store cannot be read.
 func (pb *Publisher) LastValidPackage(name string) (_ *packages.Package, ok bool) {
 	if p, ok := pb.Catalogue().Get(name); ok {
 		return p, true
@@ -212,7 +213,8 @@ func (pb *Publisher) storeDiff(pins *kvstore.Pins, known views.Package, p *packa
 	return pb.storeContent(pins, fmt.Appendf(nil, "--- a/%[1]s\n+++ b/%[1]s\n%s", path, text.Diff(string(before), string(p.JSON))))
 }
 
-// readPackageJSON returns the JSON of a recorded package as it was written, with white space, which the row p does not have.
+// readPackageJSON returns the JSON of a recorded package as it was written, with white space, which the row p does not have. It
+// returns an error if the store has lost it or the log entry.
 func (pb *Publisher) readPackageJSON(p views.Package) ([]byte, error) {
 	e, err := logs.ReadEntry(pb.store, p.Entry)
 	if err != nil {

@@ -26,7 +26,8 @@ import (
 )
 
 // IsErased reports whether the log says that the files of a withdrawn release were erased, and not that the release was restored
-// or published again since.
+// or published again since. It is false for a version that the log does not have, and with an error. It does not look for the
+// files.
 func IsErased(r kvstore.Reader, name, version string) (bool, error) {
 	kinds := append([]logs.Kind{logs.Erased, logs.Restored}, logs.Publications...)
 	last, err := logs.Read(r, logs.Query{Package: name, Version: version, Kinds: kinds, Limit: 1})
@@ -180,9 +181,9 @@ func (pb *Publisher) releaseClaimed(ctx context.Context, t Task) error {
 // before that one waits like one that failed.
 const tooOften = 10
 
-// Recover schedules the releases again that an earlier process was publishing when it ended. Only the first call does so; others
-// wait for it. A goroutine that is about to work on releases calls it first: with many releases in the store it takes seconds,
-// for which no client should wait. It logs errors.
+// Recover schedules the releases again that an earlier process was publishing when it ended. Only the first call does so, also if
+// it fails, which it logs; others wait for it. A goroutine that is about to work on releases calls it first: with many releases
+// in the store it takes seconds, for which no client should wait.
 func (pb *Publisher) Recover() {
 	pb.resume.Do(func() {
 		if err := pb.recoverStates(); err != nil {
@@ -328,7 +329,8 @@ func (pb *Publisher) recordRefusal(s views.State, evidence logs.Entry) error {
 
 // refuseWithoutFiles records that a version will not be published because the fileMap of the package JSON selects no file of it.
 // Only the first such version for each package JSON gets a log entry, with the actor and the evidence of evidence; the upstream's
-// record names that version. Further ones only get a state, as long as the first one stays refused. It locks Records.Mu.
+// record names that version. Further ones only get a state, with Unlogged set, as long as the first one stays refused. It locks
+// Records.Mu, which the caller does not hold. The package is recorded in the log.
 func (pb *Publisher) refuseWithoutFiles(s views.State, evidence logs.Entry) error {
 	pb.options.Records.Mu.Lock()
 	defer pb.options.Records.Mu.Unlock()
@@ -367,8 +369,8 @@ func (pb *Publisher) checkManifest(name, version string, manifest kvstore.Hash) 
 	return nil
 }
 
-// setState stores the state of a version (detected, processing, failed and so on) without a log entry, and calls Options.Changed
-// with the package.
+// setState stores the state of a version (detected, processing, failed and so on) without a log entry, and then calls
+// Options.Changed with the package. After an error the state is as before.
 func (pb *Publisher) setState(s views.State) error {
 	batch := pb.store.NewBatch()
 	defer batch.Close()
@@ -481,11 +483,12 @@ func (pb *Publisher) collectEvidence(ctx context.Context, in pendingRelease, m *
 	return entry, err
 }
 
-// commit publishes a release whose contents are stored: it writes the log entry, the manifest and the rows for serving in one
-// transaction, and queues its files for recompression. The caller sets the kind of entry and its evidence, and commit the time,
-// the actor, the release and the download count. If before is not "", an entry of that kind precedes it. commit returns an error
-// and writes nothing if the version has been published, if another manifest is recorded for it, if the package's policy has
-// changed since the evidence was checked, or if a mirrored version was refused here.
+// commit publishes a release whose contents are stored and protected by pins: it writes the log entry, the manifest and the rows
+// for serving in one transaction, and queues its files for recompression. The caller sets the kind of entry and its evidence, and
+// commit the time, the actor, the release and the download count. If before is not "", an entry of that kind precedes it. commit
+// returns an error and publishes nothing if the version has been published or withdrawn, if another manifest is recorded for it,
+// if the package's policy requires another repository than was checked, or if a mirrored version was refused here. It emits no
+// event.
 func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor string, before logs.Kind, entry logs.Entry) error {
 	return pb.recordRelease(pins, manifest, func(tx *logs.Tx, hash kvstore.Hash) error {
 		// The count at the time of publication is stored.

@@ -451,8 +451,8 @@ func (s Sample) String() string {
 }
 
 // retryUntilDone returns a function that several goroutines may call. It calls do, one call at a time, until do has succeeded
-// once; after that it returns nil at once. do gets the context of the call that calls it. A call that waits for another one does
-// not stop waiting when its context ends.
+// once; after that it returns nil at once. It returns the error of its own call of do. do gets the context of the call that calls
+// it. A call that waits for another one does not stop waiting when its context ends.
 func retryUntilDone(do func(context.Context) error) func(context.Context) error {
 	var mu sync.Mutex
 	done := false

@@ -348,7 +348,8 @@ func decodeStrings(r io.Reader, fn func(key, value string) error) error {
 
 // decodeObject reads the rest of an object from d, whose opening brace is read already, and calls fn for each string in it.
 // parent is the path to the object, "" or ending with a slash; the object's keys are appended to it. depth is the number of
-// objects around, with this one.
+// objects around, with this one. The error of fn, a value that is neither a string nor an object, and an object deeper than 8 end
+// it with an error.
 func decodeObject(d *json.Decoder, parent string, depth int, fn func(key, value string) error) error {
 	for d.More() {
 		token, err := d.Token()

@@ -139,7 +139,7 @@ func RequestedSubpaths(record *logs.Modules) []string {
 
 // parentMemory returns how many bytes of memory a build takes in this process, the parent of the child, if its input files have
 // size bytes together: these files, the request and the largest response, both with their files in base64, and the files of the
-// response.
+// response. The memory of the child comes besides.
 func parentMemory(size int64) int64 {
 	request := size / 3 * 4
 	response := int64(worker.MaxResponseSize(worker.BuildModules, int(request)))
@@ -174,11 +174,11 @@ func readBuildInput(ctx context.Context, src archive.Source) (map[string][]byte,
 }
 
 // runBuild sends a build request to a child process of the pool, and waits for the result. The pool reuses an idle child only for
-// the same owner, which is the release. If ctx ends, the caller ignores the error: it may be that of ctx, or one of the child for
-// which [worker.IsTransient] is true or false. Otherwise, if IsTransient is true, another attempt may succeed: no child could be
-// started, something outside ended it, or it took too long by the clock. Any other error, also that of a child that crashed or
-// exceeded its memory or processor time, says why the release has no modules at all. Subpaths that cannot be built are no error;
-// result.Skipped lists them.
+// the same owner, which is the release. The caller looks at ctx.Err() before the error: if ctx ends, that may be the error of
+// ctx, or one of the child, for which [worker.IsTransient] may be false. Otherwise, if IsTransient is true, another attempt may
+// succeed: no child could be started, something outside ended it, or it took too long by the clock. Any other error, also that of
+// a child that crashed or exceeded its memory or processor time, says why the release has no modules at all. Subpaths that cannot
+// be built are no error; result.Skipped lists them.
 func runBuild(ctx context.Context, pool *worker.Pool, owner string, q worker.ModulesRequest) (result worker.ModulesResult, err error) {
 	data, err := json.Marshal(q)
 	if err != nil {

@@ -140,7 +140,7 @@ func (l *Budget) wait(ctx context.Context, t *turn) (leave func(), err error) {
 }
 
 // reservedFrom returns how many bytes of memory must stay free, for files of fresh releases, when the turn t (of a file or an
-// encoder) starts. It returns 0 if the turn is of such a file itself.
+// encoder) starts. It returns 0 if the turn is of such a file itself. It needs no lock.
 func (l *Budget) reservedFrom(t *turn) int64 {
 	if t.queue == &l.freshFiles {
 		return 0

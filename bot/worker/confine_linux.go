@@ -48,10 +48,10 @@ func probeMemory() error {
 	return nil
 }
 
-// confine restricts all threads of this process for good, as far as the system can: Landlock keeps files and TCP from it, limits
-// of resources new descriptors, and a system-call filter other sockets, processes and raised limits. It leaves out Landlock or
-// the filter if k says that the system lacks it. The limit of memory is set by the parent. If confine returns an error, what it
-// applied before stays.
+// confine restricts all threads of this process for good, as far as the system can: Landlock denies files and TCP, limits of
+// resources deny new descriptors, and a system-call filter denies other sockets, processes and raised limits. It leaves out
+// Landlock or the filter if k says that the system lacks it. The parent sets the limit of memory. If confine returns an error,
+// what it applied before stays.
 func (k protections) confine() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -202,7 +202,8 @@ func limitMemory(pid int, unused addressUse, bytes int64) error {
 	return nil
 }
 
-// processorTime returns how much processor time all threads of a process have used since it started.
+// processorTime returns how much processor time all threads of a running process have used since it started, in user and system
+// mode.
 func processorTime(pid int) (time.Duration, error) {
 	const scheduled = 2 // CPUCLOCK_SCHED: what the scheduler counted for all threads; clock_getcpuclockid(3) makes the same number
 	var used unix.Timespec

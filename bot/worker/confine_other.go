@@ -18,7 +18,7 @@ func (protections) confine() error { return limitResources() }
 // unusedAddressSpace returns zero. It is only needed on Linux, where a limit of memory counts mapped address space.
 func unusedAddressSpace() addressUse { return addressUse{} }
 
-// limitMemory does nothing, because this system cannot limit the memory of another process.
+// limitMemory does nothing and returns nil, because this system cannot limit the memory of another process.
 func limitMemory(int, addressUse, int64) error { return nil }
 
 // processorTime returns an error: this system does not count processor time for each process.

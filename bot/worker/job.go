@@ -207,8 +207,8 @@ func minify(data []byte, loader api.Loader) ([]byte, error) {
 }
 
 // findFormat is the function of the task [FindFormat]. data is a script. It returns the module format that the script's syntax
-// shows, as esbuild names it: "esm" for import or export, "cjs" for exports or module, else "". It fails if the script does not
-// parse or would take esbuild long.
+// shows, as esbuild names it: "esm" for import or export, "cjs" for exports or module, else no bytes. It fails if the script does
+// not parse or would take esbuild long.
 func findFormat(data []byte) ([]byte, error) {
 	in, err := readMetadata(data)
 	return []byte(in.Format), err

@@ -90,7 +90,7 @@ func (e *StartError) Error() string {
 func (e *StartError) Unwrap() error { return e.Err }
 
 // NewPool returns a pool without children. It starts children when jobs need them. o.Program and o.Size must be set: with a Size
-// of 0 all jobs wait until their ctx ends.
+// of 0 all jobs wait until their ctx ends. o.Children counts at least as o.Size. The caller calls Close after the last job.
 func NewPool(o Options) *Pool {
 	o.Children = max(o.Children, o.Size)
 	return &Pool{options: o, slots: make(chan struct{}, o.Size)}
@@ -356,7 +356,8 @@ func filterEnvironment(all []string) []string {
 // A fault in Go code would be a panic, so this line is always the runtime's.
 var outOfMemory = text.NewRegexp(`out of memory|cannot allocate memory|failed to allocate|pthread_create failed|^SIGSEGV: segmentation violation: PC=.* addr=0x0$`)
 
-// isOutOfMemory reports whether the line with which a child gave its reason to end means that the system refused it memory.
+// isOutOfMemory reports whether the line with which a child gave its reason to end means that the system refused it memory, such
+// as at its limit.
 func isOutOfMemory(reason string) bool { return outOfMemory.MatchString(reason) }
 
 // A confineError says why a child may run no job.
@@ -389,7 +390,8 @@ func (c *child) exchange(r request) (answer response, err error) {
 	return readResponse(c.out, MaxResponseSize(r.Task, len(r.Data)))
 }
 
-// processorTime returns the processor time that the child has used since its start, also after [child.wait].
+// processorTime returns the processor time that the child has used since its start, also after [child.wait]. It returns an error
+// while the child runs on a system that does not count that.
 func (c *child) processorTime() (time.Duration, error) {
 	if ended := c.cmd.ProcessState; ended != nil {
 		return ended.UserTime() + ended.SystemTime(), nil
@@ -397,7 +399,8 @@ func (c *child) processorTime() (time.Duration, error) {
 	return processorTime(c.cmd.Process.Pid)
 }
 
-// kill sends the kill signal to the child process, and does not wait for its end, for which the caller calls wait.
+// kill sends the kill signal to the child process, and does not wait for its end, for which the caller calls wait. It does
+// nothing if the process has ended. Any goroutine may call it.
 func (c *child) kill() { _ = c.cmd.Process.Kill() }
 
 // wait closes the child's input and waits for the end of the process; it kills nothing. The caller calls it once. reason is what

@@ -20,7 +20,8 @@ const (
 )
 
 // checkScriptCost returns an error if esbuild would take long to parse or minify a script. No tool or person writes such a
-// script. It estimates the cost from the tokens, and also refuses a script that it cannot split into tokens completely.
+// script. It estimates the cost from the tokens, and also refuses a script that it cannot split into tokens completely. It does
+// not check that the script is valid.
 func checkScriptCost(data []byte) error {
 	s := scriptCost{open: []bracketCost{{}}}
 	for t, text := range render.ScriptTokens(data) {
@@ -80,7 +81,7 @@ const (
 )
 
 // addToken updates the estimate of what the script costs the minifier for its next token, of type t and with size bytes. The
-// caller passes all tokens in order.
+// caller passes all tokens in order, white space and comments, too, and compares the counts with the limits.
 func (s *scriptCost) addToken(t js.TokenType, size int) {
 	s.read += size
 	switch t {

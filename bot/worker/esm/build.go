@@ -360,7 +360,8 @@ func (b *builder) findReachable(file string) map[string]bool {
 }
 
 // setUp adds callbacks to esbuild, for which the builder is a plugin. They resolve every import, and load every file from the
-// release in memory or from generated text, so esbuild never reads from disk.
+// release in memory or from generated text, so esbuild never reads from disk. esbuild calls them from several goroutines, while
+// b.entries and b.required do not change.
 func (b *builder) setUp(p api.PluginBuild) {
 	p.OnResolve(api.OnResolveOptions{Filter: ".*"}, func(a api.OnResolveArgs) (api.OnResolveResult, error) { return b.resolve(a), nil })
 	p.OnLoad(api.OnLoadOptions{Filter: ".*", Namespace: fromRelease}, b.loadFile)
@@ -481,8 +482,9 @@ type metafile struct {
 	} `json:"outputs"`
 }
 
-// relativeSpecifier returns the specifier with which a file imports another, such as "./chunks/a.mjs". Both file and to are paths
-// in the release. If external is true, to is the specifier of another package, and it is returned as is.
+// relativeSpecifier returns the specifier with which a file imports another, such as "./chunks/a.mjs"; it starts with "./" or
+// "../". Both file and to are paths in the release. If external is true, to is the specifier of another package, and it is
+// returned as is.
 func relativeSpecifier(file, to string, external bool) string {
 	if external {
 		return to

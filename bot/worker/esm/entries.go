@@ -76,7 +76,7 @@ func (b *builder) commonJSExports(file string) *fileExports {
 // loadExports returns the exports of a file from cache. If they are missing there, it finds them with read and adds them to
 // cache. read receives the text of the file. It returns what the file exports itself, and the specifiers of the modules that the
 // file re-exports. loadExports resolves these specifiers by the conditions of a package.json's exports, and stores the results in
-// others.
+// others. The result is never nil and belongs to the cache. It takes no lock, so one goroutine calls it.
 func (b *builder) loadExports(cache map[string]*fileExports, file string, conditions []string, read func(source []byte) (*fileExports, []string)) *fileExports {
 	if e := cache[file]; e != nil {
 		return e

@@ -293,9 +293,9 @@ type esModule struct {
 	HasDefault bool     // or the script has tokens that the scanner cannot tell apart
 }
 
-// readESModule returns whether an ES module has a default export, and the specifiers of the modules that it re-exports with
-// `export *`. esbuild does not report these. If the script cannot be split into tokens completely, it counts as having a default
-// export.
+// readESModule returns whether an ES module has a default export, and the specifiers, perhaps with repetitions, of the modules
+// that it re-exports with `export *`, but not with `export * as`. esbuild does not report these. If the script cannot be split
+// into tokens completely, it counts as having a default export.
 func readESModule(source []byte) esModule {
 	s, complete := newExportScanner(source)
 	m := esModule{HasDefault: !complete}

@@ -132,8 +132,9 @@ const (
 )
 
 // parseTarget parses the decoder's next JSON value, a part of exports or imports of a package.json, and keeps the order of an
-// object's members, which decides. depth is the number of values around this one. Values that are neither strings, objects nor
-// arrays become a null target. Too many levels or members are an error.
+// object's members, which decides. depth is the number of values around this one, 0 for the whole. Values that are neither
+// strings, objects nor arrays become a null target. Over maxTargetDepth levels, or over maxTargets members of one object or
+// array, are an error. Without an error the result is not nil.
 func parseTarget(d *json.Decoder, depth int) (*target, error) {
 	if depth > maxTargetDepth {
 		return nil, fmt.Errorf("over %d levels", maxTargetDepth)
@@ -177,7 +178,8 @@ func (t *target) hasSubpathKeys() bool {
 
 // matchConditions returns the path to which a value in exports or imports leads under the given conditions, such as "import". Of
 // the keys of an object, the first that is a condition and has a path or null counts; of an array, the first item with a path.
-// The path may contain an asterisk. The result is "" if the value has no path for the conditions, or null.
+// The path may contain an asterisk, and the file may not exist. The result is "" if the value has no path for the conditions, or
+// null. The order of conditions does not matter.
 func (t *target) matchConditions(conditions []string) string {
 	for i, item := range t.Items {
 		if t.Keys != nil && !slices.Contains(conditions, t.Keys[i]) {

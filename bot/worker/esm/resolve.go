@@ -122,9 +122,10 @@ func (r *release) resolveBare(p *packageJSON, dir, specifier string, conditions 
 	return resolved{external: specifier}
 }
 
-// resolveSubpath returns the path of the file to which a subpath of the package, such as "./client", leads under the given
-// conditions, such as "import". It reads exports of the package.json at the top, or without exports looks for a file at that
-// path. It does not apply the browser field. It returns an error for people if there is no such file.
+// resolveSubpath returns the path of the file, which exists, to which a subpath of the package, such as "./client", leads under
+// the given conditions, such as "import". It reads exports of the package.json at the top. Without exports, or if they are null,
+// it looks for a file or folder at that path, as resolvePath does. It does not apply the browser field to the file. It returns an
+// error for people if there is no such file.
 func (r *release) resolveSubpath(subpath string, conditions []string) (string, error) {
 	p := r.packages["."]
 	if p.Exports != nil && !p.Exports.isNull() {
@@ -144,8 +145,9 @@ func (r *release) resolveSubpath(subpath string, conditions []string) (string, e
 }
 
 // resolvePath returns the file of the release that an import of a path loads, as Node.js and bundlers do: the file at the path,
-// maybe with an extension added, or else the main file of the folder at the path. If isFolder is true, only the folder counts. It
-// returns "" if no such file exists.
+// maybe with an extension added, or else the main file of the folder at the path, by its package.json or called index. If
+// isFolder is true, only the folder counts. It returns "" if no such file exists. It applies neither exports nor replacements of
+// the browser field.
 func (r *release) resolvePath(at string, isFolder bool) string {
 	if file := r.findFile(at); file != "" && !isFolder {
 		return file

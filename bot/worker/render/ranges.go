@@ -12,8 +12,8 @@ import (
 // This file reads the ranges of versions in package.json files, by the grammar of npm
 // (https://github.com/npm/node-semver#ranges), and writes each as alternatives of plain comparisons.
 
-// renderVersionRanges parses the version ranges r.Ranges, and returns the alternatives of each in the same order. A text
-// that is no valid range has none. It returns an error if the ranges have too many bytes together.
+// renderVersionRanges parses the version ranges r.Ranges, and returns in Ranges the alternatives of each in the same order. A
+// text that is no valid range has none, which is no error. It returns an error if the ranges have too many bytes together.
 func renderVersionRanges(r document.Request) (document.Result, error) {
 	var result document.Result
 	size := 0

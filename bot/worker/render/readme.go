@@ -71,7 +71,8 @@ func checkMarkdown(source string) error {
 }
 
 // renderReadme returns the README r.Text, which is Markdown, as HTML that is safe on Larder's page of the release r.Library
-// r.Version. It returns an error if parsing the README would take long, see checkMarkdown.
+// r.Version. r.Files, sorted, and r.Repository are for its links. It returns an error if parsing the README would take long, see
+// checkMarkdown, or if a parser fails.
 func renderReadme(r document.Request) (document.Result, error) {
 	if err := checkMarkdown(r.Text); err != nil {
 		return document.Result{}, err
@@ -119,7 +120,7 @@ func removeBrokenLinks(body *html.Node) {
 	}
 }
 
-// unwrap removes an HTML element from its parent and puts the element's children in its place.
+// unwrap removes an HTML element from its parent, which is not nil, and puts the element's children in its place.
 func unwrap(n *html.Node) {
 	for n.FirstChild != nil {
 		child := n.FirstChild
@@ -186,9 +187,9 @@ var dropped = map[atom.Atom]bool{
 	atom.Noscript: true, atom.Title: true, atom.Textarea: true, atom.Select: true, atom.Audio: true, atom.Video: true, atom.Button: true, atom.Form: true,
 }
 
-// fitElement adapts one element, n, to the page, but not what is in it: the level of a heading, the target of a link, an
-// image that becomes its alternative text, the checkbox of a task. It removes the attributes that the page does not allow.
-// parent is the parent of n.
+// fitElement adapts one element, n, to the page, but not what is in it: the level of a heading, the target of a link, an image,
+// before which it puts the alternative text, and the checkbox of a task, before which it puts a sign. It removes the attributes
+// that the page does not allow, and n itself never. parent is the parent of n.
 func (f *readmeFitter) fitElement(parent, n *html.Node) {
 	var kept []html.Attribute
 	switch n.DataAtom {
@@ -262,7 +263,7 @@ func attributeOf(n *html.Node, key string) string {
 	return ""
 }
 
-// textOf returns all text inside an HTML element, without markup.
+// textOf returns all text inside an HTML element, without markup, but with that of scripts and styles.
 func textOf(n *html.Node) string {
 	var b strings.Builder
 	for d := range n.Descendants() {

@@ -30,7 +30,8 @@ var renderers = map[document.Kind]func(document.Request) (document.Result, error
 func Kinds() []document.Kind { return slices.Sorted(maps.Keys(renderers)) }
 
 // Run decodes data, a [document.Request] in JSON, renders its document, and returns the encoded [document.Result]. Child
-// processes of package worker call it for their task to render.
+// processes of package worker call it for their task to render. It returns an error if data is malformed, or if [Render] or
+// encoding the result fails.
 func Run(data []byte) ([]byte, error) {
 	var r document.Request
 	if err := json.Unmarshal(data, &r); err != nil {
