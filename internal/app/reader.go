@@ -49,7 +49,7 @@ type Reader struct {
 	popularityScores func() *sources.Popularity
 	libraries        lazy[*library.Index] // follows the log from first use on
 	pages            pageSources
-	runtime          lazy[*durable.Runtime] // of durable objects, such as waiting rooms
+	runtime          *durable.Runtime // of durable objects, such as waiting rooms
 	outbox           lazy[*notify.Outbox]
 	workers          int            // of a check: half of the processors where the process serves
 	busy             sync.WaitGroup // operations under way
@@ -105,17 +105,10 @@ func openFolder(s *settings.Settings, o openOptions, logger *slog.Logger) (*Read
 	r.prepareLibraries(logger.With("part", "library"))
 	outboxLogger := logger.With("part", "outbox")
 	r.pages.documents = newDocuments(newWorkers(worker.Options{Size: 1, Nice: true, Timeout: renderTimeout}), store, logger.With("part", "renderer"))
-	r.runtime.open = func() (*durable.Runtime, error) {
-		return durable.New(store, durable.Options{Logger: outboxLogger, Quiet: !o.working}), nil
-	}
-	r.runtime.close = closeRuntime
+	r.runtime = durable.New(store, durable.Options{Logger: outboxLogger, Quiet: !o.working})
 	r.outbox.open = func() (*notify.Outbox, error) {
-		runtime, err := r.runtime.get()
-		if err != nil {
-			return nil, err
-		}
 		return notify.OpenOutbox(notify.WebhookOptions{
-			Runtime: runtime, Store: store, Log: log, UserAgent: UserAgent(), Purge: purgeOptions(s), Logger: outboxLogger,
+			Runtime: r.runtime, Store: store, Log: log, UserAgent: UserAgent(), Purge: purgeOptions(s), Logger: outboxLogger,
 		})
 	}
 	r.outbox.close = func(*notify.Outbox) error { return nil } // the runtime is
@@ -183,7 +176,7 @@ func (r *Reader) closeAfter(others ...func() error) error {
 		err = errors.Join(err, end())
 	}
 	r.pages.documents.workers.Close()
-	return errors.Join(err, r.outbox.closeIfOpen(), r.runtime.closeIfOpen(), r.store.Close())
+	return errors.Join(err, r.outbox.closeIfOpen(), closeRuntime(r.runtime), r.store.Close())
 }
 
 // storeDir returns the path of the store's folder in the data folder data.

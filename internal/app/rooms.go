@@ -151,12 +151,8 @@ func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *wait
 			return nil, nil, err
 		}
 	}
-	runtime, err := folder.runtime.get()
-	if err != nil {
-		return nil, nil, err
-	}
 	options, runBeside, err := o.cluster.shareState(ctx, waitingroom.Options{
-		Rooms: configured, Keys: keys, Runtime: runtime, Logger: r.logger.With("part", "rooms"), Registerer: r.metrics,
+		Rooms: configured, Keys: keys, Runtime: folder.runtime, Logger: r.logger.With("part", "rooms"), Registerer: r.metrics,
 		Revision: roomRecord.Revision, Versions: roomRecord.Versions, Frozen: o.readOnly,
 		StreamMemory: r.settings.MemoryLimit / 4,
 	}, known)
