@@ -17,7 +17,6 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs/views"
@@ -263,7 +262,7 @@ func (p *public) openAPI(_ context.Context, r *request) (*answers.Body, answers.
 	server, err := baseOrOrigin(p.SiteBase, r.Request)
 	onAPIHost := isHost(r.Host, p.APIHost)
 	if onAPIHost {
-		server, err = client.Scheme(r.Request)+"://"+p.APIHost, nil
+		server, err = requests.Scheme(r.Request)+"://"+p.APIHost, nil
 	}
 	if err != nil {
 		return nil, answers.Caching{}, err

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/server"
@@ -308,7 +308,7 @@ func TestLogStream(t *testing.T) {
 	stopping := make(chan struct{})
 	s := newService(t, func(o *PublicOptions) { o.Stopping = stopping })
 	s.public.heartbeat = 10 * time.Millisecond
-	s.public.streams = client.NewShares(4)
+	s.public.streams = answers.NewShares(4)
 	listener, err := server.OpenSocket(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -374,7 +374,7 @@ func TestLogStream(t *testing.T) {
 // A client may take all streams that no other wants. The next client gets one of them.
 func TestLogStreamsAreShared(t *testing.T) {
 	s := newService(t)
-	s.public.streams = client.NewShares(4)
+	s.public.streams = answers.NewShares(4)
 	type stream struct {
 		w     *httptest.ResponseRecorder
 		ended chan struct{}

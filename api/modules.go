@@ -9,7 +9,7 @@ import (
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/api/rendering"
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 // packageModules returns the response to /packages/{library}/modules/{version}: the import map of the modules that were
@@ -24,7 +24,7 @@ func (p *public) packageModules(ctx context.Context, r *request, l *library.Libr
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	prefix, _ := client.Of(r.RemoteAddr)
+	prefix, _ := requests.ClientOf(r.RemoteAddr)
 	documents := p.Renderer.Documents(prefix, p.Library.File, func(*rendering.PendingError) {})
 	g, err := p.Library.ModuleMap(ctx, assetBase, release, r.query["subpath"], documents)
 	if none := new(library.NoModulesError); errors.As(err, &none) {

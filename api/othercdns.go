@@ -11,7 +11,6 @@ import (
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/server"
@@ -30,8 +29,8 @@ func (p *public) redirectNPM(c *gin.Context) {
 	}
 	ctx, cancel := context.WithTimeout(c.Request.Context(), libraryTimeout)
 	defer cancel()
-	_, leave, err := p.Turns.Enter(ctx, c.Request.RemoteAddr, client.Timeout)
-	if errors.Is(err, client.ErrNoPlace) {
+	_, leave, err := p.Turns.Enter(ctx, c.Request.RemoteAddr, answers.TurnTimeout)
+	if errors.Is(err, answers.ErrNoPlace) {
 		err = noTurn
 	}
 	var location string

@@ -34,7 +34,6 @@ import (
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/api/rendering"
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/server"
@@ -72,8 +71,8 @@ type PublicOptions struct {
 	// Rooms are the waiting rooms. Default: none.
 	Rooms Rooms
 	// Turns limits how many responses are made at once, which leaves processors for assets. Default:
-	// [client.PageProcessors].
-	Turns *client.Shares
+	// [answers.PageProcessors].
+	Turns *answers.Shares
 	// Stopping is closed when the process stops, which ends event streams. Default: they end when their clients
 	// disconnect.
 	Stopping <-chan struct{}
@@ -104,7 +103,7 @@ type public struct {
 	releases   answers.Cache[releaseBodyKey, *answers.Body]
 	newest     atomic.Pointer[library.Ranking] // of the lists in lists
 	sending    sendBudget
-	streams    *client.Shares
+	streams    *answers.Shares
 	heartbeat  time.Duration // of streams
 	roomBeat   time.Duration // of streams of rooms
 }
@@ -112,7 +111,7 @@ type public struct {
 // newPublic returns the state that the public handlers share: the options with defaults, and empty caches with their limits.
 func newPublic(o PublicOptions) *public {
 	o.Name = cmp.Or(o.Name, "Larder")
-	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.PageProcessors()))
+	o.Turns = cmp.Or(o.Turns, answers.NewTurns(answers.PageProcessors()))
 	p := &public{PublicOptions: o}
 	p.lists.Most, p.lists.MostBytes = 8, 64<<20
 	p.names.Most, p.names.MostBytes = 1, 8<<20
@@ -120,7 +119,7 @@ func newPublic(o PublicOptions) *public {
 	p.releases.Most, p.releases.MostBytes = 32, 48<<20
 	p.documents.Most, p.documents.MostBytes = 8, 1<<20
 	p.sending.most = 128 << 20
-	p.streams, p.heartbeat, p.roomBeat = client.NewShares(maxStreams), heartbeat, roomBeat
+	p.streams, p.heartbeat, p.roomBeat = answers.NewShares(maxStreams), heartbeat, roomBeat
 	return p
 }
 
@@ -252,8 +251,8 @@ func (p *public) handle(answer func(context.Context, *request) (*answers.Body, a
 // runInTurn waits for the client's turn, calls answer, encodes the response that it returns for the client, and returns it
 // with its caching. If no turn comes in time, the error is a failure with status 503, and answer is not called.
 func (p *public) runInTurn(ctx context.Context, answer func(context.Context, *request) (*answers.Body, answers.Caching, error), r *request) (*answers.Body, answers.Caching, error) {
-	_, leave, err := p.Turns.Enter(ctx, r.RemoteAddr, client.Timeout)
-	if errors.Is(err, client.ErrNoPlace) {
+	_, leave, err := p.Turns.Enter(ctx, r.RemoteAddr, answers.TurnTimeout)
+	if errors.Is(err, answers.ErrNoPlace) {
 		return nil, answers.Caching{}, noTurn
 	}
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 )
 
 func TestRoom(t *testing.T) {
@@ -71,7 +70,7 @@ func TestNoRoom(t *testing.T) {
 }
 
 func TestAnswersWaitTheirTurn(t *testing.T) {
-	turns := client.NewTurns(1)
+	turns := answers.NewTurns(1)
 	s := newService(t, func(o *PublicOptions) { o.Turns = turns })
 	_, leave, err := turns.Enter(t.Context(), "203.0.113.7:1", 0)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 // accessLogStdout is the name of standard output in the place of a file's.
@@ -237,7 +237,7 @@ func (l *AccessLog) appendClient(b []byte, at time.Time, addr netip.Addr) []byte
 	}
 	var text [sha256.Size + 16]byte
 	copy(text[:], l.key[:])
-	whole := client.At(addr).Addr().As16()
+	whole := requests.ClientAt(addr).Addr().As16()
 	copy(text[sha256.Size:], whole[:])
 	sum := sha256.Sum256(text[:])
 	return hex.AppendEncode(b, sum[:8])

@@ -18,7 +18,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 var loggedEntry = accessLogEntry{
@@ -212,7 +212,7 @@ func TestSlowAccessLogFile(t *testing.T) {
 }
 
 func TestAccessLogHandler(t *testing.T) {
-	proxies, err := client.NewProxies([]string{"127.0.0.1"}, "")
+	proxies, err := requests.NewProxies([]string{"127.0.0.1"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,8 +53,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/server/usage"
@@ -103,7 +103,7 @@ type Options struct {
 	// could be: ranges, HEAD and 304 too. Default: none.
 	Usage *usage.Usage
 	// Proxies say on the fast lane which client a request is from. Default: the peer of its connection.
-	Proxies *client.Proxies
+	Proxies *requests.Proxies
 	// AccessLog logs the responses of the fast lane; those of net/http, [AccessLog.Handler]
 	// logs. Default: none.
 	AccessLog *AccessLog
@@ -125,8 +125,8 @@ type Assets struct {
 	page      func(path string) string // nil for none
 	elsewhere Elsewhere
 	metrics   *metrics
-	proxies   *client.Proxies // may be nil
-	log       *AccessLog      // nil for none
+	proxies   *requests.Proxies // may be nil
+	log       *AccessLog        // nil for none
 	logger    *slog.Logger
 	logged    answers.Throttle
 }

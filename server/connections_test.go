@@ -8,7 +8,8 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 // What net/http answers hurries as the lane does where connections are scarce.
@@ -19,8 +20,8 @@ func TestRequestsHurry(t *testing.T) {
 	}
 	l := LimitConnections(8, socket)[0]
 	s := NewHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, client.IsScarce(r.Context()))
-	}), HTTPOptions{Proxies: new(client.Proxies)})
+		fmt.Fprint(w, answers.IsScarce(r.Context()))
+	}), HTTPOptions{Proxies: new(requests.Proxies)})
 	done := make(chan error)
 	go func() { done <- s.Serve(l) }()
 	defer func() {

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -47,7 +46,7 @@ const (
 
 type contents struct {
 	ContentOptions
-	slots    *client.Shares
+	slots    *answers.Shares
 	memory   *semaphore.Weighted
 	requests *prometheus.CounterVec
 	logged   answers.Throttle
@@ -59,7 +58,7 @@ type contents struct {
 // that nothing names yet. One client gets no more than its share. No page can use a content as a script or style: the response has
 // no type and no CORS, and other sites may not embed it. Shared caches do not store it, because a purge by hash does not exist.
 func NewContents(o ContentOptions) (http.Handler, error) {
-	h := &contents{ContentOptions: o, slots: client.NewShares(contentsAtOnce), memory: semaphore.NewWeighted(contentBytes), requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+	h := &contents{ContentOptions: o, slots: answers.NewShares(contentsAtOnce), memory: semaphore.NewWeighted(contentBytes), requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "larder_content_requests_total",
 		Help: "Requests for contents by hash.",
 	}, []string{"status"})}
@@ -236,7 +235,7 @@ func (h *contents) send(w *contentRecorder, r *http.Request, hash kvstore.Hash, 
 		w.WriteHeader(http.StatusOK)
 		return nil, false
 	}
-	ctx, leave, err := h.slots.Enter(r.Context(), r.RemoteAddr, client.Timeout)
+	ctx, leave, err := h.slots.Enter(r.Context(), r.RemoteAddr, answers.TurnTimeout)
 	if err != nil {
 		return busy, false
 	}
@@ -245,7 +244,7 @@ func (h *contents) send(w *contentRecorder, r *http.Request, hash kvstore.Hash, 
 	if form.Coding == coding.Identity {
 		weight = min(contentBytes, 2*size) // decoded from another form
 	}
-	waiting, stop := context.WithTimeout(ctx, client.Timeout)
+	waiting, stop := context.WithTimeout(ctx, answers.TurnTimeout)
 	err = h.memory.Acquire(waiting, weight)
 	stop()
 	if err != nil {
@@ -259,7 +258,7 @@ func (h *contents) send(w *contentRecorder, r *http.Request, hash kvstore.Hash, 
 	header.Set("Etag", contentETag(form))
 	// A client that takes nothing must not keep a place that another needs.
 	defer context.AfterFunc(ctx, func() { _ = http.NewResponseController(w).SetWriteDeadline(time.Now()) })()
-	to := answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: stallTimeout, Least: contentRate}, func() bool { return h.slots.Full() || client.IsScarce(r.Context()) })
+	to := answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: stallTimeout, Least: contentRate}, func() bool { return h.slots.Full() || answers.IsScarce(r.Context()) })
 	if r.Header.Get("Range") != "" {
 		http.ServeContent(paced{w, to}, r, "", time.Time{}, bytes.NewReader(data))
 		return nil, to.Err != nil

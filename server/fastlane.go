@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/server/lane"
 	"github.com/larder-cdn/larder/server/usage"
 )
@@ -103,7 +103,7 @@ func (to onLane) mayBlock() bool { return to.x.MayBlock() }
 
 // client returns the address prefix of the client behind any trusted proxies, to which memory is charged.
 func (to onLane) client() netip.Prefix {
-	return client.At(to.proxies.Client(to.x.Remote(), to.x.Relayed))
+	return requests.ClientAt(to.proxies.Client(to.x.Remote(), to.x.Relayed))
 }
 
 // headForm returns the form in which the head of a response is written: lines for HTTP/1.1, or a header block for HTTP/2.

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	clients "github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/server"
 )
 
@@ -420,7 +420,7 @@ func h2Same(t *testing.T, sent h2Exchange, lane, alone string) {
 // with net/http's own HTTP/2 around the same handler.
 func h2TwoWays(tb testing.TB, secure *tls.Config, client *tls.Config) (lane, alone func(testing.TB, h2Exchange) string) {
 	assets := newAssets(tb, server.Options{Store: fixture(tb)})
-	proxies, err := clients.NewProxies([]string{"127.0.0.1"}, "")
+	proxies, err := requests.NewProxies([]string{"127.0.0.1"}, "")
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/server/lane"
 )
 
@@ -38,7 +38,7 @@ type HTTPOptions struct {
 	WriteTimeout time.Duration
 	// Proxies are those that are trusted: their connections are not counted as one client's.
 	// Default: none.
-	Proxies *client.Proxies
+	Proxies *requests.Proxies
 	// ProxyProtocol has these say whose a connection is before all else, with the PROXY protocol;
 	// one that does not is refused. Default: they do not.
 	ProxyProtocol bool
@@ -107,7 +107,7 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 			connections.trackState(c, state)
 		},
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(client.WithScarcity(ctx, connections.isScarce), connKey{}, c)
+			return context.WithValue(answers.WithScarcity(ctx, connections.isScarce), connKey{}, c)
 		},
 		ErrorLog: log.New(&errorLog{logger: o.Logger}, "", 0),
 	}}

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	clients "github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/usage"
@@ -175,7 +175,7 @@ func TestSlowClientIsClosedWhereConnectionsAreScarce(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					assets := newAssets(t, server.Options{Store: store})
 					onPipe(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-						assets.ServeHTTP(w, r.WithContext(clients.WithScarcity(r.Context(), func() bool { return scarce })))
+						assets.ServeHTTP(w, r.WithContext(answers.WithScarcity(r.Context(), func() bool { return scarce })))
 					}), func(conn net.Conn) {
 						go fmt.Fprint(conn, request+"Connection: close\r\n\r\n")
 						r, err := http.ReadResponse(bufio.NewReaderSize(throttled{conn}, 4<<10), nil)

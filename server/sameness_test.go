@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	clients "github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/server"
 )
 
@@ -378,7 +378,7 @@ func FuzzLaneAnswersAsNetHTTP(f *testing.F) {
 func TestLaneAnswersAsNetHTTPOverLoopback(t *testing.T) {
 	assets := newAssets(t, server.Options{Store: fixture(t)})
 	config, roots := selfSigned(t)
-	proxies, err := clients.NewProxies([]string{"127.0.0.1"}, "")
+	proxies, err := requests.NewProxies([]string{"127.0.0.1"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -243,7 +242,7 @@ const inflateWhole = 512 << 10
 // sendSpans sends 200 with the representation r of f, or 206 with the given spans of it if there are any. If it returns an error, it has sent
 // nothing; if decoding fails after the first bytes, it panics with http.ErrAbortHandler.
 func (to overHTTP) sendSpans(f *asset, r *representation, spans []span) (outcome, error) {
-	from, _ := client.Of(to.r.RemoteAddr)
+	from, _ := requests.ClientOf(to.r.RemoteAddr)
 	x, err := to.bodyOf(f, r, spans != nil, from)
 	if err != nil {
 		return outcome{}, err
@@ -256,7 +255,7 @@ func (to overHTTP) sendSpans(f *asset, r *representation, spans []span) (outcome
 }
 
 // mustHurry reports whether the client has less time for its response, because connections are scarce and others wait for one.
-func (to overHTTP) mustHurry() bool { return client.IsScarce(to.r.Context()) }
+func (to overHTTP) mustHurry() bool { return answers.IsScarce(to.r.Context()) }
 
 // bodyOf returns the bytes of a representation, from the cache or the store, in memory that is charged to the client from; the caller must release
 // them. It returns nil without an error for a large identity that is neither stored nor cached, unless parts is true: the caller then decodes it

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	clients "github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/usage"
 )
@@ -67,7 +67,7 @@ func TestEveryWayIsCountedAndLogged(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			store := fixture(t)
 			u := usage.Open(usage.Options{Store: store})
-			proxies, err := clients.NewProxies([]string{test.trusted}, "")
+			proxies, err := requests.NewProxies([]string{test.trusted}, "")
 			if err != nil {
 				t.Fatal(err)
 			}

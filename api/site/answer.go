@@ -15,7 +15,6 @@ import (
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
@@ -234,7 +233,7 @@ func (q *request) parse(o Options) error {
 // client returns the network address of the client as a prefix that stands for all addresses of the same client. Limits that
 // clients share are counted by it.
 func (q *request) client() netip.Prefix {
-	c, _ := client.Of(q.RemoteAddr)
+	c, _ := requests.ClientOf(q.RemoteAddr)
 	return c
 }
 

@@ -9,7 +9,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 // A Draft is the package JSON of an npm package, for a contributor to submit.
@@ -97,7 +98,7 @@ const (
 // A draftLimiter limits how many drafts are made at once and, for each client, in draftsWindow. Clients take turns.
 type draftLimiter struct {
 	now     func() time.Time
-	turns   *client.Shares
+	turns   *answers.Shares
 	timeout time.Duration // for a turn
 
 	mu      sync.Mutex
@@ -114,7 +115,7 @@ func (g *draftLimiter) acquire(ctx context.Context, remote string) (leave func()
 		return nil, err
 	}
 	_, leave, err = g.turns.Enter(ctx, remote, g.timeout)
-	if errors.Is(err, client.ErrNoPlace) {
+	if errors.Is(err, answers.ErrNoPlace) {
 		err = newRefusal(http.StatusServiceUnavailable, "Just a moment", "Others are having a file written at this moment. Please try again in a few seconds.")
 	}
 	return leave, err
@@ -123,7 +124,7 @@ func (g *draftLimiter) acquire(ctx context.Context, remote string) (leave func()
 // countRequest counts a draft of the client at the address remote. It returns a refusal, and does not count, if in the
 // present ten minutes the client has had 10 drafts and all clients 60, or if it is new and there are 10,000 other clients.
 func (g *draftLimiter) countRequest(remote string) error {
-	from, _ := client.Of(remote)
+	from, _ := requests.ClientOf(remote)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if now := g.now(); g.entered == nil || now.Sub(g.since) >= draftsWindow || now.Before(g.since) {

@@ -17,7 +17,6 @@ import (
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/api/rendering"
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -228,9 +227,9 @@ func (s *Site) makeInTurn(q *request, path string) (*page, error) {
 // takeTurn calls do when it is the client's turn, and returns its results, so that few pages are made at once. If no turn
 // comes in time, it does not call do and returns a failure page with status 503.
 func (s *Site) takeTurn(q *request, do func() (*page, error)) (*page, error) {
-	_, leave, err := s.options.Turns.Enter(q.Context(), q.RemoteAddr, client.Timeout)
+	_, leave, err := s.options.Turns.Enter(q.Context(), q.RemoteAddr, answers.TurnTimeout)
 	if err != nil {
-		if errors.Is(err, client.ErrNoPlace) {
+		if errors.Is(err, answers.ErrNoPlace) {
 			err = newRefusal(http.StatusServiceUnavailable, "Just a moment", "Many pages are being made at this moment. Please try again in a few seconds.")
 		}
 		return s.renderAnswer(q, s.failurePage(q, err))

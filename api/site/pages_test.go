@@ -13,8 +13,9 @@ import (
 
 	"github.com/larder-cdn/larder/api/rendering"
 	"github.com/larder-cdn/larder/bot/worker/render"
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/document"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/logs"
 )
@@ -299,7 +300,7 @@ func TestAbandonedPages(t *testing.T) {
 
 // TestTurnsOfClients checks that a client takes its own turn for a page that another client waits for, and does not get the other's failure.
 func TestTurnsOfClients(t *testing.T) {
-	turns := client.NewTurns(1)
+	turns := answers.NewTurns(1)
 	s := newSite(t, filled(t), func(o *Options) { o.Turns = turns })
 	_, leave, err := turns.Enter(t.Context(), "192.0.2.1:1", 0)
 	if err != nil {
@@ -319,7 +320,7 @@ func TestTurnsOfClients(t *testing.T) {
 		all.Go(func() { request(remote) })
 	}
 	flying := func(address string) *flight {
-		at, _ := client.Of(address)
+		at, _ := requests.ClientOf(address)
 		for key, f := range s.flights.under {
 			if key.client == at {
 				return f
@@ -341,7 +342,7 @@ func TestTurnsOfClients(t *testing.T) {
 
 // TestPagesInTurn has many clients ask at once; none is refused, and all turns are given back.
 func TestPagesInTurn(t *testing.T) {
-	turns := client.NewTurns(1)
+	turns := answers.NewTurns(1)
 	s := newSite(t, filled(t), func(o *Options) { o.Turns = turns })
 	var all sync.WaitGroup
 	for i := range 50 {

@@ -25,7 +25,6 @@ import (
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/api/rendering"
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs/cluster"
@@ -61,8 +60,8 @@ type Options struct {
 	// Usage counts requests for files. Nil: pages have no counts.
 	Usage *usage.Usage
 	// Turns limits how many pages are made at once, which leaves processors for assets. Default:
-	// [client.PageProcessors].
-	Turns *client.Shares
+	// [answers.PageProcessors].
+	Turns *answers.Shares
 	// Logger logs errors. Default: no logging.
 	Logger *slog.Logger
 }
@@ -98,9 +97,9 @@ func New(o Options) (*Site, error) {
 		return nil, errors.New("site: Options.Library or Options.Renderer is missing")
 	}
 	o.Name = cmp.Or(o.Name, "Larder")
-	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.PageProcessors()))
+	o.Turns = cmp.Or(o.Turns, answers.NewTurns(answers.PageProcessors()))
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: draftLimiter{now: time.Now, turns: client.NewTurns(draftsAtOnce), timeout: client.Timeout}, now: time.Now, renderTimeout: renderTimeout}
+	s := &Site{options: o, library: o.Library, logger: o.Logger, drafting: draftLimiter{now: time.Now, turns: answers.NewTurns(draftsAtOnce), timeout: answers.TurnTimeout}, now: time.Now, renderTimeout: renderTimeout}
 	s.cachedPages.Most, s.cachedPages.MostBytes = maxCached, maxCachedBytes
 	s.graphs.Most, s.graphs.MostBytes = maxGraphs, maxGraphBytes
 	s.summaries.Most, s.references.Most = 1, 1

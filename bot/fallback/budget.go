@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/text"
 )
@@ -139,7 +139,7 @@ func newClientBudgets(now func() time.Time) *clientBudgets {
 // take takes one release from the budget of the client at a remote address (host and port), and returns false if it is used up.
 // Clients that are not distinguished by address, such as those in one network, share a budget.
 func (b *clientBudgets) take(remote string) bool {
-	who, _ := client.Of(remote)
+	who, _ := requests.ClientOf(remote)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.now()

@@ -28,7 +28,6 @@ import (
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/replication"
@@ -112,7 +111,7 @@ type Fallback struct {
 	id      string // of this process, for hops
 	origins []*limitedOrigin
 	getter  *fetch.Client
-	asking  *client.Shares
+	asking  *answers.Shares
 	memory  *failedReleases
 	clients *clientBudgets
 	ctx     context.Context // of what is under way
@@ -144,7 +143,7 @@ func New(o Options) (*Fallback, error) {
 		return nil, err
 	}
 	f := &Fallback{
-		o: o, id: rand.Text(), getter: getter, asking: client.NewTurns(mostAsking),
+		o: o, id: rand.Text(), getter: getter, asking: answers.NewTurns(mostAsking),
 		memory: newFailedReleases(o.Now), clients: newClientBudgets(o.Now), flights: map[release]*flight{}, stored: -1,
 	}
 	f.follow = follower{Fallback: f, backoffs: map[release]backoff{}, caughtUp: map[release]bool{}, applied: map[release]int64{}, stale: map[string]bool{}}

@@ -84,7 +84,7 @@ func TestServingPackagesParseNoDocuments(t *testing.T) {
 		}
 		return strings.Split(strings.TrimSpace(string(out)), "\n")
 	}
-	serving := []string{"./api/...", "./server/...", "./logs/tiles/...", "./internal/answers/...", "./internal/client/...", "./internal/document/...", "./internal/requests/..."}
+	serving := []string{"./api/...", "./server/...", "./logs/tiles/...", "./internal/answers/...", "./internal/document/...", "./internal/requests/..."}
 	deps := list(append([]string{"-deps"}, serving...)...)
 	if len(deps) < 200 || !slices.Contains(deps, own+"api/site") {
 		t.Fatalf("%d packages", len(deps))

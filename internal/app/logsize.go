@@ -12,7 +12,6 @@ import (
 	"github.com/larder-cdn/larder/api/admin"
 	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 )
 
 // A program that publishes through one node gets the number of log entries afterwards. A request with that number gets a
@@ -69,7 +68,7 @@ func (w *Writer) newWritten() Written { return Written{w.folder.log.Checkpoint()
 // delayForLogSize returns a handler that delays a request with the header field [sizeField] until the site serves that many log
 // entries, and then passes it to next, or sends the error of [published.awaitLogSize].
 func (p *published) delayForLogSize(next http.Handler) http.Handler {
-	places := client.NewShares(maxWaiting)
+	places := answers.NewShares(maxWaiting)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if failure := p.awaitLogSize(r, places); failure != nil {
 			failure.Send(w, r.Method == http.MethodHead, r.Header["Accept"])
@@ -82,7 +81,7 @@ func (p *published) delayForLogSize(next http.Handler) http.Handler {
 // awaitLogSize waits until the site serves as many log entries as a request names in [sizeField]. It returns nil then, and at once
 // without the field. It returns the response if that takes longer than arrivalTimeout, if too many requests wait, or if the field
 // is invalid. places limits the number of waiting requests.
-func (p *published) awaitLogSize(r *http.Request, places *client.Shares) *answers.Failure {
+func (p *published) awaitLogSize(r *http.Request, places *answers.Shares) *answers.Failure {
 	named := r.Header[sizeField]
 	if len(named) == 0 {
 		return nil

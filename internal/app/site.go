@@ -12,7 +12,6 @@ import (
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/signing"
@@ -176,7 +175,7 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags server.CacheTags)
 		pages.Advisories.Recheck()
 		return nil
 	})
-	o.api.Turns = client.NewTurns(client.PageProcessors()) // the other processors are for files
+	o.api.Turns = answers.NewTurns(answers.PageProcessors()) // the other processors are for files
 	pages.Turns, pages.Logger = o.api.Turns, r.logger.With("part", "site")
 	made, err := site.New(pages)
 	if err != nil {

@@ -1,6 +1,7 @@
 // Package requests parses untrusted requests: the path as it came, the query, the origin of the request, which content coding a response has
 // (Accept-Encoding), whether the client has it already (the conditions), and whether a failure
-// is sent as JSON or as text (Accept).
+// is sent as JSON or as text (Accept). It also identifies the client: an IPv4 address or an IPv6 /64, which a subscriber gets, of the connection,
+// or what a proxy names if the operator trusts that proxy.
 //
 // What it guarantees:
 //
@@ -9,6 +10,8 @@
 //     errors. Several lines mean the same as one line with all their members.
 //   - An origin, which ends up in the tags that people copy, is one that can be nothing else.
 //   - Accept-Encoding and entity tags are read without an allocation.
+//   - [Proxies.Handler] runs before all other handlers, removes what a client claims about itself, and sets Request.RemoteAddr to
+//     the client's address, so limits, waiting rooms and logs need not know proxies.
 //
 // It must not know what is being sent: neither assets nor pages, nor how an entity
 // tag is made.
@@ -21,7 +24,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/text"
 )
 
@@ -52,7 +54,7 @@ func Origin(r *http.Request) (origin string, ok bool) {
 	if !isHost(r.Host) {
 		return "", false
 	}
-	return client.Scheme(r) + "://" + strings.ToLower(r.Host), true
+	return Scheme(r) + "://" + strings.ToLower(r.Host), true
 }
 
 var hostName = text.NewRegexp(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?(:[0-9]{1,5})?$`)

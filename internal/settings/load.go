@@ -14,7 +14,7 @@ import (
 
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/notify"
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
@@ -186,7 +186,7 @@ func (s *Settings) check() error {
 		return err
 	}
 	var err error
-	if s.Proxies, err = client.NewProxies(s.TrustedProxies, s.ForwardedHeader); err != nil {
+	if s.Proxies, err = requests.NewProxies(s.TrustedProxies, s.ForwardedHeader); err != nil {
 		return fmt.Errorf("%s, %s: %w", s.Origin("trusted-proxies"), s.Origin("forwarded-header"), err)
 	}
 	if s.ProxyProtocol && len(s.TrustedProxies) == 0 {

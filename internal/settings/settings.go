@@ -22,7 +22,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/larder-cdn/larder/bot/notify"
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/gitlog"
 	"github.com/larder-cdn/larder/logs/signing"
@@ -75,12 +75,12 @@ type Settings struct {
 	MaxConnections int
 	// TrustedProxies are the networks of proxies whose word on clients counts. Default: none.
 	TrustedProxies []string
-	// ForwardedHeader is the field in which they name the client's address. Default: [client.DefaultField].
+	// ForwardedHeader is the field in which they name the client's address. Default: [requests.DefaultForwardedField].
 	ForwardedHeader string
 	// ProxyProtocol has trusted proxies begin each connection with the PROXY protocol. Default: false.
 	ProxyProtocol bool
 	// Proxies are both, once the settings are loaded.
-	Proxies *client.Proxies
+	Proxies *requests.Proxies
 	// Cache is the memory of files being served, in bytes. Default: 256 MiB.
 	Cache int64
 	// Sending is the memory of files on their way to clients that the cache does not hold, in bytes; more requests answer
@@ -219,7 +219,7 @@ func New() *Settings {
 		Dictionaries:       true,
 		OtherCDNURLs:       true,
 		MaxConnections:     10_000,
-		ForwardedHeader:    client.DefaultField,
+		ForwardedHeader:    requests.DefaultForwardedField,
 		Cache:              256 * Mebibyte,
 		Sending:            256 * Mebibyte,
 		StoreCache:         128 * Mebibyte,

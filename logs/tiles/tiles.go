@@ -18,7 +18,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
@@ -35,7 +34,7 @@ type Options struct {
 	KeyList func() ([]byte, error)
 	// Turns bound how many proofs of releases and files are made at a time, and share that among clients. Default: as
 	// many as half of the processors.
-	Turns *client.Shares
+	Turns *answers.Shares
 	// Logger gets what goes wrong. Required.
 	Logger *slog.Logger
 	// Registerer gets the metrics. Default: none.
@@ -52,7 +51,7 @@ type Signer interface {
 
 // New returns the handler of all paths below [Prefix].
 func New(o Options) (http.Handler, error) {
-	o.Turns = cmp.Or(o.Turns, client.NewTurns(client.PageProcessors()))
+	o.Turns = cmp.Or(o.Turns, answers.NewTurns(answers.PageProcessors()))
 	h := &handler{Options: o, requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "larder_log_requests_total",
 		Help: `Requests for the log, by what was asked for ("none" where there is no such thing) and status.`,
@@ -131,7 +130,7 @@ func (h *handler) respond(w http.ResponseWriter, r *http.Request, t target) int 
 		return sendCheckpoint(w, r, signed.Note)
 	}
 	if t.kind == live || t.kind == proof {
-		_, leave, err := h.Turns.Enter(r.Context(), r.RemoteAddr, client.Timeout)
+		_, leave, err := h.Turns.Enter(r.Context(), r.RemoteAddr, answers.TurnTimeout)
 		if err != nil {
 			return sendFailure(w, r, &answers.Failure{Status: http.StatusServiceUnavailable, Message: "Too many proofs are being made; try again soon", Retry: 1})
 		}

@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
@@ -230,7 +229,7 @@ type sender struct {
 // fields, before it sends the first bytes. It cuts off a client that is too slow while others wait. place is the context that
 // ends when the request loses its slot.
 func (h *Handler) newSender(place context.Context, w http.ResponseWriter, r *http.Request, begin func()) *sender {
-	s := &sender{place: place, w: w, begin: begin, Writer: answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: stallTimeout, Least: leastRate}, func() bool { return h.isFull() || client.IsScarce(r.Context()) })}
+	s := &sender{place: place, w: w, begin: begin, Writer: answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: stallTimeout, Least: leastRate}, func() bool { return h.isFull() || answers.IsScarce(r.Context()) })}
 	s.buffer = bufio.NewWriterSize(chunks{s}, answers.Chunk)
 	return s
 }

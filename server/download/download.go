@@ -37,7 +37,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
@@ -77,7 +76,7 @@ func (o *Options) setDefaults() {
 // with [Prefix].
 type Handler struct {
 	store   *kvstore.Store
-	slots   *client.Shares // in which archives are made
+	slots   *answers.Shares // in which archives are made
 	leaving <-chan struct{}
 	tags    server.CacheTags
 	metrics *metrics
@@ -92,7 +91,7 @@ func New(o Options) (*Handler, error) {
 	o.setDefaults()
 	h := &Handler{
 		store: o.Store, logger: o.Logger,
-		slots: client.NewShares(o.AtOnce), leaving: o.Leaving, tags: o.CacheTags, metrics: newMetrics(),
+		slots: answers.NewShares(o.AtOnce), leaving: o.Leaving, tags: o.CacheTags, metrics: newMetrics(),
 	}
 	if o.Registerer != nil {
 		if err := h.metrics.register(o.Registerer); err != nil {
@@ -191,7 +190,7 @@ func (h *Handler) explainAbsence(t target) error {
 func (h *Handler) sendArchive(w http.ResponseWriter, r *http.Request, t target, v views.Version, a answer) outcome {
 	ctx, leave, err := h.slots.Enter(r.Context(), r.RemoteAddr, slotWait)
 	switch {
-	case errors.Is(err, client.ErrNoPlace):
+	case errors.Is(err, answers.ErrNoPlace):
 		return busy.send(w, r)
 	case err != nil:
 		return outLeft

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	clients "github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/server/lane"
 )
 
@@ -39,7 +39,7 @@ func roomFor(t *testing.T, most int, trusted ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxies, err := clients.NewProxies(trusted, "")
+	proxies, err := requests.NewProxies(trusted, "")
 	if err != nil {
 		t.Fatal(err)
 	}

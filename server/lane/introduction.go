@@ -13,7 +13,7 @@ import (
 
 	"github.com/pires/go-proxyproto"
 
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 // This file has what comes before a connection is started: the PROXY protocol, in which a proxy says first whose connection it passes on
@@ -140,7 +140,7 @@ func (l *Listener) readProxied(c *conn) error {
 		return err
 	}
 	c.place.remote = from
-	if !l.source.room.moveToClient(c.place, client.At(from.AddrPort().Addr())) {
+	if !l.source.room.moveToClient(c.place, requests.ClientAt(from.AddrPort().Addr())) {
 		return net.ErrClosed // the client has too many
 	}
 	return nil

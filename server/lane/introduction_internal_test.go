@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 // FuzzIntroduction has what follows the header be left, and what is read be the same however much follows.
@@ -25,7 +25,7 @@ func FuzzIntroduction(f *testing.F) {
 		if n > fixedPart+longestRest {
 			t.Errorf("%d bytes were read", n)
 		}
-		if from != nil && (len(from.IP) == 0 || client.At(from.AddrPort().Addr()).Bits() < 0) {
+		if from != nil && (len(from.IP) == 0 || requests.ClientAt(from.AddrPort().Addr()).Bits() < 0) {
 			t.Errorf("a client without an address: %v", from)
 		}
 		again := bytes.NewReader(b[:n])

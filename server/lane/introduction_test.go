@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	clients "github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/server/lane"
 )
 
@@ -24,7 +24,7 @@ func TestProxyProtocol(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		proxies, err := clients.NewProxies([]string{"127.0.0.4"}, "")
+		proxies, err := requests.NewProxies([]string{"127.0.0.4"}, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +81,7 @@ func TestGreedyClientBehindProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxies, err := clients.NewProxies([]string{"127.0.0.4"}, "")
+	proxies, err := requests.NewProxies([]string{"127.0.0.4"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

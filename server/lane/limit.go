@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 // This file closes connections that wait for a request, which any goroutine may do.
@@ -232,7 +232,7 @@ func (l *limited) admit(p *connEntry, peer netip.Addr) {
 	}
 	var of netip.Prefix
 	if p.proxy = l.trusts != nil && l.trusts(peer); !p.proxy {
-		of = client.At(peer)
+		of = requests.ClientAt(peer)
 	}
 	l.room.admit(p, of)
 }
@@ -245,7 +245,7 @@ func (l *Listener) countForClient(c *conn) bool {
 		return true
 	}
 	of := l.o.Proxies.Client(c.exchange.Remote(), c.exchange.Relayed)
-	return !of.IsValid() || l.source.room.moveToClient(c.place, client.At(of))
+	return !of.IsValid() || l.source.room.moveToClient(c.place, requests.ClientAt(of))
 }
 
 // SetLimit changes to most how many connections the listener, and those that share its limit, may have open. It evicts

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/priority"
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 // A Handler answers requests. Answer sends a response to x and returns true, or sends
@@ -66,7 +66,7 @@ type Options struct {
 	StallTimeout time.Duration
 	// Proxies are those that are trusted: their connections are not counted as one client's. Handlers see the field in
 	// which they tell clients; one of more than 24 letters not over HTTP/1.1. Default: none.
-	Proxies *client.Proxies
+	Proxies *requests.Proxies
 	// ProxyProtocol has them say first whose connection it is; one that does not is refused.
 	ProxyProtocol bool
 	// HandsOver is called with 1 before a connection comes out of Accept, and with -1 if it does not after all. Default: nothing

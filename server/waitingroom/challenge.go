@@ -10,7 +10,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 // A challenge is a service of the operator's that a room queries about each new visitor before
@@ -19,7 +20,7 @@ import (
 type challenge struct {
 	url    *url.URL
 	client *http.Client
-	places *client.Shares // of questions under way
+	places *answers.Shares // of questions under way
 	logger *slog.Logger
 }
 
@@ -38,7 +39,7 @@ const (
 // a ticket.
 func newChallengeClient(at *url.URL, logger *slog.Logger) *challenge {
 	transport := &http.Transport{MaxIdleConnsPerHost: challengesAtOnce, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10}
-	return &challenge{url: at, logger: logger, places: client.NewShares(challengesAtOnce), client: &http.Client{
+	return &challenge{url: at, logger: logger, places: answers.NewShares(challengesAtOnce), client: &http.Client{
 		Transport: transport, Timeout: challengeTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
@@ -58,7 +59,7 @@ func (c *challenge) checkVisitor(w http.ResponseWriter, req *http.Request) bool 
 	res, body, err := c.requestChallenge(req)
 	switch {
 	case err != nil:
-		crowded := errors.Is(err, client.ErrNoPlace) || errors.Is(err, client.ErrLost)
+		crowded := errors.Is(err, answers.ErrNoPlace) || errors.Is(err, answers.ErrLost)
 		if !crowded && req.Context().Err() == nil {
 			c.logger.Error("waitingroom: the challenge of a room does not answer, so no new visitor gets a ticket", "challenge", c.url.Host, "err", err)
 		}
@@ -106,7 +107,7 @@ func (c *challenge) requestChallenge(req *http.Request) (res *http.Response, bod
 		delete(out.Header, name)
 	}
 	removeTickets(out.Header)
-	client.SetForwarded(out.Header, req)
+	requests.SetForwarded(out.Header, req)
 	out.Header.Set("X-Forwarded-Method", req.Method)
 	out.Header.Set("X-Forwarded-Uri", requestTarget(req).RequestURI())
 	if res, err = c.client.Do(out); err != nil {

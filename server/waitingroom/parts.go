@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
@@ -61,7 +61,7 @@ func (r *Rooms) admitSubresource(req *http.Request, room *room, m *config.Effect
 	case s.Method == queue.Passthrough && room.checks == nil, room.config.SubresourcesPerMinute < 0:
 		return true, 0
 	}
-	from, _ := client.Of(req.RemoteAddr)
+	from, _ := requests.ClientOf(req.RemoteAddr)
 	hasSession := from.IsValid() && room.parts.hasSessionAt(from, now, &room.revoked)
 	if !hasSession && (r.options.Frozen || room.checks != nil || !room.config.IsSubresourcePath(raw)) {
 		return false, time.Minute
@@ -98,7 +98,7 @@ const mostAddressSessions = 1 << 20
 
 // recordAddress records that a user with the session of t is at the client address of a request, for hasSessionAt.
 func (p *parts) recordAddress(req *http.Request, t *queue.Ticket, now time.Time) {
-	from, ok := client.Of(req.RemoteAddr)
+	from, ok := requests.ClientOf(req.RemoteAddr)
 	if !ok {
 		return
 	}

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/larder-cdn/larder/internal/client"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/lane"
@@ -227,7 +226,7 @@ func redirectToCanonical(w http.ResponseWriter, req *http.Request, path string) 
 }
 
 // overTLS reports whether the client sent its request over HTTPS, to this server or to a trusted proxy in front.
-func overTLS(req *http.Request) bool { return client.Scheme(req) == "https" }
+func overTLS(req *http.Request) bool { return requests.Scheme(req) == "https" }
 
 // clientAddress returns the address of the client without its port, invalid if it is not known. It does not turn an IPv4 address
 // mapped to IPv6 into IPv4.

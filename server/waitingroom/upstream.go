@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
@@ -22,7 +22,7 @@ const stall = 30 * time.Second
 
 // An upstream is the site behind a room, on one server or several. What it gets of a request
 // is what it would get without the room, but for the tickets, and for who the client is and
-// how it asked, which [client.SetForwarded] says.
+// how it asked, which [requests.SetForwarded] says.
 type upstream struct {
 	room      *config.Room
 	logger    *slog.Logger
@@ -53,7 +53,7 @@ func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time, l
 			r.Out.URL = requestTarget(r.In)
 			r.Out.Host = r.In.Host       // the site needs the host name that the client requested
 			r.Out.Trailer = r.In.Trailer // whose values come with the end of the body
-			client.SetForwarded(r.Out.Header, r.In)
+			requests.SetForwarded(r.Out.Header, r.In)
 			removeTickets(r.Out.Header)
 		},
 		ModifyResponse: func(res *http.Response) error {

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/larder-cdn/larder/internal/client"
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 // Responses are what nodes have measured of the responses of the site behind a room. Those of several nodes can be added.
@@ -44,7 +44,7 @@ func (r *Responses) Count(took time.Duration, status int, remote string) {
 	r.Times[timeClass(took)]++
 	if status >= http.StatusInternalServerError {
 		r.Errors++
-		from, _ := client.Of(remote)
+		from, _ := requests.ClientOf(remote)
 		r.Failed = addFailedClient(r.Failed, from)
 	}
 }

@@ -1,11 +1,4 @@
-// Package client identifies the client of a request, and shares scarce resources among clients.
-//
-// A client is an IPv4 address or an IPv6 /64, which a subscriber gets. It is the address of the connection, or what a proxy names if the
-// operator trusts that proxy. [Proxies.Handler] runs before all other handlers and sets Request.RemoteAddr to the client's address, so limits,
-// waiting rooms and logs need not know proxies. It removes what a client claims about itself.
-//
-// The package must not know responses.
-package client
+package requests
 
 import (
 	"context"
@@ -19,19 +12,19 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Of returns the client at a remote address, which has a host and a port. ok is false if the address is of no network, such as that of a
+// ClientOf returns the client at a remote address, which has a host and a port. ok is false if the address is of no network, such as that of a
 // Unix socket. The zero prefix is the client of all such addresses.
-func Of(remote string) (client netip.Prefix, ok bool) {
+func ClientOf(remote string) (client netip.Prefix, ok bool) {
 	at, err := netip.ParseAddrPort(remote)
 	if err != nil {
 		return netip.Prefix{}, false
 	}
-	return At(at.Addr()), true
+	return ClientAt(at.Addr()), true
 }
 
-// At returns the client at an address: an IPv4 address or the /64 of an IPv6 address.
-func At(addr netip.Addr) netip.Prefix {
-	addr = normalize(addr)
+// ClientAt returns the client at an address: an IPv4 address or the /64 of an IPv6 address.
+func ClientAt(addr netip.Addr) netip.Prefix {
+	addr = normalizeAddr(addr)
 	bits := 32
 	if addr.Is6() {
 		bits = 64
@@ -40,8 +33,8 @@ func At(addr netip.Addr) netip.Prefix {
 	return client
 }
 
-// normalize returns an address without its zone, and as IPv4 if it is IPv4 in IPv6.
-func normalize(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
+// normalizeAddr returns an address without its zone, and as IPv4 if it is IPv4 in IPv6.
+func normalizeAddr(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
 
 // Scheme returns the scheme, "https" or "http", of the request as the client sent it to this server or to a trusted proxy.
 func Scheme(r *http.Request) string {
@@ -56,15 +49,15 @@ func Scheme(r *http.Request) string {
 
 type schemeKey struct{}
 
-// DefaultField is the default field in which proxies name the client.
-const DefaultField = "X-Forwarded-For"
+// DefaultForwardedField is the default field in which proxies name the client.
+const DefaultForwardedField = "X-Forwarded-For"
 
 // forwarded is the field of RFC 7239.
 const forwarded = "Forwarded"
 
 // Claims are the fields in which proxies name the client and its protocol. The values that clients themselves send are not passed on.
-var claims = []string{
-	forwarded, DefaultField, "X-Forwarded-Proto", "X-Forwarded-Host", "X-Forwarded-Port", "X-Forwarded-Server", "X-Forwarded-Ssl", "X-Forwarded-Scheme",
+var forwardingClaims = []string{
+	forwarded, DefaultForwardedField, "X-Forwarded-Proto", "X-Forwarded-Host", "X-Forwarded-Port", "X-Forwarded-Server", "X-Forwarded-Ssl", "X-Forwarded-Scheme",
 	"X-Real-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "Fastly-Client-Ip",
 }
 
@@ -72,12 +65,12 @@ var claims = []string{
 // r. It removes what the client claims about itself, also from fields whose names some servers read as the same, such as X_Real_IP.
 func SetForwarded(h http.Header, r *http.Request) {
 	for name := range h {
-		if slices.Contains(claims, textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-"))) {
+		if slices.Contains(forwardingClaims, textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-"))) {
 			delete(h, name)
 		}
 	}
 	if at, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
-		h.Set(DefaultField, normalize(at.Addr()).String())
+		h.Set(DefaultForwardedField, normalizeAddr(at.Addr()).String())
 	}
 	h.Set("X-Forwarded-Proto", Scheme(r))
 	h.Set("X-Forwarded-Host", r.Host)
@@ -92,10 +85,10 @@ type Proxies struct {
 
 // NewProxies returns trusted proxies at addresses: networks such as 10.0.0.0/8, single addresses, or "unix:" for the peers of a Unix
 // socket. They name the client in a field of the header: a list of addresses, to which each proxy appends, or Forwarded (RFC 7239). The
-// default is [DefaultField].
+// default is [DefaultForwardedField].
 func NewProxies(addresses []string, field string) (*Proxies, error) {
 	if field == "" {
-		field = DefaultField
+		field = DefaultForwardedField
 	}
 	if !httpguts.ValidHeaderFieldName(field) {
 		return nil, fmt.Errorf("%q is no name of a field", field)
@@ -127,7 +120,7 @@ func NewProxies(addresses []string, field string) (*Proxies, error) {
 
 // Trust reports whether the peer of a connection is a trusted proxy.
 func (p *Proxies) Trust(peer netip.Addr) bool {
-	peer = normalize(peer)
+	peer = normalizeAddr(peer)
 	return slices.ContainsFunc(p.networks, func(n netip.Prefix) bool { return n.Contains(peer) })
 }
 
@@ -138,7 +131,7 @@ func (p *Proxies) Handler(next http.Handler) http.Handler {
 		if p.isRelayed(r) {
 			r = p.original(r)
 		}
-		for _, field := range claims {
+		for _, field := range forwardingClaims {
 			delete(r.Header, field)
 		}
 		delete(r.Header, p.field)
@@ -222,7 +215,7 @@ func (p *Proxies) findClient(h http.Header, list string) (client netip.Addr, sch
 		if !ok {
 			return client, scheme, host
 		}
-		if client = normalize(addr); !p.Trust(addr) {
+		if client = normalizeAddr(addr); !p.Trust(addr) {
 			return client, scheme, host
 		}
 	}

@@ -1,4 +1,4 @@
-package client
+package answers
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 func TestShares(t *testing.T) {
@@ -103,7 +105,7 @@ func TestSharesAreFair(t *testing.T) {
 			most, mine, held := 0, 0, 0
 			for client, h := range s.of {
 				most, held = max(most, len(h.held)), held+len(h.held)
-				if client == At(addr.Addr()) {
+				if client == requests.ClientAt(addr.Addr()) {
 					mine = len(h.held)
 				}
 			}

@@ -1,4 +1,4 @@
-package client
+package requests
 
 import (
 	"crypto/tls"
@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-func TestOf(t *testing.T) {
+func TestClientOf(t *testing.T) {
 	for remote, want := range map[string]string{
 		"192.0.2.7:1234": "192.0.2.7/32", "[::ffff:192.0.2.7]:1": "192.0.2.7/32", "[2001:db8:1:2:3:4:5:6]:1": "2001:db8:1:2::/64", "[fe80::1%eth0]:1": "fe80::/64", "@": "", "": "",
 	} {
-		got, ok := Of(remote)
+		got, ok := ClientOf(remote)
 		if ok != (want != "") || ok && got.String() != want {
 			t.Errorf("%s: got %s, want %s", remote, got, want)
 		}
@@ -108,7 +108,7 @@ func TestBadProxies(t *testing.T) {
 	}
 }
 
-func TestTrust(t *testing.T) {
+func TestProxiesTrust(t *testing.T) {
 	p, err := NewProxies([]string{"10.0.0.0/8", "::1"}, "")
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func FuzzForwarded(f *testing.F) {
 		r.Header = http.Header{p.field: {list}, "X-Forwarded-Proto": {proto}, "X-Forwarded-Host": {host}}
 		p.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			at, err := netip.ParseAddrPort(r.RemoteAddr)
-			if err != nil || at.Addr() != normalize(at.Addr()) || len(r.Header) != 0 || Scheme(r) != "http" && Scheme(r) != "https" {
+			if err != nil || at.Addr() != normalizeAddr(at.Addr()) || len(r.Header) != 0 || Scheme(r) != "http" && Scheme(r) != "https" {
 				t.Errorf("%s %s %v", r.RemoteAddr, Scheme(r), r.Header)
 			}
 		})).ServeHTTP(nil, r)

@@ -1,4 +1,4 @@
-package client
+package answers
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/priority"
+	"github.com/larder-cdn/larder/internal/requests"
 )
 
 // Shares are places that clients share, such as archives being made, streams of the log, and processors for pages. While places are free, a
@@ -78,14 +79,14 @@ func IsScarce(ctx context.Context) bool {
 	return ok && scarce()
 }
 
-// Timeout limits how long a request waits for one of these processors.
-const Timeout = 10 * time.Second
+// TurnTimeout limits how long a request waits for one of these processors.
+const TurnTimeout = 10 * time.Second
 
 // Enter takes a place for the client at a remote address. It waits up to timeout, or until ctx ends. The context that it returns ends with
 // [ErrLost] if the client has to give up the place. Then, or when it is done, the caller calls leave once. Without a place the error is
 // [ErrNoPlace], or that of ctx. One more than all places may be taken for a moment, until the goroutine that lost its place has left.
 func (s *Shares) Enter(ctx context.Context, remote string, timeout time.Duration) (inside context.Context, leave func(), err error) {
-	client, _ := Of(remote)
+	client, _ := requests.ClientOf(remote)
 	inside, lose := context.WithCancelCause(ctx)
 	p := &place{given: make(chan struct{}), lose: lose}
 	leave = sync.OnceFunc(func() { s.releasePlace(client, p) })
