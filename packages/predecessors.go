@@ -28,13 +28,7 @@ func Predecessors(version string, others []string) []string {
 			last[kind] = other
 		}
 	}
-	var found []string
-	for _, v := range last {
-		if v != "" {
-			found = append(found, v)
-		}
-	}
-	return found
+	return slices.DeleteFunc(last[:], func(v string) bool { return v == "" })
 }
 
 // maxNear bounds the versions after one among which Successors looks.

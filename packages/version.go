@@ -72,15 +72,14 @@ func LatestVersion(versions []string) string {
 				rank = 1
 			}
 		}
-		newer := rank > latestRank
-		if rank == latestRank {
-			if rank == 0 {
-				newer = v > latest
-			} else {
-				newer = CompareVersions(v, latest) > 0
-			}
+		order := cmp.Compare(rank, latestRank)
+		switch {
+		case order == 0 && rank == 0:
+			order = strings.Compare(v, latest)
+		case order == 0:
+			order = CompareVersions(v, latest)
 		}
-		if newer {
+		if order > 0 {
 			latest, latestRank = v, rank
 		}
 	}

@@ -189,9 +189,7 @@ func (l *Log) readAuditStatement(ctx context.Context, a Auditor) (*AuditStatemen
 	var signed []byte
 	var err error
 	if IsURL(a.Statement) {
-		at := *l.remote
-		at.base, at.read = a.Statement, nil
-		signed, err = at.get(ctx, "", MaxStatement)
+		signed, err = l.options.fetchURL(ctx, a.Statement, MaxStatement)
 	} else {
 		signed, err = readAtMost(a.Statement, MaxStatement)
 	}

@@ -142,13 +142,9 @@ func (s *styleScanner) readUntil(isEnd func(c byte) bool) string {
 // followStyleSheet fetches a style sheet that the page loads, and queues what that loads, to be checked next. A style sheet
 // that cannot be fetched is noted in the report; the error says that ctx has ended.
 func (c *pageCheck) followStyleSheet(ctx context.Context, found Referred) error {
-	data, err := c.fetchCode(ctx, found)
+	data, base, err := c.fetchCode(ctx, found)
 	if err != nil || data == nil {
 		return err
-	}
-	base, err := parseWebURL(found.URL, nil)
-	if err != nil {
-		return nil
 	}
 	c.queueStyleReferences(found.page, string(data), base, found.Line, found.URL)
 	return nil

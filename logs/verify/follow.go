@@ -79,26 +79,25 @@ func (l *Log) knownLog() (KnownLog, bool) {
 	return KnownLog{}, false
 }
 
-// openWithFormerKey verifies a checkpoint with a key that another one has replaced. It returns the checkpoint and that
-// verifier key, and reports whether it succeeded. Such a key may have been stolen, so it succeeds only for a checkpoint that
+// openWithFormerKey verifies a checkpoint with a key that another one has replaced, and reports whether it succeeded. Such a key may have been stolen, so it succeeds only for a checkpoint that
 // is smaller than the one that was seen before, by which the caller then finds that the log is stale.
-func (l *Log) openWithFormerKey(signed []byte) (_ checkpoint, key string, ok bool) {
+func (l *Log) openWithFormerKey(signed []byte) (_ checkpoint, ok bool) {
 	if l.options.Known == nil {
-		return checkpoint{}, "", false
+		return checkpoint{}, false
 	}
 	known, _ := l.options.Known(l.options.Trust.Key)
 	for _, former := range known.Former {
 		trust := l.options.Trust
 		trust.Key = former
-		c, key, _, err := trust.openCheckpoint(signed, nil)
+		c, err := trust.openCheckpoint(signed, nil)
 		if err != nil {
 			continue
 		}
 		if size, err := logs.CheckpointSize([]byte(known.Checkpoint)); err == nil && c.N < size {
-			return c, key, true
+			return c, true
 		}
 	}
-	return checkpoint{}, "", false
+	return checkpoint{}, false
 }
 
 // openSeenCheckpoint verifies the signature of a checkpoint that an earlier run or an auditor has seen, with any key that

@@ -70,7 +70,7 @@ func (t Trust) now() time.Time {
 // CosignedAt verifies a signed checkpoint, and returns the time as of which it is vouched to be the newest. It is zero if
 // too few cosignatures say so, or if the checkpoint is not one of the trusted log.
 func (t Trust) CosignedAt(note []byte) time.Time {
-	c, _, _, err := t.openCheckpoint(note, nil)
+	c, err := t.openCheckpoint(note, nil)
 	if err != nil {
 		return time.Time{}
 	}

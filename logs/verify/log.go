@@ -54,7 +54,6 @@ type Log struct {
 	options Options
 	remote  *remote
 	checkpoint
-	key     string
 	changes []signing.KeyChange // as the server lists them; they carry their own proofs
 	trusted []string            // verifier keys by which checkpoints count, the oldest first
 	seen    int64               // size of the largest checkpoint that earlier runs have seen, and when
@@ -101,6 +100,13 @@ func (o Options) newRemote() *remote {
 	return r
 }
 
+// fetchURL returns the body of the response for any URL, with the client and user agent in the options. A body of over limit bytes is
+// an error.
+func (o Options) fetchURL(ctx context.Context, url string, limit int64) ([]byte, error) {
+	o.Server, o.Read = url, nil
+	return o.newRemote().get(ctx, "", limit)
+}
+
 // Open fetches the log's checkpoint and verifies it. An error may be a [Difference] or a [ForkError], see [OutcomeOf]. If
 // nothing is wrong with the checkpoint but it proves nothing, such as an old one, there is no error, and [Log.Unverified]
 // says why. The caller must bound the time with ctx.
@@ -113,11 +119,9 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("couldn't get the log's checkpoint: %w", err)
 	}
-	c, key, used, err := l.openCheckpoint(signed)
-	if err != nil {
+	if l.checkpoint, err = l.openCheckpoint(signed); err != nil {
 		return nil, err
 	}
-	l.checkpoint, l.key = c, key
 	if err := l.compareWithSeen(ctx); err != nil {
 		return nil, err
 	}
@@ -127,14 +131,14 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 		}
 	}
 	if l.unverified == nil {
-		if l.unverified = o.Trust.checkCosignatures(c); l.unverified != nil {
+		if l.unverified = o.Trust.checkCosignatures(l.checkpoint); l.unverified != nil {
 			l.deferComparison(string(l.note))
 		}
 	}
 	if err := l.readAuditStatements(ctx); err != nil {
 		return nil, err
 	}
-	for _, change := range used { // what was signed for one client must be there for all
+	for _, change := range l.used { // what was signed for one client must be there for all
 		e, err := l.Entry(ctx, change.Index)
 		if err != nil {
 			return nil, fmt.Errorf("couldn't find the change of the key in the log: %w", err)

@@ -184,9 +184,7 @@ func (c *pageCheck) fetchDocument(ctx context.Context, at string) (document, err
 func (c *pageCheck) fetchURL(ctx context.Context, at string, limit int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	o := c.Options
-	o.Server = at
-	return o.newRemote().get(ctx, "", limit)
+	return c.Options.fetchURL(ctx, at, limit)
 }
 
 // resolvePrefixes returns the prefixes of the page's own addresses in absolute form, resolved against the page's address.
@@ -416,32 +414,29 @@ func (c *pageCheck) followModule(ctx context.Context, found Referred) error {
 	if c.options.Imports == nil {
 		return nil
 	}
-	data, err := c.fetchCode(ctx, found)
+	data, base, err := c.fetchCode(ctx, found)
 	if err != nil || data == nil {
 		return err
-	}
-	base, err := parseWebURL(found.URL, nil)
-	if err != nil {
-		return nil
 	}
 	return c.queueImports(ctx, found.page, data, base, found.Line, found.URL)
 }
 
-// fetchCode returns the bytes of a module or a style sheet that was found in the page, to find what they load. It returns
-// nil without an error if nothing proves them; and, with a note, if they cannot be fetched or there are too many. The error
+// fetchCode returns the bytes and the address of a module or a style sheet that was found in the page, to find what they load. It
+// returns nil without an error if nothing proves them; and, with a note, if they cannot be fetched or there are too many. The error
 // says that ctx has ended.
-func (c *pageCheck) fetchCode(ctx context.Context, found Referred) ([]byte, error) {
-	if found.Outcome != Proven && found.Outcome != Own || strings.HasPrefix(found.URL, unknownHost) {
-		return nil, nil
+func (c *pageCheck) fetchCode(ctx context.Context, found Referred) ([]byte, *webURL, error) {
+	base, err := parseWebURL(found.URL, nil)
+	if err != nil || found.Outcome != Proven && found.Outcome != Own || strings.HasPrefix(found.URL, unknownHost) {
+		return nil, nil, nil
 	}
 	if c.count++; c.count > maxModules {
 		found.page.addNote("there are over %d modules, style sheets and frames, and what the rest loads is not checked", maxModules)
 		c.report.Outcome = Worse(c.report.Outcome, Unproven)
-		return nil, nil
+		return nil, nil, nil
 	}
 	data, err := c.fetchURL(ctx, found.URL, maxModuleBytes)
 	if ctx.Err() != nil {
-		return nil, ctx.Err()
+		return nil, nil, ctx.Err()
 	}
 	if err == nil && found.File != nil && kvstore.Sum(data) != found.File.SHA256 {
 		err = errors.New("it has other bytes than before")
@@ -451,9 +446,9 @@ func (c *pageCheck) fetchCode(ctx context.Context, found Referred) ([]byte, erro
 		if found.Outcome == Proven {
 			c.report.Outcome = Worse(c.report.Outcome, Unproven)
 		}
-		return nil, nil
+		return nil, nil, nil
 	}
-	return data, nil
+	return data, base, nil
 }
 
 // queueImports adds to the queue c.pending what a module imports, to be checked next; names are resolved by the import maps
@@ -529,8 +524,7 @@ func ReadAdvisories(ctx context.Context, o Options, at string) (packages.Advisor
 		known, _, err := packages.ReadAdvisoryFile(at)
 		return known, err
 	}
-	o.Server = at
-	data, err := o.newRemote().get(ctx, "", maxOSV)
+	data, err := o.fetchURL(ctx, at, maxOSV)
 	if err != nil {
 		return nil, err
 	}

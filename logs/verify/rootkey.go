@@ -110,52 +110,51 @@ func (l *Log) readKeys(ctx context.Context) (err error) {
 }
 
 // openCheckpoint verifies the checkpoint that the server has, and sets l.trusted to the keys by which checkpoints of the log
-// count. It also returns the verifier key that signed the checkpoint, and the key changes that led to this key.
-func (l *Log) openCheckpoint(signed []byte) (checkpoint, string, []signing.KeyChange, error) {
+// count.
+func (l *Log) openCheckpoint(signed []byte) (checkpoint, error) {
 	if l.keyList != nil {
-		c, key, err := l.openWithKeyList(signed)
-		l.options.Trust.Key, l.trusted = key, l.keyList.All()
-		return c, key, nil, err
+		c, err := l.openWithKeyList(signed)
+		l.options.Trust.Key, l.trusted = c.key, l.keyList.All()
+		return c, err
 	}
-	c, key, used, err := l.options.Trust.openCheckpoint(signed, l.changes)
+	c, err := l.options.Trust.openCheckpoint(signed, l.changes)
 	if err != nil {
 		var ok bool
-		if c, key, ok = l.openWithFormerKey(signed); !ok {
-			return c, key, nil, err
+		if c, ok = l.openWithFormerKey(signed); !ok {
+			return c, err
 		}
 	}
-	l.trusted = []string{l.options.Trust.Key, key}
-	return c, key, used, nil
+	l.trusted = []string{l.options.Trust.Key, c.key}
+	return c, nil
 }
 
-// openWithKeyList verifies a signed checkpoint with the keys in the root key's list, and also returns the verifier key that
-// signed it. A checkpoint by a key that has ended counts up to that end, and then the log is marked as stale; beyond it,
+// openWithKeyList verifies a signed checkpoint with the keys in the root key's list. A checkpoint by a key that has ended counts up to that end, and then the log is marked as stale; beyond it,
 // that is a [Difference]. The list takes precedence over changes of keys that a former key has signed.
-func (l *Log) openWithKeyList(signed []byte) (checkpoint, string, error) {
+func (l *Log) openWithKeyList(signed []byte) (checkpoint, error) {
 	var problem error
 	for _, valid := range l.keyList.Valid() {
 		trust := l.options.Trust
 		trust.Key = valid
-		c, key, _, err := trust.openCheckpoint(signed, nil)
+		c, err := trust.openCheckpoint(signed, nil)
 		if err == nil {
-			return c, key, nil
+			return c, nil
 		}
 		problem = err
 	}
 	for _, ended := range l.keyList.Keys {
 		trust := l.options.Trust
 		trust.Key = ended.Key
-		c, key, _, err := trust.openCheckpoint(signed, nil)
+		c, err := trust.openCheckpoint(signed, nil)
 		switch {
 		case err != nil || ended.End == nil:
 		case c.N > ended.End.Size:
-			return checkpoint{}, "", differs("the checkpoint of %d entries is signed with %s, which the root key ended at %d entries: that key may be stolen", c.N, ended.Key, ended.End.Size)
+			return checkpoint{}, differs("the checkpoint of %d entries is signed with %s, which the root key ended at %d entries: that key may be stolen", c.N, ended.Key, ended.End.Size)
 		default:
 			l.unverified = &UnverifiedError{Stale, fmt.Sprintf("the server shows a log of %d entries, signed with a key that ended at %d", c.N, ended.End.Size)}
-			return c, key, nil
+			return c, nil
 		}
 	}
-	return checkpoint{}, "", problem
+	return checkpoint{}, problem
 }
 
 // checkKeyList verifies that the log contains the last tree of each former key in the list. If it does not, the error is a

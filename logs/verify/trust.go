@@ -122,29 +122,30 @@ type Cosignature struct {
 type checkpoint struct {
 	tlog.Tree
 	note         []byte
+	key          string              // the verifier key that signed it
+	used         []signing.KeyChange // the changes that led from the trusted key to that
 	cosignatures []Cosignature
 	cosigned     time.Time // as of when it is vouched to be the newest; zero if nothing says so
 }
 
 // openCheckpoint verifies that a checkpoint is signed by the trusted log. Key changes lead from the trusted key to the one
-// that must have signed it. It returns the checkpoint, the verifier key that signed it, and the changes that led to this
-// key. A checkpoint of another log or key is a [Difference]. Too few witnesses or too great an age are no error, see
-// [Trust.checkCosignatures].
-func (t Trust) openCheckpoint(signed []byte, changes []signing.KeyChange) (checkpoint, string, []signing.KeyChange, error) {
+// that must have signed it. A checkpoint of another log or key is a [Difference]. Too few witnesses or too great an age are no
+// error, see [Trust.checkCosignatures].
+func (t Trust) openCheckpoint(signed []byte, changes []signing.KeyChange) (checkpoint, error) {
 	pinned, err := note.NewVerifier(t.Key)
 	if err != nil {
-		return checkpoint{}, "", nil, CheckKey(t.Key)
+		return checkpoint{}, CheckKey(t.Key)
 	}
 	present, key, used := pinned, t.Key, signing.FollowedChanges(pinned, changes)
 	if len(used) > 0 {
 		key = used[len(used)-1].Key
 		if present, err = note.NewVerifier(key); err != nil {
-			return checkpoint{}, "", nil, CheckKey(key)
+			return checkpoint{}, CheckKey(key)
 		}
 	}
 	cosigner, err := formats.NewVerifierForCosignatureV1(key)
 	if err != nil {
-		return checkpoint{}, "", nil, CheckKey(key)
+		return checkpoint{}, CheckKey(key)
 	}
 	verifiers := []note.Verifier{present, cosigner}
 	for _, w := range t.Witnesses {
@@ -153,7 +154,7 @@ func (t Trust) openCheckpoint(signed []byte, changes []signing.KeyChange) (check
 			err = fmt.Errorf("the key %s is the log's own, which does not count as that of a witness", w)
 		}
 		if err != nil {
-			return checkpoint{}, "", nil, err
+			return checkpoint{}, err
 		}
 		verifiers = append(verifiers, v)
 	}
@@ -163,15 +164,15 @@ func (t Trust) openCheckpoint(signed []byte, changes []signing.KeyChange) (check
 		unsigned, wrong := errors.As(err, new(*note.UnverifiedNoteError)), errors.As(err, new(*note.InvalidSignatureError))
 		switch {
 		case !unsigned && !wrong: // such as the page of a proxy
-			return checkpoint{}, "", nil, fmt.Errorf("the response is not a signed checkpoint: %w", err)
+			return checkpoint{}, fmt.Errorf("the response is not a signed checkpoint: %w", err)
 		case unsigned && origin != pinned.Name():
-			return checkpoint{}, "", nil, differs("the checkpoint is that of the log %.200q, not of %q, whose key is pinned or was seen at this server first; if the server has another log on purpose, pin that log's key (--key, with log.pub of its key folder)", origin, pinned.Name())
+			return checkpoint{}, differs("the checkpoint is that of the log %.200q, not of %q, whose key is pinned or was seen at this server first; if the server has another log on purpose, pin that log's key (--key, with log.pub of its key folder)", origin, pinned.Name())
 		case unsigned:
-			return checkpoint{}, "", nil, differs("the checkpoint is not signed with %s", key)
+			return checkpoint{}, differs("the checkpoint is not signed with %s", key)
 		}
-		return checkpoint{}, "", nil, differs("the checkpoint is not signed with %s: %v", key, err)
+		return checkpoint{}, differs("the checkpoint is not signed with %s: %v", key, err)
 	}
-	c := checkpoint{note: signed}
+	c := checkpoint{note: signed, key: key, used: used}
 	var own bool
 	var times []time.Time // of the log's own cosignatures
 	for _, s := range n.Sigs {
@@ -181,7 +182,7 @@ func (t Trust) openCheckpoint(signed []byte, changes []signing.KeyChange) (check
 		}
 		at, err := formats.CoSigV1Timestamp(s)
 		if err != nil {
-			return checkpoint{}, "", nil, differs("the cosignature of %s has no time: %v", s.Name, err)
+			return checkpoint{}, differs("the cosignature of %s has no time: %v", s.Name, err)
 		}
 		if s.Name == cosigner.Name() && s.Hash == cosigner.KeyHash() {
 			times = append(times, at.UTC())
@@ -190,15 +191,15 @@ func (t Trust) openCheckpoint(signed []byte, changes []signing.KeyChange) (check
 		c.cosignatures = append(c.cosignatures, Cosignature{s.Name, at.UTC()})
 	}
 	if !own {
-		return checkpoint{}, "", nil, differs("the checkpoint is signed by witnesses, but not with %s", key)
+		return checkpoint{}, differs("the checkpoint is signed by witnesses, but not with %s", key)
 	}
 	body, err := signing.ParseText(n.Text, pinned.Name())
 	if err != nil {
-		return checkpoint{}, "", nil, differs("the checkpoint is signed, but: %v", err)
+		return checkpoint{}, differs("the checkpoint is signed, but: %v", err)
 	}
 	c.Tree = tlog.Tree{N: body.Size, Hash: body.Root}
 	c.cosigned = t.freshAsOf(times, c.cosignatures)
-	return c, key, used, nil
+	return c, nil
 }
 
 // checkCosignatures returns why a verified checkpoint proves nothing: too few witnesses have signed it, or it is too old. It
@@ -243,7 +244,7 @@ func (t Trust) checkProof(r *Result, data, file []byte) error {
 	if !bytes.Equal(p.Marshal(), data) || p.Index > logs.MaxSize {
 		return errors.New("not a proof as in https://c2sp.org/tlog-proof: it is not in its canonical form, or its index is too large")
 	}
-	c, _, _, err := t.openCheckpoint(p.Checkpoint, nil)
+	c, err := t.openCheckpoint(p.Checkpoint, nil)
 	if err != nil {
 		return err
 	}
