@@ -20,9 +20,9 @@ const (
 	limitInterval = 5 * time.Second
 	limitMinimum  = 20
 	// The limit rises while the 99th percentile is below riseBelow of the objective, by limitRise of itself, and falls by limitFall
-	// when it is above fallAbove of it, or more than limitErrors of the responses are errors, which errorClients clients got.
+	// when it is above fallAbove of it twice in a row, or more than limitErrors of the responses are errors, of errorClients clients.
 	riseBelow, fallAbove = 0.75, 0.9
-	limitRise, limitFall = 0.05, 0.1
+	limitRise, limitFall = 0.05, 0.05
 	limitErrors          = 0.05
 	// limitLeast is the least share of the active users to which the limit falls before some of them have left. An origin that is only a
 	// little too slow has a larger share, by how much its 99th percentile exceeds fallAbove of the objective.
@@ -33,7 +33,7 @@ const (
 	// seconds to come: the origin is fast then, although it has all that it can bear for the rest of the minute. For the same reason the
 	// limit rises only once in limitWindow when that percentile is above limitNear of the objective.
 	limitWindow = time.Minute
-	limitNear   = 0.5
+	limitNear   = 0.6
 )
 
 // autoLimit is a limit that follows the origin.
@@ -45,6 +45,7 @@ type autoLimit struct {
 	all      nodes.Responses // of all nodes since the last change
 	changed  time.Time       // when it was considered last
 	raised   time.Time       // when it rose last
+	slow     bool            // the origin was too slow when the limit was considered last
 	recent   []considered    // in the last limitWindow
 }
 
@@ -100,10 +101,12 @@ func (l *autoLimit) adjust(now time.Time, room *config.Room, active int, measure
 	p99, p99Lately := float64(l.all.Percentile(0.99)), float64(lately.Percentile(0.99))
 	objective, failing := float64(room.LatencyObjective), float64(l.all.Errors) > limitErrors*float64(l.all.Total) && len(l.all.Failed) >= min(errorClients, l.limitOf(room))
 	l.all, l.changed = nodes.Responses{}, now
+	slow := p99 > fallAbove*objective
+	l.slow, slow = slow, slow && l.slow
 	before := l.limitOf(room)
 	limit := before
 	switch {
-	case failing || p99 > fallAbove*objective:
+	case failing || slow:
 		least := limitLeast
 		if !failing {
 			least = min(1-limitFall, max(limitLeast, fallAbove*objective/p99))

@@ -54,6 +54,8 @@ func TestAutoLimitOfCluster(t *testing.T) {
 	w.pass(2 * time.Second)
 	w.nets[2].down.Store(false)
 	w.pass(16 * time.Second)
+	measure(2, 2*time.Second)
+	w.pass(16 * time.Second)
 	if got := limits(); got[0] != 2 || got[1] != 2 || got[2] != 2 {
 		t.Errorf("with a slow origin as one node sees it, the limits are %v", got)
 	}
