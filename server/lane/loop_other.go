@@ -83,9 +83,6 @@ func (*conn) receiveNow([]byte) (int, error) { return 0, errors.ErrUnsupported }
 // sendNow is a stub for systems without event loops, where nothing calls it.
 func (*conn) sendNow() error { return errors.ErrUnsupported }
 
-// serveAgain is a stub for systems without event loops, where nothing calls it.
-func (*conn) serveAgain() {}
-
 // shutWrite is a stub for systems without event loops, where nothing calls it.
 func (*multiplexer) shutWrite() {}
 

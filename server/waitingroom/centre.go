@@ -60,10 +60,10 @@ const (
 func (r *Rooms) openCentre(ctx context.Context, s *durable.State) (durable.Handler[task, struct{}], error) {
 	room := r.currentRooms().byName[s.Name()]
 	if room == nil {
-		return nil, errNoRoom
+		return nil, errors.New("there is no such room")
 	}
 	if !room.isReady() {
-		return nil, errUnready
+		return nil, errors.New("it is not known yet what time it is in the rooms of the cluster")
 	}
 	o := &r.options
 	now := room.now()

@@ -168,10 +168,6 @@ type kept struct {
 // centreClass is the class of the rooms' objects.
 const centreClass = "room-centre"
 
-var errUnready = errors.New("it is not known yet what time it is in the rooms of the cluster")
-
-var errNoRoom = errors.New("there is no such room")
-
 // ErrEachNode is the error of a change of each_node, because the sessions that were let in are counted elsewhere.
 var ErrEachNode = errors.New("each_node cannot change while the node runs; restart it")
 

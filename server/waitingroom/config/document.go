@@ -134,13 +134,11 @@ const (
 	maxDepth = 100
 )
 
-var errTooComplex = errors.New("holds too many aliases or levels; write the rooms out")
-
 // expandAliases returns a copy of a YAML node in which aliases are replaced by what they stand for. It counts down budget, the
 // nodes that the copy may still have, and fails when it is used up, or at too deep a level. depth is the level of n.
 func expandAliases(n *yaml.Node, budget *int, depth int) (*yaml.Node, error) {
 	if *budget--; *budget < 0 || depth > maxDepth {
-		return nil, errTooComplex
+		return nil, errors.New("holds too many aliases or levels; write the rooms out")
 	}
 	if n.Kind == yaml.AliasNode && n.Alias != nil {
 		return expandAliases(n.Alias, budget, depth+1)
