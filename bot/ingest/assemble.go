@@ -228,7 +228,7 @@ func (a *assembly) processFile(ctx context.Context, source string, paths []strin
 	return nil
 }
 
-// minify has a child process run the task, MinifyJS or MinifyCSS, on a file's content, and returns the smaller content. It adds
+// minify has a child process run the task, MinifyJS or MinifyCSS, on a file's content, and returns its minified form. It adds
 // the processor time and a crash to the release's totals in a, and locks a.mu for that. It returns an error without a try if the
 // file is too large, or if the release has reached its limit of crashes or of processor time. If [worker.IsTransient] reports
 // true for an error, the release is tried again later.

@@ -131,7 +131,8 @@ const npmTimeout = 30 * time.Second
 // It returns the manifest that it published; with an error the result has no meaning. It registers the package first. mirror
 // names the origin and says what proves that the files are upstream's. If nothing but the origin vouches for them, Publish first
 // compares the release with npm's, for 30 seconds at most. If the bytes of a file differ, it publishes npm's own release instead,
-// and emits no event; if npm cannot be compared, it publishes the mirrored one. It may complete the given manifest.
+// and emits no event. If npm cannot be compared, or has no path in common, it publishes the mirrored one. It may complete the
+// given manifest. If ctx ends meanwhile, it publishes nothing.
 func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror logs.Mirror) (*logs.Manifest, error) {
 	b := m.bot
 	if err := b.Register(ctx, m.pkg); err != nil {

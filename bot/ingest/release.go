@@ -484,11 +484,11 @@ func (pb *Publisher) collectEvidence(ctx context.Context, in pendingRelease, m *
 }
 
 // commit publishes a release whose contents are stored and protected by pins: it writes the log entry, the manifest and the rows
-// for serving in one transaction, and queues its files for recompression. The caller sets the kind of entry and its evidence, and
-// commit the time, the actor, the release and the download count. If before is not "", an entry of that kind precedes it. commit
-// returns an error and publishes nothing if the version has been published or withdrawn, if another manifest is recorded for it,
-// if the package's policy requires another repository than was checked, or if a mirrored version was refused here. It emits no
-// event.
+// for serving in one transaction, and queues its files for recompression. The caller sets the kind of entry and its evidence;
+// commit sets the time, the actor, the release and the download count. If before is not "", an entry of that kind
+// precedes it. commit returns an error and publishes nothing if the version has been published or withdrawn, if another manifest
+// is recorded for it, if the package's policy requires another repository than was checked, or if a mirrored version was refused
+// here. It emits no event.
 func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor string, before logs.Kind, entry logs.Entry) error {
 	return pb.recordRelease(pins, manifest, func(tx *logs.Tx, hash kvstore.Hash) error {
 		// The count at the time of publication is stored.

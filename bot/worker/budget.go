@@ -82,9 +82,9 @@ func EncoderMemory(size int64) int64 {
 }
 
 // AcquireEncoder waits until the owner's child may compress a content of size bytes with the best settings, and reserves the
-// memory and a slot for it; one huge content at a time, over HugeSize, needs no slot. It may end idle children of the pools. The
-// caller calls leave once afterwards, which returns memory and slot. The only error is that of ctx, after which nothing is
-// reserved and leave is nil.
+// memory and a slot for it; one huge content at a time, over HugeSize, needs no slot, and further huge ones take half of the
+// slots at most. It may end idle children of the pools. The caller calls leave once afterwards, which returns memory and slot.
+// The only error is that of ctx, after which nothing is reserved and leave is nil.
 func (l *Budget) AcquireEncoder(ctx context.Context, owner string, size int64) (leave func(), err error) {
 	t := &turn{memory: EncoderMemory(size), owner: owner, pool: l.Squeezers, queue: &l.ordinary}
 	if size > HugeSize {
