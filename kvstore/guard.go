@@ -291,10 +291,11 @@ func (f guardedFile) WriteAt(p []byte, offset int64) (int, error) {
 	return n, f.guard.checkWrite(f.name, err)
 }
 
-// Sync implements [vfs.File], see syncWith.
+// Sync implements [vfs.File], and records that what was written before is on the disk. An error goes through guard.checkWrite, which
+// may make the store read-only and never return.
 func (f guardedFile) Sync() error { return f.syncWith(f.File.Sync) }
 
-// SyncData implements [vfs.File], see syncWith.
+// SyncData implements [vfs.File], as Sync does, without the file's metadata.
 func (f guardedFile) SyncData() error { return f.syncWith(f.File.SyncData) }
 
 // syncWith syncs the file by calling sync, and records that all bytes that were written before are on the disk. An error goes through

@@ -169,6 +169,7 @@ func (m *Mirroring) PublishFromNpm(ctx context.Context) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, npmTimeout)
 	defer cancel()
+	b.leftovers.Store(true)
 	own, entry, err := b.assembleFromNpm(limited, m.pkg, m.version, m.pins)
 	if err == nil {
 		entry.Provenance, err = satisfyPolicy(m.pkg, entry.Provenance, "")

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -249,6 +250,11 @@ func openSource(s *settings.Settings, where string, logger *slog.Logger) (replic
 		b, err := bucket.Open(s.Bucket, s.BucketEndpoint, s.BucketRegion)
 		return &replication.Bucket{Bucket: b}, err
 	case bucket.CheckURL(where) == nil:
+		if u, err := url.Parse(where); err == nil && u.Scheme == "file" {
+			if _, err := os.Stat(u.Path); errors.Is(err, fs.ErrNotExist) {
+				return nil, fmt.Errorf("%s is not a folder that exists; --from needs the URL of a backup", where)
+			}
+		}
 		return openBackupSource(s, where)
 	case verify.IsURL(where):
 		return replication.NewServer(verify.Options{Server: strings.TrimRight(where, "/"), UserAgent: UserAgent()}), nil
@@ -267,8 +273,9 @@ func openSource(s *settings.Settings, where string, logger *slog.Logger) (replic
 	return replication.OpenFolder(where, logger)
 }
 
-// openBackupSource returns the backup at the URL target as a source. The keys in the key folder of the settings decrypt its
-// records.
+// openBackupSource returns the backup at the URL target as a source. It reads nothing of the backup yet: the source's methods fail
+// if it is missing, empty or cannot be decrypted. A missing folder is created. The keys in the key folder of the settings decrypt
+// the backup's newest record; without any it is no error.
 func openBackupSource(s *settings.Settings, target string) (replication.Source, error) {
 	keys, err := openBackupKeys(s.KeyFolder(), false)
 	if err != nil {

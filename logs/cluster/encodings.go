@@ -151,7 +151,8 @@ func (n *Node) ApplyEncodings(ctx context.Context) (next int64, err error) {
 }
 
 // storeEncodings stores those encodings and deltas of a pack that are smaller than the store's, and records that the pack with this number
-// is applied. It removes them from the queues of what this node would make and share itself. It skips erased contents. It logs a malformed
+// is applied. It removes the pack's contents from the queue kvstore.Repaired, and from the queue of ShareEncodings the deltas that the
+// store has exactly so. It skips erased contents. It logs a malformed
 // pack and skips the rest of it. A pack of an unknown format is a [FormatError], and is not recorded as applied.
 func (n *Node) storeEncodings(pack []byte, number int64) error {
 	b := n.Store.NewBatch()
@@ -203,7 +204,8 @@ func (n *Node) PackContent(h kvstore.Hash) (packed []byte, err error) {
 	if err := p.add(h); err != nil {
 		return nil, err
 	}
-	return packed, p.flush()
+	err = p.flush() // sets packed
+	return packed, err
 }
 
 // UnpackContents calls take with the hash, size and encodings of each content in a pack. The encodings were decoded and have the hash. It ignores
@@ -212,7 +214,8 @@ func (n *Node) UnpackContents(packed []byte, take func(h kvstore.Hash, size int6
 	return unpack(packed, func(c packContent, coded []kvstore.Coded) error { return take(c.Hash, c.Size, coded) }, nil)
 }
 
-// recompressionKey returns the key of the row that queues a content for recompression, which this node does if it becomes the leader.
+// recompressionKey returns the key of the row below kvstore.Repaired that queues a content for recompression, which this node does if it
+// becomes the leader.
 func recompressionKey(h kvstore.Hash) []byte {
 	return append(kvstore.Repaired[:len(kvstore.Repaired):len(kvstore.Repaired)], h[:]...)
 }

@@ -54,6 +54,7 @@ func TestBuild(t *testing.T) {
 		{"all subpaths", map[string]string{"package.json": `{"exports":{".":"./a.js","./client":"./c.js","./style.css":"./s.css","./package.json":"./package.json","./null":null,"./lib/*":"./l/*.js","./lib/private/*":null}}`,
 			"a.js": `export {}`, "c.js": `export {}`, "l/x.js": `export {}`, "l/private/y.js": `export {}`, "s.css": ``}, nil, ". ./client ./lib/x", nil, nil},
 		{"subpaths that differ only in case", map[string]string{"package.json": `{"exports":{".":"./i.js","./Button":"./i.js","./button":"./b.js"}}`, "i.js": `export {}`, "b.js": `export {}`}, nil, ". ./Button -./button", nil, nil},
+		{"subpaths above the package", map[string]string{"package.json": `{"exports":{".":"./i.js","./../b":"./b.js"}}`, "i.js": `export {}`, "b.js": `export {}`}, nil, ". -./../b", nil, nil},
 		{"listed subpaths", map[string]string{"package.json": `{}`, "debounce.js": `export {}`, "index.js": `export {}`}, []string{"./debounce", "./gone"}, "./debounce -./gone", nil, nil},
 		{"browser field", map[string]string{"package.json": `{"browser":{"fs":false,"./node.js":"./web.js","util":"./web.js"},"main":"main.js"}`,
 			"main.js": `require("fs"); require("util"); exports.x = require("./node")`, "node.js": `throw "node"`, "web.js": `exports.a = "web"`}, nil, ".", []string{"web"}, []string{"node"}},

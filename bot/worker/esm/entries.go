@@ -27,7 +27,7 @@ func (b *builder) addEntry(subpath string) error {
 	at := b.release.applyBrowserField(file)
 	lower := strings.ToLower(PathOf(subpath)) // esbuild refuses to write files whose paths differ only in case
 	switch {
-	case strings.Contains(subpath, "*") || !fs.ValidPath(PathOf(subpath)): // esbuild would look for files that a pattern matches
+	case strings.Contains(subpath, "*") || !fs.ValidPath(PathOf(subpath)) || !strings.HasPrefix(PathOf(subpath), Folder+"/"): // esbuild would look for files that a pattern matches
 		b.skipSubpath(subpath, "it does not name a file")
 	case err != nil:
 		b.skipSubpath(subpath, err.Error())
