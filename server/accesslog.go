@@ -70,8 +70,8 @@ type AccessLog struct {
 	o      AccessLogOptions
 	full   chan struct{} // has one if there is enough to write
 	logged answers.Throttle
-	ending chan struct{} // closeTestLog by Close
-	ended  chan struct{} // closeTestLog when run has
+	ending chan struct{} // closed by Close
+	ended  chan struct{} // closed when run has
 
 	mu      sync.Mutex
 	lines   []byte // that are not written

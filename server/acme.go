@@ -34,7 +34,7 @@ type ACMEOptions struct {
 	Email string
 	// Directory is the URL of the ACME server. Default: [LetsEncrypt].
 	Directory string
-	// CertificateFolder keeps account, keys and certificates. It is made where it is missing.
+	// Folder keeps account, keys and certificates. It is made where it is missing.
 	Folder string
 	// TLS is where the certificates are used, on which the server's TLS-ALPN-01 challenges arrive (RFC 8737).
 	TLS *net.TCPAddr

@@ -133,6 +133,13 @@ func (b *bodies) acquire(sum kvstore.Hash, length int64, client netip.Prefix, re
 		return x, nil
 	}
 	b.metrics.misses.Inc()
+	b.mu.Lock()
+	loose := b.loose[sum]
+	b.mu.Unlock()
+	if loose != nil {
+		b.addHolder(loose)
+		return loose, nil
+	}
 	mine := false
 	loaded, err, _ := b.loads.Do(string(sum[:]), func() (any, error) {
 		mine = true

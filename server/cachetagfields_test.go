@@ -30,7 +30,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-func FuzzVersion(f *testing.F) {
+func FuzzVersionCacheTag(f *testing.F) {
 	f.Add("a", "1", "a", "1.0")
 	f.Add("a~b", "1", "a", "b~1")
 	f.Add("a, b", "1\n", "ä", "")

@@ -1,6 +1,9 @@
 package requests
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestPrefersJSON(t *testing.T) {
 	for _, test := range []struct {
@@ -10,7 +13,7 @@ func TestPrefersJSON(t *testing.T) {
 		{"", false}, {"*/*", false}, {"application/json", true}, {"APPLICATION/JSON;q=0.1", true}, {"application/*", true}, {"text/*, application/json", true},
 		{"text/plain, application/json", false}, {"application/json, text/plain, */*", false}, {"application/json, */*", true},
 		{"application/json;q=0", false}, {"text/plain;q=0.5, application/json;q=0.6", true}, {"application/json;q=0, */*", false}, {"image/png", false},
-		{"application/json;charset=utf-8;q=0.2, text/*;q=0.3", false}, {"text/html", false}, {",;,=;q", false},
+		{"application/json;charset=utf-8;q=0.2, text/*;q=0.3", false}, {"text/html", false}, {strings.Repeat("a/b,", 1000) + "application/json", false}, {",;,=;q", false},
 	} {
 		if got := PrefersJSON([]string{test.accept}); got != test.want {
 			t.Errorf("PrefersJSON(%q) = %v, want %v", test.accept, got, test.want)

@@ -3,6 +3,7 @@ package requests
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"iter"
 	"net/http"
 	"strings"
 	"time"
@@ -224,28 +225,25 @@ var tokenBytes = func() (set [256]bool) {
 func PrefersJSON(lines []string) bool {
 	type preference struct{ precision, quality int }
 	var json, text preference
-	for _, line := range lines {
-		for member := range strings.SplitSeq(line, ",") {
-			mediaRange, parameters, _ := strings.Cut(member, ";")
-			quality := qualityOf(parameters)
-			match := func(p *preference, precision int) {
-				if precision > p.precision {
-					*p = preference{precision, quality}
-				}
+	for mediaRange, parameters := range acceptMembers(lines) {
+		quality := qualityOf(parameters)
+		match := func(p *preference, precision int) {
+			if precision > p.precision {
+				*p = preference{precision, quality}
 			}
-			switch strings.ToLower(trimOWS(mediaRange)) {
-			case "*/*":
-				match(&json, 1)
-				match(&text, 1)
-			case "application/*":
-				match(&json, 2)
-			case "text/*":
-				match(&text, 2)
-			case "application/json":
-				match(&json, 3)
-			case "text/plain":
-				match(&text, 3)
-			}
+		}
+		switch strings.ToLower(mediaRange) {
+		case "*/*":
+			match(&json, 1)
+			match(&text, 1)
+		case "application/*":
+			match(&json, 2)
+		case "text/*":
+			match(&text, 2)
+		case "application/json":
+			match(&json, 3)
+		case "text/plain":
+			match(&text, 3)
 		}
 	}
 	return json.quality > text.quality || json.quality > 0 && json.quality == text.quality && json.precision > text.precision
@@ -259,14 +257,34 @@ func WantsPage(lines []string) bool { return MediaQuality(lines, "text/html") > 
 // it. A range such as */* names no type.
 func MediaQuality(lines []string, mediaType string) int {
 	quality := -1
-	for _, line := range lines {
-		for member := range strings.SplitSeq(line, ",") {
-			if named, parameters, _ := strings.Cut(member, ";"); strings.EqualFold(trimOWS(named), mediaType) {
-				quality = max(quality, qualityOf(parameters))
-			}
+	for named, parameters := range acceptMembers(lines) {
+		if strings.EqualFold(named, mediaType) {
+			quality = max(quality, qualityOf(parameters))
 		}
 	}
 	return quality
+}
+
+// maxAcceptMembers is how many members of an Accept field are read. Browsers send ten at most.
+const maxAcceptMembers = 64
+
+// acceptMembers returns the media ranges of the lines of an Accept field, each with the parameters behind its first semicolon. It ignores
+// the members after the first maxAcceptMembers.
+func acceptMembers(lines []string) iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		n := 0
+		for _, line := range lines {
+			for member := range strings.SplitSeq(line, ",") {
+				if n++; n > maxAcceptMembers {
+					return
+				}
+				mediaRange, parameters, _ := strings.Cut(member, ";")
+				if !yield(trimOWS(mediaRange), parameters) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // qualityOf returns the weight among the parameters of a member of Accept, from 0 to 1000: 1000 if it is missing, 0 if it is malformed.

@@ -11,8 +11,8 @@ import (
 )
 
 // With `total_active_users: auto` the limit follows the origin (additive increase, multiplicative decrease, as in congestion control,
-// RFC 5681): it rises slowly while the room is full and the origin fast, and falls at once when the origin is slow or fails. A lower
-// limit takes effect only as sessions end. Until they have ended, the limit stays near the number of users: those who leave are not
+// RFC 5681): it rises slowly while the room is full and the origin fast, and falls within seconds when the origin is slow or fails. A
+// lower limit takes effect only as sessions end. Until they have ended, the limit stays near the number of users: those who leave are not
 // replaced. In a cluster the nodes report the responses that they have measured to the leader, which computes the limit and returns it.
 
 const (
@@ -20,7 +20,8 @@ const (
 	limitInterval = 5 * time.Second
 	limitMinimum  = 20
 	// The limit rises while the 99th percentile is below riseBelow of the objective, by limitRise of itself, and falls by limitFall
-	// when it is above fallAbove of it twice in a row, or more than limitErrors of the responses are errors, of errorClients clients.
+	// when it is above fallAbove of it twice in a row, or now and in limitWindow, or more than limitErrors of the responses are errors, of
+	// errorClients clients.
 	riseBelow, fallAbove = 0.75, 0.9
 	limitRise, limitFall = 0.05, 0.05
 	limitErrors          = 0.05
@@ -102,7 +103,7 @@ func (l *autoLimit) adjust(now time.Time, room *config.Room, active int, measure
 	objective, failing := float64(room.LatencyObjective), float64(l.all.Errors) > limitErrors*float64(l.all.Total) && len(l.all.Failed) >= min(errorClients, l.limitOf(room))
 	l.all, l.changed = nodes.Responses{}, now
 	slow := p99 > fallAbove*objective
-	l.slow, slow = slow, slow && l.slow
+	l.slow, slow = slow, slow && (l.slow || p99Lately > fallAbove*objective)
 	before := l.limitOf(room)
 	limit := before
 	switch {

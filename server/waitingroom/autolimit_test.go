@@ -150,6 +150,31 @@ func TestAutoLimitWhileVisitorsCome(t *testing.T) {
 	}
 }
 
+// TestAutoLimitOfUnsteadyOrigin has an origin be slow in every third interval: the limit falls, because too many responses of each minute are
+// late, although no two intervals in a row are slow.
+func TestAutoLimitOfUnsteadyOrigin(t *testing.T) {
+	t.Parallel()
+	room := &config.Room{Automatic: true, AutomaticMin: 10, LatencyObjective: 500 * time.Millisecond}
+	room.TotalActiveUsers = 500
+	var l autoLimit
+	l.current.Store(500)
+	now := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
+	for interval := range 720 {
+		now = now.Add(limitInterval)
+		took := 50 * time.Millisecond
+		if interval%3 == 0 {
+			took = time.Second
+		}
+		for range 10 * limitMinimum {
+			l.countResponse(took, http.StatusOK, "")
+		}
+		l.adjust(now, room, l.limitOf(room), l.takeMeasured())
+	}
+	if n := l.limitOf(room); n > 20 {
+		t.Errorf("the limit is %d after an hour", n)
+	}
+}
+
 // TestAutoLimitFalls has an origin fail: the limit falls to the minimum, and far below the users who are in only as sessions end.
 func TestAutoLimitFalls(t *testing.T) {
 	t.Parallel()

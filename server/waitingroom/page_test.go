@@ -418,6 +418,7 @@ func TestPageFormOf(t *testing.T) {
 		{"text/html;q=0", true, formNeither},
 		{"text/html;q=0, application/json", true, formJSON},
 		{"text/html;q=nonsense", true, formNeither},
+		{strings.Repeat("a/b,", 1000) + "text/html", true, formNeither}, // beyond what is read
 		{"image/*", true, formNeither},
 	} {
 		if got := pageFormOf(http.Header{"Accept": {c.accept}}["Accept"], c.json); got != c.want {

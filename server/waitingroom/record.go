@@ -58,7 +58,7 @@ func SharedRecord(folder, cluster bucket.Bucket, sealer configstore.Sealer) Reco
 type RecordOptions struct {
 	// Data is the data folder, Node the name of this node for the origin of changes.
 	Data, Node string
-	// RecordBackends returns where the versions are, of which the data folder has some.
+	// Backends returns where the versions are, of which the data folder has some.
 	Backends func(folder bucket.Bucket) RecordBackends
 	// Leader changes the record for a node that follows. Default: this process changes it.
 	Leader RecordChanger
