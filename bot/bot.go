@@ -215,7 +215,7 @@ func (b *Bot) open(o Options) (err error) {
 		Store: o.Store, Log: o.Log, Logger: o.Logger, Npm: o.Npm, Git: o.Git, Sources: upstreams, Records: records, Breakers: b.breakers,
 		Publisher: b.Publisher, Releases: o.Releases, Interval: o.Interval, Downloads: o.Downloads, Runtime: o.Runtime, Feed: o.Feed,
 		CountDownloads: o.CountDownloads, ClockCheck: o.ClockCheck, Changed: o.Changed, Events: o.Events, Now: o.Now,
-		Auditor: audit.New(audit.Options{Npm: o.Npm, Git: o.Git, Minifiers: b.Publisher.Minifiers(), Provenance: o.Provenance, TempDir: o.TempDir}),
+		Auditor: audit.New(audit.Options{Npm: o.Npm, Git: o.Git, Minifiers: b.Publisher.BacklogMinifiers(), Provenance: o.Provenance, TempDir: o.TempDir}),
 	})
 	return err
 }

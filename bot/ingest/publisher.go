@@ -115,9 +115,9 @@ func (pb *Publisher) Close() {
 	}
 }
 
-// Minifiers returns the pool of child processes that minifies files of releases, for audits that minify published files again. It
-// is not the pool for fresh releases.
-func (pb *Publisher) Minifiers() *worker.Pool { return pb.backlog.minifiers }
+// BacklogMinifiers returns the pool of child processes in which releases that are not fresh are minified. Audits, which minify
+// published files again, share it, so that they do not delay fresh releases. The publisher closes it.
+func (pb *Publisher) BacklogMinifiers() *worker.Pool { return pb.backlog.minifiers }
 
 // CurrentCatalogue returns the catalogue in use, nil while none was set; [Publisher.Catalogue] returns an empty one then.
 func (pb *Publisher) CurrentCatalogue() *packages.Catalogue { return pb.current.Load() }

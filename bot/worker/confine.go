@@ -14,7 +14,7 @@ type protections struct {
 func Unprotected() []string { return system.missing() }
 
 // missing returns a text for each of the protections of child processes (Landlock, a system-call filter, a limit of memory) that
-// the system lacks: what it would do, and why the system lacks it.
+// the system lacks: what it would do, and why the system lacks it. It probes the system at each call.
 func (k protections) missing() []string {
 	var lacks []string
 	for _, protection := range []struct {

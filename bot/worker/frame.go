@@ -94,8 +94,9 @@ func (h hello) write(w io.Writer) error {
 	return writeField(w, []byte(h.Failure))
 }
 
-// readHello reads, in the parent, the greeting that a child process sent with hello.write when it started. If the first field has
-// fewer than 16 bytes, h.Mapped is zero, and that is no error.
+// readHello reads, in the parent, the greeting that a child process sent with hello.write when it started: how much address
+// space it has mapped without using it (h.Mapped; zero if that field has fewer than 16 bytes), and why it must not run jobs
+// (h.Failure; "" if it may). A failure of the child is not in err; the caller checks h.Failure.
 func readHello(r io.Reader) (h hello, err error) {
 	numbers, err := readField(r, 16)
 	if err != nil {

@@ -268,7 +268,8 @@ func (o *bracketCost) startSequence(start int) {
 }
 
 // startDeclaration resets the counts for a statement that declares variables. The minifier does not join it with the statements
-// before it, and commas in it separate declarations. start is the position in bytes where it starts.
+// before it, and commas in it separate declarations, until endStatement. start is the position in bytes behind var or const, or
+// behind the token after let.
 func (o *bracketCost) startDeclaration(start int) {
 	o.startSequence(start)
 	o.declares = true

@@ -75,7 +75,7 @@ func newExportScanner(source []byte) (s *exportScanner, complete bool) {
 }
 
 // matchBrackets fills s.closing: for the index of each token that opens a bracket, the index of the token that closes it, or the
-// number of tokens if none does; 0 for other tokens. It does not check that both brackets are of one kind.
+// number of tokens if none does; 0 for other tokens. skipValue calls it at first use; s.closing is nil before. It does not check that both brackets are of one kind.
 func (s *exportScanner) matchBrackets() {
 	s.closing = make([]int, len(s.tokens))
 	var open []int
@@ -216,7 +216,8 @@ func (s *exportScanner) scanObjectLiteral(at int) {
 }
 
 // skipValue returns the index of the token after the value of an object literal's member: a comma or a closing bracket. at is the
-// value's first token. If the tokens end before, the result is behind the last one.
+// value's first token. If the tokens end before, it returns the number of tokens. The first call
+// fills s.closing.
 func (s *exportScanner) skipValue(at int) int {
 	if s.closing == nil {
 		s.matchBrackets()
@@ -229,7 +230,7 @@ func (s *exportScanner) skipValue(at int) int {
 			return at
 		}
 	}
-	return at
+	return len(s.tokens)
 }
 
 // scanDefinition records the name in Object.defineProperty(exports, "name", {…}) if the object starts with a value, or with

@@ -208,9 +208,9 @@ func (r *release) applyBrowserField(file string) resolved {
 }
 
 // selectSubpaths returns the subpaths that the package exports as scripts, sorted, and how many more it exports. If it exports
-// more than MaxSubpaths, selectSubpaths leaves out those that only patterns match, which may be all, and then those with the most
-// segments until few enough are left. If all of the rest have one segment, it leaves none of these out, so there may still be
-// more than MaxSubpaths; the caller checks that.
+// more than MaxSubpaths, selectSubpaths leaves out those that only patterns match, which may be all, and then, while there are
+// still too many, all those with the most segments at once; in the end maybe all but ".". Only if "." is not exported it keeps
+// those with one segment, however many they are; the caller checks that.
 func (r *release) selectSubpaths() (selected []string, others int) {
 	selected = r.exportedSubpaths(true)
 	all := len(selected)
