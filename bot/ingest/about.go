@@ -19,7 +19,7 @@ const (
 	maxRange        = 1 << 10 // bytes of a range of versions
 )
 
-// describesRelease reports whether an entry of an archive is the README or the package.json in its top folder, a regular file of
+// describesRelease reports whether an entry of an archive is a README or the package.json in its top folder, a regular file of
 // 1 byte to 512 KiB. What such a file says is stored in the manifest, also if the file is not published.
 func describesRelease(e archive.Entry) bool {
 	return e.Skipped == "" && e.Size > 0 && e.Size <= maxDescription && sources.DescribesRelease(e.Name)

@@ -187,8 +187,8 @@ const arenas = 192 << 20
 
 // limitMemory limits the memory of another process, pid, to bytes, in addition to unused, the address space that it has mapped
 // but does not use. The limits are soft ones, which the next call replaces. If the process needs more, allocation fails and Go's
-// runtime ends it. RLIMIT_DATA counts private writable mappings. RLIMIT_AS counts all address space, so it is larger by arenas:
-// shared mappings, stacks that grow, and pages that are only read, which take tables.
+// runtime ends it. RLIMIT_DATA counts private writable mappings. RLIMIT_AS counts all address space, also shared mappings,
+// stacks that grow, and pages that are only read, which take tables. It is larger by arenas, for what Go's runtime reserves.
 func limitMemory(pid int, unused addressUse, bytes int64) error {
 	limits := map[int]unix.Rlimit{
 		unix.RLIMIT_DATA: {Cur: uint64(unused.Data + bytes), Max: unix.RLIM_INFINITY},

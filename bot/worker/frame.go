@@ -125,7 +125,8 @@ func (q request) write(w io.Writer) error {
 }
 
 // readRequest reads, in the child, a request that the parent sent with request.write. It trusts the parent, and panics if the
-// field with the limit of memory is too short. The error is io.EOF if the parent has closed the input between two requests.
+// field with the limit of memory is too short. The error is io.EOF if the input ends before a field, as between two
+// requests.
 func readRequest(r io.Reader) (q request, err error) {
 	task, err := readField(r, maxField)
 	if err != nil {

@@ -285,7 +285,7 @@ func (p *Pool) endIdleChildren(most int, except []string) int {
 	return len(ended)
 }
 
-// Close ends the idle children, and waits for their end. It takes no lock: the caller runs no job meanwhile or afterwards, so
+// Close kills the idle children, and waits for their end. It takes no lock: the caller runs no job meanwhile or afterwards, so
 // these are all children.
 func (p *Pool) Close() {
 	for _, c := range p.idle {

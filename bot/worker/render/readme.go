@@ -187,9 +187,10 @@ var dropped = map[atom.Atom]bool{
 	atom.Noscript: true, atom.Title: true, atom.Textarea: true, atom.Select: true, atom.Audio: true, atom.Video: true, atom.Button: true, atom.Form: true,
 }
 
-// fitElement adapts one element, n, to the page, but not what is in it: the level of a heading, the target of a link, an image,
-// before which it puts the alternative text, and the checkbox of a task, before which it puts a sign. It removes the attributes
-// that the page does not allow, and n itself never. parent is the parent of n.
+// fitElement adapts one element, n, to the page, but not what is in it: the level of a heading, which depends on the headings
+// before, so that the caller passes each element once in the document's order; the target of a link; an image, which becomes an
+// empty span behind its alternative text; and the checkbox of a task, before which it puts a sign. It removes the attributes that
+// the page does not allow, and n itself never. parent is the parent of n.
 func (f *readmeFitter) fitElement(parent, n *html.Node) {
 	var kept []html.Attribute
 	switch n.DataAtom {
