@@ -115,6 +115,7 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 func (s *Store) removeContents(b handle, removed []Hash, erased bool) (n int, stale int64, err error) {
 	s.contents.Lock()
 	defer s.contents.Unlock()
+	deltas := map[[2]Hash]int64{} // bytes by content and dictionary, both of which may be removed
 	for _, h := range removed {
 		c, err := s.Content(h)
 		if err == nil {
@@ -122,13 +123,15 @@ func (s *Store) removeContents(b handle, removed []Hash, erased bool) (n int, st
 		} else if errors.Is(err, ErrNotFound) {
 			err = nil // its row may be lost, and its deltas not
 		}
-		var bytes int64
 		if err == nil {
-			bytes, err = s.deleteContent(b, h, c)
+			err = s.deleteContent(b, h, c, deltas)
 		}
 		if err != nil {
 			return 0, 0, errors.Join(err, b.Close())
 		}
+		stale += c.encodedBytes()
+	}
+	for _, bytes := range deltas {
 		stale += bytes
 	}
 	o := pebble.NoSync
@@ -143,18 +146,17 @@ func (s *Store) removeContents(b handle, removed []Hash, erased bool) (n int, st
 }
 
 // deleteContent adds to a batch the deletion of the content h, described by c, with its encodings, its deltas, and the deltas that have it as their
-// dictionary. It returns how many stored bytes become stale. The caller holds s.contents.
-func (s *Store) deleteContent(batch handle, h Hash, c Content) (stale int64, err error) {
+// dictionary. It records the bytes of the deltas as [Store.deleteDeltas] does. The caller holds s.contents.
+func (s *Store) deleteContent(batch handle, h Hash, c Content, deltas map[[2]Hash]int64) error {
 	b := batch.(*pebble.Batch)
-	err = b.Delete(Contents.physical(h[:]), nil)
+	err := b.Delete(Contents.physical(h[:]), nil)
 	for _, r := range c.Representations {
 		err = errors.Join(err, b.Delete(Blobs.physical(blobKey(h, r.Coding)), nil))
 	}
-	deltas, failed := s.deleteDeltas(b, h)
-	if err = errors.Join(err, failed); err != nil {
-		return 0, fmt.Errorf("content %s: %w", h, err)
+	if err = errors.Join(err, s.deleteDeltas(b, h, deltas)); err != nil {
+		return fmt.Errorf("content %s: %w", h, err)
 	}
-	return c.encodedBytes() + deltas, nil
+	return nil
 }
 
 // encodedBytes returns the sum of the bytes of all encodings, without deltas.

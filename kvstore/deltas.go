@@ -211,11 +211,11 @@ func ParseQueuedDeltaKey(key []byte) (h, dictionary Hash, ok bool) {
 }
 
 // deleteDelta adds to a batch the deletion of the delta of h against a dictionary: its bytes and its rows. It returns the bytes of the delta, 0 if it
-// is not stored or its row is malformed. The caller holds s.contents.
+// is not stored or its row is malformed or damaged: an erasure must not wait for its repair. The caller holds s.contents.
 func (s *Store) deleteDelta(batch handle, h, dictionary Hash) (stale int64, err error) {
 	key := deltaKey(ofContent, h, dictionary)
 	row, err := s.get(s.db, Deltas, key)
-	if ignoreMissing(err) != nil {
+	if ignoreMissing(err) != nil && !errors.Is(err, ErrCorrupt) {
 		return 0, err
 	}
 	d, _ := decodeDeltaRow(key, row)
@@ -224,42 +224,44 @@ func (s *Store) deleteDelta(batch handle, h, dictionary Hash) (stale int64, err 
 }
 
 // deleteDeltas adds to a batch the deletion of all deltas of a content, and of all deltas of other contents that have it as their dictionary. It
-// returns how many stored bytes that makes stale. The caller holds s.contents.
-func (s *Store) deleteDeltas(batch handle, h Hash) (stale int64, err error) {
+// records in stale how many stored bytes each of them has, by content and dictionary. The caller holds s.contents.
+func (s *Store) deleteDeltas(batch handle, h Hash, stale map[[2]Hash]int64) error {
+	b := batch.(*pebble.Batch)
 	for _, kind := range []byte{ofContent, ofDictionary} {
 		for item, err := range s.Scan(Deltas, Range{Prefix: deltaPrefix(kind, h)}) {
 			if errors.Is(err, ErrCorrupt) {
 				break // an erasure must not wait for these rows: the bytes are deleted below
 			}
 			if err != nil {
-				return 0, err
+				return err
 			}
 			first, second, ok := parseDeltaKey(item.Key, kind)
-			if !ok {
+			if !ok { // not written by this version
+				if err := b.Delete(Deltas.physical(item.Key), nil); err != nil {
+					return err
+				}
 				continue
 			}
 			if kind == ofDictionary {
 				first, second = second, first
 			}
-			bytes, err := s.deleteDelta(batch, first, second)
-			if err != nil {
-				return 0, err
+			if stale[[2]Hash{first, second}], err = s.deleteDelta(b, first, second); err != nil {
+				return err
 			}
-			stale += bytes
 		}
 	}
 	blobs := blobKey(h, coding.DCZ)
 	for item, err := range s.Scan(Blobs, Range{Prefix: blobs}) { // also those of which the rows are lost
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if len(item.Key) == len(blobs)+len(h) {
-			if err := batch.(*pebble.Batch).Delete(Blobs.physical(item.Key), nil); err != nil {
-				return 0, err
+			if err := b.Delete(Blobs.physical(item.Key), nil); err != nil {
+				return err
 			}
 		}
 	}
-	return stale, nil
+	return nil
 }
 
 // A DamagedDelta is a delta that is damaged, or whose content or dictionary is not stored; or a row in [Deltas] with a malformed key.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
@@ -144,11 +146,23 @@ func TestDeltasOfContentsRemovedTogether(t *testing.T) {
 	for _, pair := range [][2]int{{3, 0}, {3, 1}, {3, 2}, {1, 0}, {1, 1}, {0, 2}} {
 		putDelta(t, s, version(pair[0]), version(pair[1]))
 	}
-	b := s.NewBatch()
-	b.Remove(Sum(version(0)))
-	b.Remove(Sum(version(1)))
-	if err := b.Commit(); err != nil {
-		t.Fatal(err)
+	want := int64(len(version(0)) + len(version(1)))
+	for _, n := range []int{0, 1, 3} {
+		deltas, err := s.Deltas(Sum(version(n)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range deltas {
+			if n != 3 || d.Dictionary != Sum(version(2)) {
+				want += d.Length
+			}
+		}
+	}
+	s.pins.Lock()
+	n, stale, err := s.removeContents(s.NewBatch().batch, []Hash{Sum(version(0)), Sum(version(1))}, true)
+	s.pins.Unlock()
+	if n != 2 || stale != want || err != nil {
+		t.Errorf("removed %d contents of %d bytes, %v; want 2 of %d", n, stale, err, want)
 	}
 	deltas, err := s.Deltas(Sum(version(3)))
 	if err != nil || len(deltas) != 1 || deltas[0].Dictionary != Sum(version(2)) {
@@ -197,6 +211,7 @@ func TestErasureOfDamagedDeltas(t *testing.T) {
 	h := Sum(now)
 	for name, damage := range map[string]func(s *Store){
 		"list": func(s *Store) { set(t, s, Deltas, string(deltaKey(ofContent, h, Sum(old))), "\x02 of the future") },
+		"key": func(s *Store) { set(t, s, Deltas, string(deltaPrefix(ofContent, h)), "\x01") },
 		"content": func(s *Store) {
 			if err := pebbleOf(s).Delete(Contents.physical(h[:]), nil); err != nil {
 				t.Fatal(err)
@@ -216,7 +231,56 @@ func TestErasureOfDamagedDeltas(t *testing.T) {
 		if got := rows(t, s, Blobs, Range{Prefix: blobKey(h, coding.DCZ)}); len(got) != 0 {
 			t.Errorf("%s: %d deltas stay", name, len(got))
 		}
+		if got := rows(t, s, Deltas, Range{Prefix: deltaPrefix(ofContent, h)}); len(got) != 0 {
+			t.Errorf("%s: %d rows stay", name, len(got))
+		}
 	}
+}
+
+// TestErasureOfDictionary tests that a dictionary is erased, with the delta, although the block with the row of the delta is damaged.
+func TestErasureOfDictionary(t *testing.T) {
+	old, now := bytes.Repeat([]byte("dictionary "), 500), bytes.Repeat([]byte("dictionary "), 501)
+	h, dictionary := Sum(now), Sum(old)
+	mem := vfs.NewMem()
+	s := open(t, "store", small(mem))
+	put(t, s, old)
+	put(t, s, now)
+	putDelta(t, s, now, old)
+	for n := range 2000 { // so that the two rows of the delta are in different blocks
+		set(t, s, Deltas, string(deltaKey(ofContent, Sum(fmt.Append(nil, n)), dictionary)), string(encodeDeltaRow(Delta{dictionary, int64(n), h})))
+	}
+	if err := errors.Join(pebbleOf(s).Flush(), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	files := readFolder(t, mem)
+	table := slices.MaxFunc(files.of(".sst"), func(a, b string) int { return len(files[a]) - len(files[b]) })
+	row := deltaKey(ofContent, h, dictionary)
+	for at := 0; at < len(files[table]); at += 1 << 10 {
+		s, err := Open("store", small(files.with(table, flip(files[table], at, 3)).disk(t, nil)))
+		if err != nil {
+			continue
+		}
+		defer s.Close()
+		if _, err := s.get(s.db, Deltas, row); !errors.Is(err, ErrCorrupt) {
+			continue
+		}
+		if _, err := s.get(s.db, Deltas, deltaKey(ofDictionary, dictionary, h)); err != nil {
+			continue
+		}
+		b := s.NewBatch()
+		b.Remove(dictionary)
+		if err := b.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Content(dictionary); !errors.Is(err, ErrNotFound) {
+			t.Errorf("the dictionary: %v", err)
+		}
+		if got := rows(t, s, Blobs, Range{}); len(got) != 1 {
+			t.Errorf("there are %d blobs, want the other content", len(got))
+		}
+		return
+	}
+	t.Fatal("no change of a bit damages only the block with the row")
 }
 
 // TestBadDeltas tests that no delta is stored that does not decode to its content.
