@@ -200,12 +200,18 @@ func (a *cli) addFlags(cmd *cobra.Command, groups ...[]string) *cobra.Command {
 
 // withSettings returns a command's action that loads the settings and then calls work, with errors as of [withoutSettings].
 func (a *cli) withSettings(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
-	return withoutSettings(func(ctx context.Context, args []string) error {
-		if err := a.settings.Load(a.environ); err != nil {
-			return settings.Mistake{Err: err}
-		}
-		return work(ctx, args)
-	})
+	return func(cmd *cobra.Command, args []string) error {
+		return withoutSettings(func(ctx context.Context, args []string) error {
+			err := a.settings.Load(a.environ)
+			if err == nil && cmd.Flags().Lookup("data") != nil {
+				err = a.settings.CheckKeyFolder()
+			}
+			if err != nil {
+				return settings.Mistake{Err: err}
+			}
+			return work(ctx, args)
+		})(cmd, args)
+	}
 }
 
 // withoutSettings returns a command's action that calls work. Errors of work become a [failure], except each

@@ -182,7 +182,7 @@ func (s *Settings) check() error {
 		}
 		return fmt.Errorf("%s needs --%s too: HTTPS takes a certificate and its key", s.Origin(has), lacks)
 	}
-	if err := errors.Join(s.checkKeyFolder(), s.checkACME(), s.checkCluster()); err != nil {
+	if err := errors.Join(s.checkACME(), s.checkCluster()); err != nil {
 		return err
 	}
 	var err error

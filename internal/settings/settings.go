@@ -388,8 +388,8 @@ func (s *Settings) URLAt(host, port string) string {
 // HTTPS reports whether the public address serves HTTPS: the settings name a certificate or a domain for one.
 func (s *Settings) HTTPS() bool { return s.TLSCert != "" || len(s.ACMEDomains) > 0 }
 
-// KeyFolder returns the absolute path of the key folder, which need not exist. [Settings.Load] has checked that it is not in the
-// data folder.
+// KeyFolder returns the absolute path of the key folder, which need not exist. [Settings.CheckKeyFolder] says whether it may be
+// there.
 func (s *Settings) KeyFolder() string {
 	data := absolute(s.Data)
 	switch {
@@ -409,9 +409,10 @@ func absolute(path string) string {
 	return path
 }
 
-// checkKeyFolder returns an error if the key folder is in the data folder: restoring a backup would take the last signed
-// checkpoint back, and a fork of the log would go unnoticed.
-func (s *Settings) checkKeyFolder() error {
+// CheckKeyFolder returns an error if the key folder is in the data folder: restoring a backup would take the last signed
+// checkpoint back, and a fork of the log would go unnoticed. It is not for a witness, whose keys have nothing to do with a data
+// folder.
+func (s *Settings) CheckKeyFolder() error {
 	below, err := filepath.Rel(absolute(s.Data), s.KeyFolder())
 	if err == nil && below != ".." && !strings.HasPrefix(below, ".."+string(filepath.Separator)) {
 		return Mistakef("%s: the key folder must not be in the data folder, because a backup of that must not take the last signed checkpoint back", s.Origin("keys"))
