@@ -42,7 +42,12 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	if err != nil {
 		return settings.Mistakef("--only %w", err)
 	}
-	if err := errors.Join(r.removeReadyFile(), makeKeyFolder(r.settings)); err != nil {
+	if s.Serve { // otherwise the file may be that of a process that serves
+		if err := r.removeReadyFile(); err != nil {
+			return err
+		}
+	}
+	if err := makeKeyFolder(r.settings); err != nil {
 		return err
 	}
 	w, err := r.openDataFolder(ctx, s.writerConfig(r), refuseReplacement)
