@@ -94,8 +94,8 @@ func (p PublicCopy) Update(ctx context.Context, from int64, signed signing.Signe
 	return p.putCheckpoint(ctx, signed)
 }
 
-// Prune deletes from the bucket the contents that the entries from one index to another, exclusive, erase, unless the store has them again or a later
-// entry erases them, too.
+// Prune deletes from the bucket the contents that the entries from one index to another, exclusive, erase, unless the store has them again, its row
+// of them is damaged, or a later entry erases them, too.
 func (p PublicCopy) Prune(ctx context.Context, from, to int64) error {
 	gone, stays := map[kvstore.Hash]struct{}{}, map[kvstore.Hash]struct{}{}
 	for e, err := range logs.Entries(p.Store, from) {
@@ -126,6 +126,9 @@ func (p PublicCopy) Prune(ctx context.Context, from, to int64) error {
 			_, err := p.Store.Content(h)
 			if errors.Is(err, kvstore.ErrNotFound) {
 				err = p.Bucket.Delete(s.ctx, contentKey(h))
+			}
+			if errors.Is(err, kvstore.ErrCorrupt) {
+				return nil // the store may have the content: the bucket keeps it
 			}
 			return err
 		})

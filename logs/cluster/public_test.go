@@ -14,8 +14,10 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
+	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/signing"
@@ -115,6 +117,44 @@ func TestShow(t *testing.T) {
 	show()
 	if _, err := source.Content(ctx, replication.Wanted{Hash: own, Limit: 1 << 10}); err != nil {
 		t.Errorf("what is served again: %v", err)
+	}
+}
+
+// TestPrune tests that Prune deletes erased contents from the bucket, except those whose rows in the store are damaged.
+func TestPrune(t *testing.T) {
+	b, s := folder(t), testkit.NewShelf(t)
+	erasure := &logs.Erasure{Package: "a", Version: "1.0.0"}
+	gone, damaged := kvstore.Sum([]byte("gone")), kvstore.Sum([]byte("damaged"))
+	for _, h := range []kvstore.Hash{gone, damaged} {
+		erasure.Contents = append(erasure.Contents, h)
+		if err := b.Put(t.Context(), contentKey(h), []byte("bytes")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data, err := erasure.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := kvstore.Sum(data)
+	if err := s.Store.PutContent(h, int64(len(data)), false, []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}); err != nil {
+		t.Fatal(err)
+	}
+	err = s.Log.Update(func(tx *logs.Tx) error {
+		tx.Batch.Set(kvstore.Contents, damaged[:], []byte("\x01"))
+		_, err := tx.Append(logs.Entry{Kind: logs.Erased, Actor: "operator", Package: "a", Version: "1.0.0", Manifest: h, Erasure: h, Reason: "by order"})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (PublicCopy{Store: s.Store, Bucket: b, Retain: true}).Prune(t.Context(), 0, 1); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := b.Get(t.Context(), contentKey(gone), 10); !errors.Is(err, bucket.ErrNotFound) {
+		t.Errorf("the content without a row: %v", err)
+	}
+	if _, _, err := b.Get(t.Context(), contentKey(damaged), 10); err != nil {
+		t.Errorf("the content with a damaged row: %v", err)
 	}
 }
 
