@@ -148,8 +148,8 @@ func (pb *Publisher) PublishTask(ctx context.Context, t Task) (wait <-chan struc
 }
 
 // releaseClaimed fetches and publishes the version of the task t, which the calling goroutine has locked, or records why that
-// failed, and emits events about it. It does nothing if the version has been published, refused, withdrawn or mirrored meanwhile. The error is for
-// problems that stop the bot, such as one of the store, or that of ctx.
+// failed, and emits events about it. It does nothing if the version has been published, refused, withdrawn or mirrored meanwhile.
+// The error is for problems that stop the bot, such as one of the store, or that of ctx.
 func (pb *Publisher) releaseClaimed(ctx context.Context, t Task) error {
 	state, err := views.LookupState(pb.store, t.Pkg.Name, t.Version.Name)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
