@@ -263,9 +263,9 @@ func (r *Reader) backUpNow(ctx context.Context, q BackupRequest, report func(Ent
 	return size, nil
 }
 
-// checkBackupTarget returns an error unless the URL target is that of a bucket, or of a folder outside of the data folder that is
-// missing, empty, or has a backup. The parent of a missing folder must exist. checkBackupTarget creates nothing, and does not
-// open a bucket.
+// checkBackupTarget returns an error if target is the URL of a folder (file:) in which no backup can be made: it has to be outside
+// of the data folder, and be missing with a parent that exists, or empty, or have a backup. Any other target is left to
+// [bucket.Open] and is no error here. checkBackupTarget creates nothing.
 func (r *Reader) checkBackupTarget(target string) error {
 	u, err := url.Parse(target)
 	if err != nil || u.Scheme != "file" {

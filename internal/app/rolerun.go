@@ -53,7 +53,8 @@ func (c *console) addOperations(add func(operations)) { c.operations = append(c.
 // addStatus registers add, which is called for each status of the process and completes it.
 func (c *console) addStatus(add func(*Status)) { c.status = append(c.status, add) }
 
-// addExamination registers examine, which `larder doctor` calls to add findings about a part of the role.
+// addExamination registers examine, which `larder doctor` calls to add findings about a part of the role. It takes no lock: it is
+// called while the role is built, before requests of commands are answered.
 func (c *console) addExamination(examine func(context.Context, *examination)) {
 	c.examinations = append(c.examinations, examine)
 }

@@ -3,6 +3,7 @@ package durable
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -313,6 +314,25 @@ func TestTransaction(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	do(t, o, func(ctx context.Context, s *State) error { return s.Put(ctx, "a", nil) })
+}
+
+// TestLargeTransactionIsApplied has a transaction put as much as may be written at once and delete beyond it: all of it is applied.
+func TestLargeTransactionIsApplied(t *testing.T) {
+	r := start(t)
+	o := scripts(t, r, Limits{}).Object("a")
+	const puts, deletions = MaxWriteBytes/MaxValueBytes - 1, 200
+	do(t, o, func(ctx context.Context, s *State) error {
+		return s.Transaction(ctx, func(ctx context.Context, tx *State) error {
+			var err error
+			for i := range puts {
+				err = errors.Join(err, tx.Put(ctx, fmt.Sprint("put ", i), make([]byte, MaxValueBytes)))
+			}
+			for i := range deletions {
+				err = errors.Join(err, tx.Delete(ctx, fmt.Sprint("deleted ", i, strings.Repeat("x", MaxKeyBytes-20))))
+			}
+			return err
+		})
+	})
 }
 
 func TestTasksBesideWaitForTheEndOfATransaction(t *testing.T) {

@@ -317,14 +317,20 @@ func (tx *transaction) add(c change) error {
 	return nil
 }
 
-// applyTransaction applies the changes of a transaction that has succeeded to the object, in one pending write. The caller holds o.mu.
+// applyTransaction applies the changes of a transaction that has succeeded to the object, in one pending write. If the present pending write
+// has no room for them, it first passes that one to the committer. The caller holds o.mu.
 func (o *object) applyTransaction(tx *transaction) error {
 	if o.pending != nil && o.pending.bytes > 0 && o.pending.bytes+tx.bytes > MaxWriteBytes {
 		o.commitPending()
 	}
-	for _, c := range tx.changes {
-		if err := o.addChange(*c); err != nil {
-			return err
+	for _, deletes := range []bool{false, true} { // deletions always fit, so that no change fails after others were applied
+		for _, c := range tx.changes {
+			if c.deleted != deletes {
+				continue
+			}
+			if err := o.addChange(*c); err != nil {
+				return err
+			}
 		}
 	}
 	if tx.alarmed {

@@ -30,8 +30,8 @@ func RepairInPlace(ctx context.Context, store *kvstore.Store, log *logs.Log, o R
 
 // findDamage reads the store in the data folder, without changing it. why is the reason why a new store has to be built: it is
 // missing or damaged, or has fewer entries than were signed; nil if the store can be repaired in place. err says that this could
-// not be determined. findDamage also reads the signed checkpoint into e.signed, and restores a damaged or lost verifier key and
-// checkpoint in the key folder, which it reports.
+// not be determined. If the store can be read, findDamage also reads the signed checkpoint into e.signed, and
+// restores a damaged or lost verifier key and checkpoint in the key folder, which it reports.
 func (e *engine) findDamage(ctx context.Context) (why, err error) {
 	dir := e.path(storeName)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {

@@ -158,8 +158,9 @@ func (n *Node) publishedSize() (size int64, err error) {
 	return size, err
 }
 
-// putCheckpoint replaces the checkpoint in public/ by a signed one that is not smaller. If the one there is larger, the error is [ErrNewerPublished].
-// A leader that was paused fails, because the object has another version by then.
+// putCheckpoint puts a signed checkpoint into public/, in place of one that is not larger. If the one there is larger, the error is
+// [ErrNewerPublished]. If another node changes it meanwhile, putCheckpoint compares again, up to three times: so a leader that was paused never
+// overwrites a larger one.
 func (p PublicCopy) putCheckpoint(ctx context.Context, signed signing.Signed) error {
 	const key = publicPrefix + checkpointPath
 	final := func(err error) bool { return !errors.Is(err, bucket.ErrExists) && !errors.Is(err, bucket.ErrChanged) }
