@@ -43,14 +43,17 @@ It speaks to the larder process that runs on the data folder; where none runs, i
 	a.addFlags(cmd, dataFlags, used)
 	asJSON := addJSONFlag(cmd)
 	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
-		done, err := runOperation(ctx, a, used, a.openForWriting(app.WriterOptions{Existing: true, Signing: app.Signed}), app.OpRotateKey, struct{}{}, nil)
-		if err != nil {
-			return err
-		}
-		return a.printResponse(*asJSON, done, func() error {
-			_, err := fmt.Fprintf(a.stdout, "The log is signed with a new key, as its entry %d says:\n%s\nThe old key signs too until its file is removed: old-….key in %s.\n",
-				done.Index, done.Key, done.Folder)
-			return err
+		return a.withClient(ctx, used, a.openForWriting(app.WriterOptions{Existing: true, Signing: app.Signed}), func(client *app.Client) error {
+			done, err := app.OpRotateKey.Ask(ctx, client, struct{}{}, nil)
+			if err != nil {
+				return err
+			}
+			// Before the client is closed, because that may fail and the key has been changed.
+			return a.printResponse(*asJSON, done, func() error {
+				_, err := fmt.Fprintf(a.stdout, "The log is signed with a new key, as its entry %d says:\n%s\nThe old key signs too until its file is removed: old-….key in %s.\n",
+					done.Index, done.Key, done.Folder)
+				return err
+			})
 		})
 	})
 	return cmd

@@ -238,13 +238,16 @@ one too.` + sentLater,
 		if err := notify.CheckURL(request.URL); err != nil {
 			return settings.Mistake{Err: err}
 		}
-		added, err := runOperation(ctx, a, nil, a.openForWriting(app.WriterOptions{}), app.OpWebhookAdd, request, nil)
-		if err != nil {
-			return err
-		}
-		return a.printResponse(*asJSON, added, func() error {
-			_, err = fmt.Fprintf(a.stdout, "Webhook %s receives messages from now on.\n\nIts secret, which is not shown again:\n\n  %s\n", added.ID, added.Secret)
-			return err
+		return a.withClient(ctx, nil, a.openForWriting(app.WriterOptions{}), func(client *app.Client) error {
+			added, err := app.OpWebhookAdd.Ask(ctx, client, request, nil)
+			if err != nil {
+				return err
+			}
+			// Before the client is closed, because that may fail and the secret is returned only once.
+			return a.printResponse(*asJSON, added, func() error {
+				_, err = fmt.Fprintf(a.stdout, "Webhook %s receives messages from now on.\n\nIts secret, which is not shown again:\n\n  %s\n", added.ID, added.Secret)
+				return err
+			})
 		})
 	})
 	return cmd
