@@ -170,7 +170,11 @@ func TestReloadWhileRunEnds(t *testing.T) {
 		if err != nil || requested == nil || requested.role == nil {
 			t.Fatalf("%+v follows, %v", requested, err)
 		}
-		next := newRoleRun(t.Context(), r.supervisor, true).settings // while the reload may go on
+		again := newRoleRun(t.Context(), r.supervisor, true) // while the reload may go on
+		if r.again || !again.again {
+			t.Errorf("another run came before the first: %v, before the next: %v", r.again, again.again)
+		}
+		next := again.settings
 		if err := <-reloaded; (err == nil) != succeeds {
 			t.Error(err)
 		}
