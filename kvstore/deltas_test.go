@@ -211,7 +211,7 @@ func TestErasureOfDamagedDeltas(t *testing.T) {
 	h := Sum(now)
 	for name, damage := range map[string]func(s *Store){
 		"list": func(s *Store) { set(t, s, Deltas, string(deltaKey(ofContent, h, Sum(old))), "\x02 of the future") },
-		"key": func(s *Store) { set(t, s, Deltas, string(deltaPrefix(ofContent, h)), "\x01") },
+		"key":  func(s *Store) { set(t, s, Deltas, string(deltaPrefix(ofContent, h)), "\x01") },
 		"content": func(s *Store) {
 			if err := pebbleOf(s).Delete(Contents.physical(h[:]), nil); err != nil {
 				t.Fatal(err)
