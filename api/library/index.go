@@ -428,7 +428,7 @@ func (x *Index) Library(ctx context.Context, name string) (*Library, error) {
 }
 
 // PackageJSON returns the current package JSON of a library, byte for byte as it was published, from the store;
-// [ErrNoLibrary] if there is none.
+// [ErrNoLibrary] if none exists.
 func (x *Index) PackageJSON(name string) ([]byte, error) {
 	if !validName(name) {
 		return nil, ErrNoLibrary

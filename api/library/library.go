@@ -248,7 +248,7 @@ type Release struct {
 // release only.
 func (r *Release) Owner() string { return r.Library + "@" + r.Version }
 
-// Find returns the release's file at an exact path; the result is false if there is none.
+// Find returns the release's file at an exact path; the result is false if none exists.
 func (r *Release) Find(path string) (views.PublishedFile, bool) {
 	i, ok := slices.BinarySearchFunc(r.Files, path, func(f views.PublishedFile, path string) int { return cmp.Compare(f.Path, path) })
 	if !ok {

@@ -32,7 +32,7 @@ type queue struct {
 }
 
 // add puts a document into the line of a client, unless it is there or was started, and returns the document's job. If there
-// is no room, it returns the job that other clients wait for, or nil if there is none.
+// is no room, it returns the job that other clients wait for, or nil if none exists.
 func (q *queue) add(client netip.Prefix, d Document) *job {
 	j := q.jobs[d.Key]
 	if j != nil && (j.started || slices.Contains(j.clients, client)) {

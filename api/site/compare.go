@@ -88,7 +88,7 @@ func (s *Site) comparePage(q *request, l *library.Library) (*pageAnswer, error) 
 }
 
 // setDefaults sets p.To to the version latest unless the query has it, and then p.From to the next older version in
-// p.Versions unless the query has it; "" if there is none.
+// p.Versions unless the query has it; "" if none exists.
 func (p *comparePage) setDefaults(latest string) {
 	p.To = cmp.Or(p.To, latest)
 	p.From = cmp.Or(p.From, versionBefore(p.Versions, p.To))

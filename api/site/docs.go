@@ -113,7 +113,7 @@ func (s *Site) docsPartPage(q *request) (*pageAnswer, error) {
 }
 
 // addExamples returns a copy of operations, each with a curl command as its example. Path parameters for which the OpenAPI
-// document has no example get values of the most popular library here, or of jquery if there is none.
+// document has no example get values of the most popular library here, or of jquery if none exists.
 func (s *Site) addExamples(q *request, operations []docsOperation) ([]docsOperation, error) {
 	example := &library.Library{Name: "jquery", Version: "3.7.1"}
 	popular, err := s.library.Popular(q.Context(), 1)
@@ -438,7 +438,7 @@ func (o ordered[T]) find(key string) (T, bool) {
 func refName(ref string) string { return ref[strings.LastIndexByte(ref, '/')+1:] }
 
 // resolveParameter returns the parameter to which p refers, an empty one if the document does not define it; or p itself if
-// it is no reference.
+// it is not a reference.
 func (o *openAPI) resolveParameter(p parameter) parameter {
 	if p.Ref != "" {
 		p, _ = o.Components.Parameters.find(refName(p.Ref))
@@ -447,7 +447,7 @@ func (o *openAPI) resolveParameter(p parameter) parameter {
 }
 
 // resolveResponse returns the response to which r refers, an empty one if the document does not define it; or r itself if it
-// is no reference.
+// is not a reference.
 func (o *openAPI) resolveResponse(r response) response {
 	if r.Ref != "" {
 		r, _ = o.Components.Responses.find(refName(r.Ref))
@@ -502,7 +502,7 @@ func (s schema) additionalProperties() []schema {
 }
 
 // schemaName returns the name of the schema in the document to which s, its items, its first part or its additional
-// properties refer; "" if there is none. depth is how many schemas are around s; beyond deepest it returns "".
+// properties refer; "" if none exists. depth is how many schemas are around s; beyond deepest it returns "".
 func (s schema) schemaName(depth int) string {
 	switch {
 	case depth > deepest:

@@ -128,7 +128,7 @@ type readme struct {
 }
 
 // newReadme returns the README of a release as a page displays it: rendered by a worker, or as plain text, cut to
-// document.MaxReadme bytes, if it is no Markdown, too large, refused, or not rendered yet. file is its name, source its
+// document.MaxReadme bytes, if it is not Markdown, too large, refused, or not rendered yet. file is its name, source its
 // text, and cut says that source is incomplete. Relative links to files that the release does not have lead to repository, a
 // URL.
 func (s *Site) newReadme(q *request, r *library.Release, repository, file, source string, cut bool) (*readme, error) {
@@ -151,7 +151,7 @@ func (s *Site) newReadme(q *request, r *library.Release, repository, file, sourc
 }
 
 // readmeDocument returns the request to render a README, see newReadme, for the renderer and its cache. The result is false
-// if it is not to be rendered: it is no Markdown, empty, or too large.
+// if the page displays it as plain text: it is not Markdown, empty, or too large.
 func (s *Site) readmeDocument(r *library.Release, repository, file, source string) (rendering.Document, bool) {
 	ext := strings.ToLower(path.Ext(file))
 	if ext != ".md" && ext != ".markdown" || len(source) > document.MaxReadme || source == "" {

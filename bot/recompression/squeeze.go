@@ -31,7 +31,7 @@ const reportInterval = time.Minute
 // RecompressAll recompresses all contents of the queue, and tries those again that were given up; then it makes the queued
 // deltas. It returns when the queue is empty, also of what a concurrent Run works on, or when ctx ends. At the start and once a
 // minute it passes the length of the queue to the report of ctx, see [events.WithReport]. The summary counts the contents that it
-// recompressed itself, and what is left.
+// recompressed itself, and those that still wait.
 func (r *Recompressor) RecompressAll(ctx context.Context) (Summary, error) {
 	if err := r.requeueGivenUp(); err != nil {
 		return Summary{}, err

@@ -41,7 +41,7 @@ func (a *cli) openForWriting(o app.WriterOptions) opener {
 // appendingToLog are the options of commands that append to the log.
 var appendingToLog = app.WriterOptions{Signing: app.SignedIfKey}
 
-// withClient calls use with a client of the process that has the data folder open. If there is none, it opens the folder with
+// withClient calls use with a client of the process that has the data folder open. If none exists, it opens the folder with
 // open. If there is one, it warns of given flags in settingsUsed, which are those that apply only without it. It closes the
 // client afterwards.
 func (a *cli) withClient(ctx context.Context, settingsUsed []string, open opener, use func(*app.Client) error) error {

@@ -275,7 +275,7 @@ func openSource(s *settings.Settings, where string, logger *slog.Logger) (replic
 
 // openBackupSource returns the backup at the URL target as a source. It reads nothing of the backup yet: the source's methods fail
 // if it is missing, empty or cannot be decrypted. A missing folder is created. The keys in the key folder of the settings decrypt
-// the backup's newest record; without any it is no error.
+// the backup's newest record. A folder without keys is not an error.
 func openBackupSource(s *settings.Settings, target string) (replication.Source, error) {
 	keys, err := openBackupKeys(s.KeyFolder(), false)
 	if err != nil {

@@ -28,7 +28,7 @@ func (k *key) cosignatureLine(text string, at time.Time) []byte {
 }
 
 // splitCosignatures splits the signatures that note.Open has left unverified (n.UnverifiedSigs). at is the newest time of those that are
-// valid cosignatures by a key of the ring, zero if there is none. others are those by other keys, which stay unverified.
+// valid cosignatures by a key of the ring, zero if none exists. others are those by other keys, which stay unverified.
 func (r keyring) splitCosignatures(n *note.Note) (at time.Time, others []note.Signature) {
 	for _, s := range n.UnverifiedSigs {
 		own := false

@@ -196,8 +196,8 @@ func ReadFolder(dir string) (_ Signed, key string, err error) {
 	return Signed{}, key, fmt.Errorf("signing: %s: %w", path, err)
 }
 
-// readPublicFile reads the verifier key of a key folder. key is "" if there is no file; the error may also say that what the file
-// contains is not exactly a verifier key.
+// readPublicFile reads the verifier key of a key folder. It fails if the file is missing or cannot be read, for which key is "", and if
+// it contains anything but a verifier key, for which key is its text.
 func readPublicFile(dir string) (_ note.Verifier, key string, err error) {
 	public, err := os.ReadFile(filepath.Join(dir, publicFile))
 	if err != nil {

@@ -100,7 +100,7 @@ type reader struct {
 	bad bool
 }
 
-// uvarint reads the next number in the uvarint form. If there is none, it returns 0, sets bad and discards the rest.
+// uvarint reads the next number in the uvarint form. If none exists, it returns 0, sets bad and discards the rest.
 func (r *reader) uvarint() uint64 {
 	v, n := binary.Uvarint(r.b)
 	if n <= 0 {
