@@ -99,23 +99,24 @@ func (l *autoLimit) adjust(now time.Time, room *config.Room, active int, measure
 	for i := range l.recent {
 		lately.Add(&l.recent[i].responses)
 	}
+	before, objective := l.limitOf(room), float64(room.LatencyObjective)
 	p99, p99Lately := float64(l.all.Percentile(0.99)), float64(lately.Percentile(0.99))
-	objective, failing := float64(room.LatencyObjective), float64(l.all.Errors) > limitErrors*float64(l.all.Total) && len(l.all.Failed) >= min(errorClients, l.limitOf(room))
-	l.all, l.changed = nodes.Responses{}, now
+	failing := float64(l.all.Errors) > limitErrors*float64(l.all.Total) && len(l.all.Failed) >= min(errorClients, before)
 	slow := p99 > fallAbove*objective
-	l.slow, slow = slow, slow && (l.slow || p99Lately > fallAbove*objective)
-	before := l.limitOf(room)
+	falls := slow && (l.slow || p99Lately > fallAbove*objective)
+	full := float64(active) >= limitFull*float64(before)
+	rises := full && max(p99, p99Lately) < riseBelow*objective && (p99Lately < limitNear*objective || now.Sub(l.raised) >= limitWindow)
+	l.all, l.changed, l.slow = nodes.Responses{}, now, slow
 	limit := before
 	switch {
-	case failing || slow:
+	case failing || falls:
 		least := limitLeast
 		if !failing {
 			least = min(1-limitFall, max(limitLeast, fallAbove*objective/p99))
 		}
 		fallen := max((1-limitFall)*float64(min(before, active)), least*float64(active))
 		limit = min(before, int(fallen))
-	case float64(active) < limitFull*float64(before) || max(p99, p99Lately) >= riseBelow*objective:
-	case p99Lately < limitNear*objective || now.Sub(l.raised) >= limitWindow:
+	case rises:
 		limit, l.raised = before+max(1, int(limitRise*float64(before))), now
 	}
 	limit = min(room.TotalActiveUsers, max(room.AutomaticMin, limit))
