@@ -104,6 +104,7 @@ func (f *Follower) improveContents(ctx context.Context) error {
 		if !ok {
 			break
 		}
+		due.From = append(item.Key, 0) // a scan from the start would step over all rows that were deleted
 		b := f.Store.NewBatch()
 		b.Delete(kvstore.Meta, item.Key)
 		if row, known := parseImprovementRow(item); known {
