@@ -120,10 +120,8 @@ func (s *Store) removeContents(b handle, removed []Hash, erased bool) (n int, st
 		c, err := s.Content(h)
 		if err == nil {
 			n++
-		} else if errors.Is(err, ErrNotFound) {
-			err = nil // its row may be lost, and its deltas not
 		}
-		if err == nil {
+		if err = ignoreMissing(err); err == nil { // if its row is lost, its deltas may not be
 			err = s.deleteContent(b, h, c, deltas)
 		}
 		if err != nil {
@@ -136,7 +134,7 @@ func (s *Store) removeContents(b handle, removed []Hash, erased bool) (n int, st
 	}
 	o := pebble.NoSync
 	if erased {
-		o, s.reclaim.soon = pebble.Sync, stale > 0
+		o, s.reclaim.soon = pebble.Sync, s.reclaim.soon || stale > 0 // a compaction may be running that began before an earlier erasure
 	}
 	if err := s.writeReplacing(b, stale, o); err != nil {
 		return 0, 0, err

@@ -55,3 +55,26 @@ func TestReplacedBlobsAreReclaimed(t *testing.T) {
 		}
 	}
 }
+
+// TestErasuresDuringACompaction tests that the space of a content that is erased during a compaction is reclaimed after it, although an erasure that
+// frees nothing follows.
+func TestErasuresDuringACompaction(t *testing.T) {
+	s := inMemory(t)
+	if err := s.PutContent(Hash{1}, 100_000, false, []Coded{{coding.Brotli, noise(1, 50_000)}}); err != nil {
+		t.Fatal(err)
+	}
+	s.contents.Lock()
+	s.reclaim.busy = true
+	s.contents.Unlock()
+	for _, h := range []Hash{{1}, {2}} {
+		b := s.NewBatch()
+		b.Remove(h)
+		if err := b.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.compactBlobs()
+	if s.reclaim.stale != 0 || s.reclaim.busy {
+		t.Errorf("%d bytes are stale after the compaction", s.reclaim.stale)
+	}
+}
