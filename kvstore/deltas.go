@@ -131,16 +131,11 @@ func (s *Store) verifyDelta(h Hash, delta []byte) (dictionary Hash, err error) {
 // FindDelta returns the bytes of the delta of a content against a dictionary. It returns [ErrNotFound] if none is stored; other errors are those of
 // [Store.ReadDelta].
 func (s *Store) FindDelta(h, dictionary Hash) ([]byte, error) {
-	deltas, err := s.Deltas(h)
+	d, err := s.deltaRow(h, dictionary)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("content %s as a delta against %s: %w", h, dictionary, err)
 	}
-	for _, d := range deltas {
-		if d.Dictionary == dictionary {
-			return s.ReadDelta(h, d.Sum)
-		}
-	}
-	return nil, fmt.Errorf("content %s as a delta against %s: %w", h, dictionary, ErrNotFound)
+	return s.readDelta(h, d)
 }
 
 // ReadDelta returns the bytes of the delta of the content h whose encoded bytes have the SHA-256 sum. It returns [ErrNotFound] if no such delta is
@@ -155,20 +150,40 @@ func (s *Store) ReadDelta(h, sum Hash) ([]byte, error) {
 	if i < 0 {
 		return nil, fmt.Errorf("content %s as a delta with the checksum %s: %w", h, sum, ErrNotFound)
 	}
-	delta, err := s.get(s.db, Blobs, deltaBlobKey(h, deltas[i].Dictionary))
+	return s.readDelta(h, deltas[i])
+}
+
+// readDelta does the work of [Store.ReadDelta] for the delta that the row d describes.
+func (s *Store) readDelta(h Hash, d Delta) ([]byte, error) {
+	delta, err := s.get(s.db, Blobs, deltaBlobKey(h, d.Dictionary))
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return nil, err
 	}
-	if err == nil && int64(len(delta)) == deltas[i].Length && Sum(delta) == sum {
+	if err == nil && int64(len(delta)) == d.Length && Sum(delta) == d.Sum {
 		return delta, nil
 	}
-	if now, e := s.Deltas(h); e == nil && !slices.Contains(now, deltas[i]) {
-		return nil, fmt.Errorf("content %s as a delta with the checksum %s: %w", h, sum, ErrNotFound) // replaced or deleted between the reads
+	if now, err := s.deltaRow(h, d.Dictionary); ignoreMissing(err) == nil && now != d {
+		return nil, fmt.Errorf("content %s as a delta with the checksum %s: %w", h, d.Sum, ErrNotFound) // replaced or deleted between the reads
 	}
 	if !s.opts.ReadOnly {
-		_ = s.RequeueDelta(h, deltas[i].Dictionary) // until then clients get another encoding
+		_ = s.RequeueDelta(h, d.Dictionary) // until then clients get another encoding
 	}
-	return nil, fmt.Errorf("%w: content %s: its delta against %s does not have the checksum with which it was stored", ErrCorrupt, h, deltas[i].Dictionary)
+	return nil, fmt.Errorf("%w: content %s: its delta against %s does not have the checksum with which it was stored", ErrCorrupt, h, d.Dictionary)
+}
+
+// deltaRow returns what the row of the delta of the content h against a dictionary says about it. It returns [ErrNotFound] if the row is missing, and
+// [ErrCorrupt] if it is malformed.
+func (s *Store) deltaRow(h, dictionary Hash) (Delta, error) {
+	key := deltaKey(ofContent, h, dictionary)
+	row, err := s.get(s.db, Deltas, key)
+	if err != nil {
+		return Delta{}, err
+	}
+	d, err := decodeDeltaRow(key, row)
+	if err != nil {
+		return Delta{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return d, nil
 }
 
 // RequeueDelta deletes the delta of the content h against a dictionary, if it is stored, and queues it to be made again or, on a mirror, fetched
@@ -213,14 +228,15 @@ func ParseQueuedDeltaKey(key []byte) (h, dictionary Hash, ok bool) {
 // deleteDelta adds to a batch the deletion of the delta of h against a dictionary: its bytes and its rows. It returns the bytes of the delta, 0 if it
 // is not stored or its row is malformed or damaged: an erasure must not wait for its repair. The caller holds s.contents.
 func (s *Store) deleteDelta(batch handle, h, dictionary Hash) (stale int64, err error) {
-	key := deltaKey(ofContent, h, dictionary)
-	row, err := s.get(s.db, Deltas, key)
+	d, err := s.deltaRow(h, dictionary)
 	if ignoreMissing(err) != nil && !errors.Is(err, ErrCorrupt) {
 		return 0, err
 	}
-	d, _ := decodeDeltaRow(key, row)
 	b := batch.(*pebble.Batch)
-	return d.Length, errors.Join(b.Delete(Deltas.physical(key), nil), b.Delete(Deltas.physical(deltaKey(ofDictionary, dictionary, h)), nil), b.Delete(Blobs.physical(deltaBlobKey(h, dictionary)), nil))
+	return d.Length, errors.Join(
+		b.Delete(Deltas.physical(deltaKey(ofContent, h, dictionary)), nil),
+		b.Delete(Deltas.physical(deltaKey(ofDictionary, dictionary, h)), nil),
+		b.Delete(Blobs.physical(deltaBlobKey(h, dictionary)), nil))
 }
 
 // deleteDeltas adds to a batch the deletion of all deltas of a content, and of all deltas of other contents that have it as their dictionary. It
@@ -230,7 +246,7 @@ func (s *Store) deleteDeltas(batch handle, h Hash, stale map[[2]Hash]int64) erro
 	for _, kind := range []byte{ofContent, ofDictionary} {
 		for item, err := range s.Scan(Deltas, Range{Prefix: deltaPrefix(kind, h)}) {
 			if errors.Is(err, ErrCorrupt) {
-				break // an erasure must not wait for these rows: the bytes are deleted below
+				break // an erasure must not wait: the bytes of its own deltas are deleted below, and the others are of no use and do no harm
 			}
 			if err != nil {
 				return err
@@ -308,10 +324,13 @@ func (s *Store) DamagedDeltas(ctx context.Context, deep bool, fn func(DamagedDel
 			damaged = DamagedDelta{Key: bytes.Clone(item.Key), Problem: fmt.Errorf("%w: the key of a delta is malformed", ErrCorrupt)}
 		}
 		damaged.Content, damaged.Dictionary = h, dictionary
-		if _, gone := s.get(s.db, Deltas, item.Key); damaged.Problem != nil && !errors.Is(gone, ErrNotFound) {
-			err = fn(damaged)
+		if damaged.Problem == nil {
+			continue
 		}
-		if err != nil {
+		if _, err := s.get(s.db, Deltas, item.Key); errors.Is(err, ErrNotFound) {
+			continue // deleted meanwhile
+		}
+		if err := fn(damaged); err != nil {
 			return err
 		}
 	}
@@ -326,20 +345,12 @@ func (s *Store) checkDelta(h, dictionary Hash, deep bool) error {
 			return err
 		}
 	}
-	key := deltaKey(ofContent, h, dictionary)
-	row, err := s.get(s.db, Deltas, key)
+	d, err := s.deltaRow(h, dictionary)
 	if err == nil {
 		err = s.requireDeltaRow(deltaKey(ofDictionary, dictionary, h))
 	}
-	if err != nil {
+	if err != nil || !deep {
 		return err
-	}
-	d, err := decodeDeltaRow(key, row)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	if !deep {
-		return nil
 	}
 	delta, err := s.get(s.db, Blobs, deltaBlobKey(h, dictionary))
 	if err == nil && Sum(delta) != d.Sum {
