@@ -302,6 +302,35 @@ func TestMetDamage(t *testing.T) {
 	}
 }
 
+// TestWaitingRepairs tests that a bounded number of contents waits for repair, and that a later reader of another one tries again.
+func TestWaitingRepairs(t *testing.T) {
+	s := inMemory(t)
+	m := &s.repairer
+	content := func(n int) Hash { return Sum(fmt.Append(nil, n)) }
+	wantKnown := func(when string, want int) {
+		t.Helper()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if len(m.known) != want {
+			t.Errorf("%s %d contents are being repaired, want %d", when, len(m.known), want)
+		}
+	}
+	m.repairing.Lock()
+	for n := range maxWaiting + 1 {
+		s.repairLater(content(n))
+		s.repairLater(content(n))
+	}
+	wantKnown("while all wait", maxWaiting)
+	m.repairing.Unlock()
+	m.done.Wait()
+	wantKnown("afterwards", 0) // the store has none of them
+	m.repairing.Lock()
+	s.repairLater(content(maxWaiting))
+	wantKnown("after the next read", 1)
+	m.repairing.Unlock()
+	m.done.Wait()
+}
+
 // Readers, the squeezer and the eraser go on while contents are repaired and restored.
 func TestRepairBesideOthers(t *testing.T) {
 	s, mem, identities := unread(t, 12)
