@@ -103,8 +103,9 @@ func (o Options) newRemote() *remote {
 // fetchURL returns the body of the response for any URL, with the client and user agent in the options. A body of over limit bytes is
 // an error.
 func (o Options) fetchURL(ctx context.Context, url string, limit int64) ([]byte, error) {
-	o.Server, o.Read = url, nil
-	return o.newRemote().get(ctx, "", limit)
+	r := o.newRemote()
+	r.base, r.read = url, nil
+	return r.get(ctx, "", limit)
 }
 
 // Open fetches the log's checkpoint and verifies it. An error may be a [Difference] or a [ForkError], see [OutcomeOf]. If
