@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strconv"
+	"strings"
 	"sync"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -226,6 +228,20 @@ func ReadCheckpoint(r kvstore.Getter) (Checkpoint, error) {
 		return Checkpoint{}, fmt.Errorf("logs: couldn't read the checkpoint state: %w", err)
 	}
 	return decodeCheckpoint(data)
+}
+
+// MaxSize is the largest valid size of a log. Package tlog does not terminate with sizes near the largest integer.
+const MaxSize = 1 << 40
+
+// CheckpointSize returns how many entries a signed checkpoint has according to its text, without verifying anything. The
+// error says that it is not a checkpoint.
+func CheckpointSize(checkpoint []byte) (int64, error) {
+	if lines := strings.SplitN(string(checkpoint), "\n", 3); len(lines) == 3 {
+		if n, err := strconv.ParseInt(lines[1], 10, 64); err == nil && n >= 0 && n <= MaxSize {
+			return n, nil
+		}
+	}
+	return 0, errors.New("not a checkpoint")
 }
 
 // An Indexed is an entry with its place in the log and the bytes that the tree
