@@ -178,8 +178,8 @@ func (s *Store) KeepMark() {
 	}
 }
 
-// startMarker starts a goroutine that updates the mark file once a second, if anything has changed, until the store closes. It returns nil if the store has no mark file or
-// is read-only.
+// startMarker starts a goroutine that updates the mark file once a second, if anything has changed, until the store closes. It returns nil if the
+// store has no mark file or is read-only.
 func (s *Store) startMarker() *marker {
 	if s.opts.Mark == "" || s.opts.ReadOnly {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 
 	"golang.org/x/mod/sumdb/tlog"
 
@@ -78,7 +79,9 @@ func (e *engine) findMissingEntries(store *kvstore.Store) (why, err error) {
 func checkReadable(ctx context.Context, store *kvstore.Store) error {
 	namespaces := append([]kvstore.Namespace{kvstore.Contents}, scannedRows...)
 	for _, view := range names {
-		namespaces = append(namespaces, view.ns)
+		if !slices.Contains(namespaces, view.ns) {
+			namespaces = append(namespaces, view.ns)
+		}
 	}
 	for _, ns := range namespaces {
 		for _, err := range store.Scan(ns, kvstore.Range{}) {

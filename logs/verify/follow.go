@@ -79,8 +79,9 @@ func (l *Log) knownLog() (KnownLog, bool) {
 	return KnownLog{}, false
 }
 
-// openWithFormerKey verifies a checkpoint with a key that another one has replaced, and reports whether it succeeded. Such a key may have been stolen, so it succeeds only for a checkpoint that
-// is smaller than the one that was seen before, by which the caller then finds that the log is stale.
+// openWithFormerKey verifies a checkpoint with a key that another one has replaced, and reports whether it succeeded. Such a key
+// may have been stolen, so it succeeds only for a checkpoint that is smaller than the one that was seen before, by which the
+// caller then finds that the log is stale.
 func (l *Log) openWithFormerKey(signed []byte) (_ checkpoint, ok bool) {
 	if l.options.Known == nil {
 		return checkpoint{}, false

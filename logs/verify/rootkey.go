@@ -128,8 +128,9 @@ func (l *Log) openCheckpoint(signed []byte) (checkpoint, error) {
 	return c, nil
 }
 
-// openWithKeyList verifies a signed checkpoint with the keys in the root key's list. A checkpoint by a key that has ended counts up to that end, and then the log is marked as stale; beyond it,
-// that is a [Difference]. The list takes precedence over changes of keys that a former key has signed.
+// openWithKeyList verifies a signed checkpoint with the keys in the root key's list. A checkpoint by a key that has ended counts
+// up to that end, and then the log is marked as stale; beyond it, that is a [Difference]. The list takes precedence over changes
+// of keys that a former key has signed.
 func (l *Log) openWithKeyList(signed []byte) (checkpoint, error) {
 	var problem error
 	for _, valid := range l.keyList.Valid() {
