@@ -121,11 +121,28 @@ func Marshal(list *yaml.Node) ([]byte, error) {
 // Canonical returns a form of a list of rooms that depends only on its values: not on style, comments, anchors or the order of
 // fields, nor on the release of the YAML package. It is for comparisons.
 func Canonical(list *yaml.Node) ([]byte, error) {
+	budget := maxNodes
+	expanded, err := expandAliases(list, &budget, 0)
+	if err != nil {
+		return nil, err
+	}
+	tagScalars(expanded)
 	var values any
-	if err := list.Decode(&values); err != nil {
+	if err := expanded.Decode(&values); err != nil {
 		return nil, err
 	}
 	return json.Marshal(values)
+}
+
+// tagScalars replaces each scalar below n by a text of its tag and its value as written, because rooms read 010 and 8 as different
+// names, and JSON has no keys but texts.
+func tagScalars(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode {
+		n.Tag, n.Value = "!!str", n.ShortTag()+" "+n.Value
+	}
+	for _, child := range n.Content {
+		tagScalars(child)
+	}
 }
 
 // Limits of [Marshal]: aliases of aliases grow exponentially.

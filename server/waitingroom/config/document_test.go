@@ -81,6 +81,33 @@ func TestMarshal(t *testing.T) {
 	}
 }
 
+// Lists have one canonical form where they are the same, and two where a value of a room differs.
+func TestCanonical(t *testing.T) {
+	canonical := func(list string) string {
+		var document yaml.Node
+		if err := yaml.Unmarshal([]byte(list), &document); err != nil {
+			t.Fatal(err)
+		}
+		c, err := Canonical(document.Content[0])
+		if err != nil {
+			t.Fatalf("%s: %v", list, err)
+		}
+		return string(c)
+	}
+	const room = "[{name: a, rules: [{header: {1: '*', X-A: b}}]}]"
+	for _, list := range []string{
+		"- name: a # comment\n  rules:\n  - header:\n      X-A: \"b\"\n      1: '*'\n",
+		"[{rules: &r [{header: {X-A: b, 1: '*'}}], name: a}]",
+	} {
+		if got, want := canonical(list), canonical(room); got != want {
+			t.Errorf("%s: %s, want %s", list, got, want)
+		}
+	}
+	if eight, octal := canonical("[{name: 8}]"), canonical("[{name: 010}]"); eight == octal {
+		t.Errorf("rooms of two names: %s", eight)
+	}
+}
+
 func before(i int) string {
 	if i == 0 {
 		return "a0"
