@@ -39,8 +39,8 @@ type ContentOptions struct {
 }
 
 const (
-	contentBytes   = 64 << 20 // of memory for those; a larger one is sent alone
-	contentsAtOnce = 64       // contents that are sent
+	contentsAtOnce = 64       // that are sent
+	contentBytes   = 64 << 20 // of memory for them; a larger one is sent alone
 	contentRate    = 128 << 10
 )
 

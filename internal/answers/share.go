@@ -79,7 +79,7 @@ func IsScarce(ctx context.Context) bool {
 	return ok && scarce()
 }
 
-// TurnTimeout limits how long a request waits for one of these processors.
+// TurnTimeout limits how long a request waits for a place.
 const TurnTimeout = 10 * time.Second
 
 // Enter takes a place for the client at a remote address. It waits up to timeout, or until ctx ends. The context that it returns ends with

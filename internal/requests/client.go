@@ -29,7 +29,7 @@ func ClientAt(addr netip.Addr) netip.Prefix {
 	if addr.Is6() {
 		bits = 64
 	}
-	client, _ := addr.Prefix(bits) // an address that is none has none
+	client, _ := addr.Prefix(bits) // zero for an invalid address
 	return client
 }
 
@@ -55,7 +55,7 @@ const DefaultForwardedField = "X-Forwarded-For"
 // forwarded is the field of RFC 7239.
 const forwarded = "Forwarded"
 
-// Claims are the fields in which proxies name the client and its protocol. The values that clients themselves send are not passed on.
+// forwardingClaims are the fields in which proxies name the client and its protocol. The values that clients themselves send are not passed on.
 var forwardingClaims = []string{
 	forwarded, DefaultForwardedField, "X-Forwarded-Proto", "X-Forwarded-Host", "X-Forwarded-Port", "X-Forwarded-Server", "X-Forwarded-Ssl", "X-Forwarded-Scheme",
 	"X-Real-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "X-Client-Ip", "X-Cluster-Client-Ip", "Fastly-Client-Ip",

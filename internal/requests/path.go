@@ -1,7 +1,7 @@
 // Package requests parses untrusted requests: the path as it came, the query, the origin of the request, which content coding a response has
 // (Accept-Encoding), whether the client has it already (the conditions), and whether a failure
-// is sent as JSON or as text (Accept). It also identifies the client: an IPv4 address or an IPv6 /64, which a subscriber gets, of the connection,
-// or what a proxy names if the operator trusts that proxy.
+// is sent as JSON or as text (Accept). It also identifies the client: an IPv4 address or an IPv6 /64, which a
+// subscriber gets, of the connection, or what a proxy names if the operator trusts that proxy.
 //
 // What it guarantees:
 //

@@ -5,7 +5,8 @@
 //
 // A cut never splits a character. A part of a path is decoded once, after the path was split, and
 // nothing in it leads out of what it names; what is not encoded is read without an allocation. A test
-// compiles every regular expression of the module. The package must not know where a text comes from, nor what it means or where it is shown.
+// compiles every regular expression of the module. The package must not know where a text comes from,
+// nor what it means or where it is shown.
 package text
 
 import (

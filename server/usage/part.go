@@ -6,9 +6,8 @@ import (
 	"github.com/larder-cdn/larder/internal/parts"
 )
 
-// Part returns a background task of the process that stores the counts of requests for files every minute, and for the last
-// time when it is stopped. It must be stopped after all requests have been answered. It logs a failure of the last write to
-// logger.
+// Part returns the part of a role that stores the counts of requests for files every minute, and for the last time when it
+// stops. It must stop after all requests have been answered. It logs a failure of the last write to logger.
 func (u *Usage) Part(logger *slog.Logger) parts.Part {
 	return parts.Part{Name: "usage", Run: parts.RunUntilDone(u.Run), Stop: func() error {
 		if err := u.Save(); err != nil {

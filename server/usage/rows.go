@@ -23,10 +23,10 @@ import (
 //	'r' store                        another one that has reported, and the last day of its reports
 //	't', 'h'                         the days from which on it reports, and receives reports
 const (
-	kindPackage = 'p'
-	kindVersion = 'v'
-	kindWanted  = 'w'
-	kindSaves   = 's'
+	kindPackage  = 'p'
+	kindVersion  = 'v'
+	kindTopFiles = 'w'
+	kindSaves    = 's'
 
 	kindOthersPackage = 'P'
 	kindOthersVersion = 'V'
@@ -133,7 +133,7 @@ func (u *Usage) load() error {
 	} else if !errors.Is(err, kvstore.ErrNotFound) {
 		errs = append(errs, err)
 	}
-	if value, err := u.store.Get(kvstore.Usage, []byte{kindWanted}); err == nil {
+	if value, err := u.store.Get(kvstore.Usage, []byte{kindTopFiles}); err == nil {
 		if err := u.topFiles.decode(value, u.day); err != nil {
 			errs = append(errs, err)
 		}
@@ -207,7 +207,7 @@ func (u *Usage) writeRows(counts map[slot]count, saves uint64, files []byte) err
 	}
 	batch.Set(kvstore.Usage, []byte{kindSaves}, binary.AppendUvarint(nil, saves))
 	if files != nil {
-		batch.Set(kvstore.Usage, []byte{kindWanted}, files)
+		batch.Set(kvstore.Usage, []byte{kindTopFiles}, files)
 	}
 	return batch.Commit()
 }

@@ -249,7 +249,7 @@ func TestDamagedRows(t *testing.T) {
 	month := monthOf(dayOf(c.at))
 	batch.Set(kvstore.Usage, packageKey(month, "vue"), []byte{rowFormat, 40, 1, 1})
 	batch.Set(kvstore.Usage, versionKey(month, release{"vue", "3.0.0"}), []byte{9})
-	batch.Set(kvstore.Usage, []byte{kindWanted}, []byte{rowFormat, 1, 200})
+	batch.Set(kvstore.Usage, []byte{kindTopFiles}, []byte{rowFormat, 1, 200})
 	if err := batch.Commit(); err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +313,7 @@ func TestCountingAllocatesNothing(t *testing.T) {
 }
 
 // With many more files than are counted, the most requested ones are found, and how much is known to a bound.
-func TestMostWanted(t *testing.T) {
+func TestTopFiles(t *testing.T) {
 	w := newTopFiles(1000)
 	random := rand.New(rand.NewPCG(1, 2))
 	zipf := rand.NewZipf(random, 1.1, 1, 100_000)

@@ -21,7 +21,7 @@ import (
 const RecordFolder = "rooms"
 
 const (
-	recordVersionsPrefix = "version/"        // of the versions in Folder
+	recordVersionsPrefix = "version/"        // of the versions in RecordFolder
 	ownRecordPrefix      = "own-version/"    // of those of a node that cannot read the cluster's
 	sharedRecordPrefix   = "settings/rooms/" // of the versions in the bucket of a cluster
 	openRecordTimeout    = 10 * time.Second  // for the bucket to say at a start which version is in force

@@ -22,7 +22,7 @@ import (
 
 // The rooms file of a process seeds the record, and is offered as the next version when it has changed.
 
-// lastRecordFile has, in Folder, the hash of the rooms file that this node read last.
+// lastRecordFile has, in RecordFolder, the hash of the rooms file that this node read last.
 const lastRecordFile = "last-file"
 
 // legacyRecordFile has, in the data folder of Larder 0.1.0, the fields that `larder room set` has set.

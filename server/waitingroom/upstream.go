@@ -79,7 +79,7 @@ func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time, l
 	return u
 }
 
-// passingKey is the key of the *passing in the context of a request to an upstream.
+// passingKey is the key of the *admittedResponse in the context of a request to an upstream.
 type passingKey struct{}
 
 // ServeHTTP implements http.Handler. It forwards a request to an upstream server, and the response to the client. The server's
