@@ -20,7 +20,7 @@ import (
 	"github.com/larder-cdn/larder/internal/requests"
 )
 
-// accessLogStdout is the name of standard output in the place of a file's.
+// accessLogStdout stands for standard output in place of a file's name.
 const accessLogStdout = "-"
 
 // The forms of a line.
@@ -47,7 +47,7 @@ const (
 
 // AccessLogOptions says what is logged where. File is required.
 type AccessLogOptions struct {
-	// File is appended to; [accessLogStdout] is standard output.
+	// File is appended to; "-" is standard output.
 	File string
 	// Format is [AccessLogJSON] or [AccessLogCombined]. Default: JSON.
 	Format string
@@ -150,7 +150,7 @@ func (l *AccessLog) run() {
 	}
 }
 
-// Close writes the buffered lines and closes the file. The caller must not call Add afterwards.
+// Close writes the buffered lines and closes the file. No request may be logged afterwards.
 func (l *AccessLog) Close() error {
 	close(l.ending)
 	<-l.ended
@@ -200,8 +200,8 @@ func (l *AccessLog) flush() {
 
 var errAccessLogBehind = errors.New("the file takes them too slowly")
 
-// Add buffers a line for a request. It drops the line if the file is so slow that 4 MiB are buffered.
-func (l *AccessLog) Add(e *accessLogEntry) {
+// add buffers a line for a request. It drops the line if the file is so slow that 4 MiB are buffered.
+func (l *AccessLog) add(e *accessLogEntry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.lines) >= maxAccessLogBuffer {
@@ -222,7 +222,7 @@ func (l *AccessLog) Add(e *accessLogEntry) {
 	}
 }
 
-// appendClient appends the client to b by Options.Addresses: a pseudonym, the address, or "-" if it is unknown or not logged. at
+// appendClient appends the client to b by AccessLogOptions.Addresses: a pseudonym, the address, or "-" if it is unknown or not logged. at
 // is the time of the request, whose day decides on the pseudonym. The caller holds mu.
 func (l *AccessLog) appendClient(b []byte, at time.Time, addr netip.Addr) []byte {
 	if !addr.IsValid() || l.o.Addresses == AccessLogNone {

@@ -61,7 +61,7 @@ func TestAccessLogForms(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			l, file := openTestLog(t, AccessLogOptions{Format: test.format, Addresses: test.addresses})
-			l.Add(&loggedEntry)
+			l.add(&loggedEntry)
 			if got := closeTestLog(t, l, file); got != test.want {
 				t.Errorf("the line is\n%swant\n%s", got, test.want)
 			}
@@ -71,7 +71,7 @@ func TestAccessLogForms(t *testing.T) {
 
 func TestEmptyFieldsAreADash(t *testing.T) {
 	l, file := openTestLog(t, AccessLogOptions{Format: AccessLogCombined})
-	l.Add(&accessLogEntry{Time: loggedEntry.Time, Method: "GET", Target: "/", Protocol: "HTTP/2.0", Status: 304})
+	l.add(&accessLogEntry{Time: loggedEntry.Time, Method: "GET", Target: "/", Protocol: "HTTP/2.0", Status: 304})
 	if got, want := closeTestLog(t, l, file), `- - - [04/Mar/2026:05:06:07 +0000] "GET / HTTP/2.0" 304 0 "-" "-"`+"\n"; got != want {
 		t.Errorf("the line is\n%swant\n%s", got, want)
 	}
@@ -86,7 +86,7 @@ func TestPseudonyms(t *testing.T) {
 	}{{"192.0.2.7", 0}, {"192.0.2.7", 0}, {"::ffff:192.0.2.7", 0}, {"192.0.2.8", 0}, {"2001:db8::1", 0}, {"2001:db8::ffff", 0}, {"2001:db8:0:1::1", 0}, {"192.0.2.7", 1}, {"192.0.2.7", 1}} {
 		e := loggedEntry
 		e.Client, e.Time = netip.MustParseAddr(step.addr), e.Time.AddDate(0, 0, step.day)
-		l.Add(&e)
+		l.add(&e)
 	}
 	text := closeTestLog(t, l, file)
 	var names []string
@@ -116,7 +116,7 @@ func TestPseudonyms(t *testing.T) {
 		}
 	}
 	again, file := openTestLog(t, AccessLogOptions{})
-	again.Add(&loggedEntry)
+	again.add(&loggedEntry)
 	if strings.Contains(closeTestLog(t, again, file), names[0]) {
 		t.Error("another process gives the same pseudonym")
 	}
@@ -127,7 +127,7 @@ func TestReopenAccessLog(t *testing.T) {
 	l, file := openTestLog(t, AccessLogOptions{})
 	e := loggedEntry
 	e.Target = "/before"
-	l.Add(&e)
+	l.add(&e)
 	if err := os.Rename(file, file+".1"); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestReopenAccessLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.Target = "/after"
-	l.Add(&e)
+	l.add(&e)
 	now, old := closeTestLog(t, l, file), readTestLog(t, file+".1")
 	if strings.Count(old, "\n") != 1 || !strings.Contains(old, "/before") || strings.Count(now, "\n") != 1 || !strings.Contains(now, "/after") {
 		t.Errorf("the old file has\n%sand the new one\n%s", old, now)
@@ -151,7 +151,7 @@ func TestFileThatCannotBeReopened(t *testing.T) {
 	if err := l.Reopen(); err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("it was reopened where there is no folder: %v", err)
 	}
-	l.Add(&loggedEntry)
+	l.add(&loggedEntry)
 	if text := closeTestLog(t, l, filepath.Join(aside, "access.log")); strings.Count(text, "\n") != 1 {
 		t.Errorf("the old file has %q, want a line", text)
 	}
@@ -179,14 +179,14 @@ func TestLostLinesAreTold(t *testing.T) {
 	l := &AccessLog{o: AccessLogOptions{Format: AccessLogJSON, Logger: slog.New(slog.NewTextHandler(&log, nil))}, full: make(chan struct{}, 1)}
 	disk := &fullDisk{room: 40}
 	l.to = disk
-	l.Add(&loggedEntry)
-	l.Add(&loggedEntry)
+	l.add(&loggedEntry)
+	l.add(&loggedEntry)
 	l.flush()
 	if !strings.Contains(log.String(), "lines=2") || !strings.Contains(log.String(), "no space left") {
 		t.Errorf("the log says %q", log.String())
 	}
 	disk.room = 1 << 20
-	l.Add(&loggedEntry)
+	l.add(&loggedEntry)
 	l.flush()
 	lines := strings.Split(disk.String(), "\n")
 	if len(lines) != 3 || len(lines[0]) != 40 || !json.Valid([]byte(lines[1])) {
@@ -199,7 +199,7 @@ func TestSlowAccessLogFile(t *testing.T) {
 	var log strings.Builder
 	l := &AccessLog{o: AccessLogOptions{Format: AccessLogJSON, Logger: slog.New(slog.NewTextHandler(&log, nil))}, full: make(chan struct{}, 1), to: &fullDisk{room: 1 << 30}}
 	for range maxAccessLogBuffer / 100 {
-		l.Add(&loggedEntry)
+		l.add(&loggedEntry)
 	}
 	if len(l.lines) > maxAccessLogBuffer+1000 || l.dropped == 0 {
 		t.Errorf("%d bytes wait, and %d lines were dropped", len(l.lines), l.dropped)
@@ -262,7 +262,7 @@ func TestKeptTexts(t *testing.T) {
 	line := []byte("host/target" + strings.Repeat("x", 3*maxLoggedText))
 	text := string(line)
 	e := accessLogEntry{Host: text[:4], Target: text[4:], Agent: ""}
-	buf := e.CopyTexts(nil)
+	buf := e.copyTexts(nil)
 	if e.Host != "host" || e.Target != text[4:4+maxLoggedText] || e.Agent != "" {
 		t.Errorf("the texts are %q, %.20q (%d)", e.Host, e.Target, len(e.Target))
 	}
@@ -278,7 +278,7 @@ func TestAddingAllocatesNothing(t *testing.T) {
 		e := loggedEntry
 		if n := testing.AllocsPerRun(1000, func() {
 			e.Time = e.Time.Add(time.Millisecond)
-			l.Add(&e)
+			l.add(&e)
 		}); n > 0 {
 			t.Errorf("%s: %v allocations", format, n)
 		}
@@ -291,7 +291,7 @@ func TestAddingTogether(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for i := range 1000 {
-				l.Add(&loggedEntry)
+				l.add(&loggedEntry)
 				if i%500 == 0 {
 					if err := l.Reopen(); err != nil {
 						t.Error(err)
@@ -335,7 +335,7 @@ func BenchmarkAccessLogAdd(b *testing.B) {
 				l := &AccessLog{o: AccessLogOptions{Format: format, Addresses: addresses}, full: make(chan struct{}, 1)}
 				b.ReportAllocs()
 				for b.Loop() {
-					l.Add(&loggedEntry)
+					l.add(&loggedEntry)
 					if len(l.lines) > 1<<20 {
 						l.lines = l.lines[:0]
 					}

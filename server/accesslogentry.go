@@ -23,9 +23,9 @@ type accessLogEntry struct {
 	Took     time.Duration
 }
 
-// CopyTexts copies Host, Target, Referer and Agent, each cut to 2 KiB, to buf, so that the entry is valid longer than the
+// copyTexts copies Host, Target, Referer and Agent, each cut to 2 KiB, to buf, so that the entry is valid longer than the
 // request. It returns buf, or a larger buffer in its place. The entry is valid until the caller uses the buffer again.
-func (e *accessLogEntry) CopyTexts(buf []byte) []byte {
+func (e *accessLogEntry) copyTexts(buf []byte) []byte {
 	texts := [...]*string{&e.Host, &e.Target, &e.Referer, &e.Agent}
 	total := 0
 	for _, s := range texts {

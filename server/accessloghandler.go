@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Handler returns a handler that calls next and logs each response, also after a panic of next. A nil Log returns next. The
+// Handler returns a handler that calls next and logs each response, also after a panic of next. A nil AccessLog returns next. The
 // handler that determines the client's address must come before it.
 func (l *AccessLog) Handler(next http.Handler) http.Handler {
 	if l == nil {
@@ -26,7 +26,7 @@ func (l *AccessLog) Handler(next http.Handler) http.Handler {
 			if e.Status == 0 {
 				e.Status = http.StatusOK
 			}
-			l.Add(&e)
+			l.add(&e)
 		}()
 		next.ServeHTTP(seen, r)
 	})

@@ -34,7 +34,7 @@ type ACMEOptions struct {
 	Email string
 	// Directory is the URL of the ACME server. Default: [LetsEncrypt].
 	Directory string
-	// Folder keeps account, keys and certificates. It is made where it is missing.
+	// Folder keeps account, keys and certificates. It is created if missing.
 	Folder string
 	// TLS is where the certificates are used, on which the server's TLS-ALPN-01 challenges arrive (RFC 8737).
 	TLS *net.TCPAddr
@@ -236,7 +236,7 @@ type CertificateState struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// States returns the state of each domain's certificate, in the order of Options.Domains.
+// States returns the state of each domain's certificate, in the order of ACMEOptions.Domains.
 func (m *CertificateManager) States() []CertificateState {
 	var all []CertificateState
 	for _, domain := range m.domains {
@@ -303,11 +303,11 @@ func explainACMEFailure(directory, domain string, err error) string {
 	switch {
 	case errors.As(err, &problem) && problem.Type == acme.ProblemTypeRateLimited:
 		return fmt.Sprintf("the ACME server has had too many requests for this domain or account: %s; that passes by itself, more attempts prolong it", describeACMEProblem(problem))
-	case errors.As(err, &problem) && slices.Contains(unreached, problem.Type):
+	case errors.As(err, &problem) && slices.Contains(unreachedACMEProblems, problem.Type):
 		return fmt.Sprintf("the ACME server couldn't convince itself that %s is this machine: %s; its DNS records (A and AAAA) must lead here, with port 443 to the public address or port 80 to --http-listen", domain, describeACMEProblem(problem))
 	case errors.As(err, &problem) && problem.Type == acme.ProblemTypeCAA:
 		return fmt.Sprintf("the CAA record of %s forbids this ACME server: %s; add the server to the record, or choose another with --acme-directory", domain, describeACMEProblem(problem))
-	case errors.As(err, &problem) && slices.Contains(refused, problem.Type):
+	case errors.As(err, &problem) && slices.Contains(refusedACMEProblems, problem.Type):
 		return fmt.Sprintf("the ACME server gives no certificate for %s: %s; see that the name is right and that its DNS records lead here, or choose another server with --acme-directory where its policy forbids the name", domain, describeACMEProblem(problem))
 	case errors.As(err, &problem):
 		return fmt.Sprintf("the ACME server refused: %s", describeACMEProblem(problem))
@@ -318,10 +318,10 @@ func explainACMEFailure(directory, domain string, err error) string {
 }
 
 var (
-	// unreached are problems of the way from the ACME server to this one.
-	unreached = []string{acme.ProblemTypeDNS, acme.ProblemTypeConnection, acme.ProblemTypeUnauthorized, acme.ProblemTypeIncorrectResponse, acme.ProblemTypeTLS}
-	// refused are problems with the name.
-	refused = []string{acme.ProblemTypeRejectedIdentifier, acme.ProblemTypeUnsupportedIdentifier, acme.ProblemTypeMalformed}
+	// unreachedACMEProblems are problems of the way from the ACME server to this one.
+	unreachedACMEProblems = []string{acme.ProblemTypeDNS, acme.ProblemTypeConnection, acme.ProblemTypeUnauthorized, acme.ProblemTypeIncorrectResponse, acme.ProblemTypeTLS}
+	// refusedACMEProblems are problems with the name.
+	refusedACMEProblems = []string{acme.ProblemTypeRejectedIdentifier, acme.ProblemTypeUnsupportedIdentifier, acme.ProblemTypeMalformed}
 )
 
 // describeACMEProblem returns the text of a problem that the ACME server reports, quoted and cut to 600 bytes, because it is

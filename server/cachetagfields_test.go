@@ -1,4 +1,4 @@
-package server_test
+package server
 
 import (
 	"reflect"
@@ -6,13 +6,12 @@ import (
 	"testing"
 
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/server"
 )
 
-func TestFields(t *testing.T) {
+func TestCacheTagFields(t *testing.T) {
 	tag := answers.Field{Name: "Cache-Tag", Value: "larder,pkg~htmx.org,ver~htmx.org~2.0.0-rc.1+b"}
 	key := answers.Field{Name: "Surrogate-Key", Value: "larder pkg~htmx.org ver~htmx.org~2.0.0-rc.1+b"}
-	for h, want := range map[server.CacheTags][]answers.Field{
+	for h, want := range map[CacheTags][]answers.Field{
 		false: nil, true: {tag, key},
 	} {
 		if got := h.Fields("htmx.org", "2.0.0-rc.1+b"); !reflect.DeepEqual(got, want) {
@@ -23,8 +22,8 @@ func TestFields(t *testing.T) {
 		for _, f := range want {
 			lines.WriteString("\r\n" + f.Name + ": " + f.Value)
 		}
-		release := h.Release("htmx.org", "2.0.0-rc.1+b")
-		if got := string(release.AppendLines([]byte("HTTP/1.1 200 OK"))); got != lines.String() {
+		release := h.release("htmx.org", "2.0.0-rc.1+b")
+		if got := string(release.appendLines([]byte("HTTP/1.1 200 OK"))); got != lines.String() {
 			t.Errorf("%v: %q, want %q", h, got, lines.String())
 		}
 	}
@@ -35,7 +34,7 @@ func FuzzVersionCacheTag(f *testing.F) {
 	f.Add("a~b", "1", "a", "b~1")
 	f.Add("a, b", "1\n", "ä", "")
 	f.Fuzz(func(t *testing.T, name, version, otherName, otherVersion string) {
-		tag, other := server.VersionCacheTag(name, version), server.VersionCacheTag(otherName, otherVersion)
+		tag, other := VersionCacheTag(name, version), VersionCacheTag(otherName, otherVersion)
 		if (tag == other) != (name == otherName && version == otherVersion) {
 			t.Errorf("%q %q is %q, and %q %q is %q", name, version, tag, otherName, otherVersion, other)
 		}

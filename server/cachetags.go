@@ -27,7 +27,7 @@ func (h CacheTags) Fields(name, version string) []answers.Field {
 	if !h {
 		return nil
 	}
-	r := h.Release(name, version)
+	r := h.release(name, version)
 	return []answers.Field{{Name: cacheTagName, Value: string(r.appendTags(nil, ','))}, {Name: surrogateKeyName, Value: string(r.appendTags(nil, ' '))}}
 }
 
@@ -37,17 +37,17 @@ const cacheTagName, surrogateKeyName = "Cache-Tag", "Surrogate-Key"
 // fields.
 type releaseTags struct{ name, version string }
 
-// releaseTags returns the writer of cache-tag fields for one release; the zero value, which writes none, if h is false.
-func (h CacheTags) Release(name, version string) releaseTags {
+// release returns the writer of cache-tag fields for one release; the zero value, which writes none, if h is false.
+func (h CacheTags) release(name, version string) releaseTags {
 	if !h {
 		return releaseTags{}
 	}
 	return releaseTags{encodeTagToken(name), encodeTagToken(version)}
 }
 
-// AppendLines appends the cache-tag fields to b, the head of a response, as lines of HTTP/1.1, each preceded by a line break. The zero value appends
+// appendLines appends the cache-tag fields to b, the head of a response, as lines of HTTP/1.1, each preceded by a line break. The zero value appends
 // nothing.
-func (r releaseTags) AppendLines(b []byte) []byte {
+func (r releaseTags) appendLines(b []byte) []byte {
 	if r == (releaseTags{}) {
 		return b
 	}
@@ -57,8 +57,8 @@ func (r releaseTags) AppendLines(b []byte) []byte {
 
 var cacheTagBlock, surrogateKeyBlock = h2.AppendableName(strings.ToLower(cacheTagName)), h2.AppendableName(strings.ToLower(surrogateKeyName))
 
-// AppendBlock appends the cache-tag fields to b, a header block of HTTP/2. The zero value appends nothing.
-func (r releaseTags) AppendBlock(b []byte) []byte {
+// appendBlock appends the cache-tag fields to b, a header block of HTTP/2. The zero value appends nothing.
+func (r releaseTags) appendBlock(b []byte) []byte {
 	if r == (releaseTags{}) {
 		return b
 	}

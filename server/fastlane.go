@@ -53,11 +53,11 @@ func (a *Assets) logRequest(x *lane.Exchange, out outcome) {
 	}
 	if d, ok := x.Held().(*delivery); ok {
 		d.log, d.entry = a.log, e
-		d.text = d.entry.CopyTexts(d.text)
+		d.text = d.entry.copyTexts(d.text)
 		return
 	}
 	e.Took = time.Since(e.Time)
-	a.log.Add(&e)
+	a.log.add(&e)
 }
 
 // A delivery is a body on its way. Its response is counted before, and it when all is sent.
@@ -82,7 +82,7 @@ func (d *delivery) Release(sent int64) {
 	}
 	if d.log != nil {
 		d.entry.Sent, d.entry.Took = sent, time.Since(d.entry.Time)
-		d.log.Add(&d.entry)
+		d.log.add(&d.entry)
 	}
 	d.assets.bodies.release(d.body)
 	*d = delivery{text: d.text}

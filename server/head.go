@@ -194,9 +194,9 @@ func (r *representation) appendCommon(b lane.Head, f form) lane.Head {
 		b = append(b, varied[f]...)
 	}
 	if f == block {
-		b = r.purged.AppendBlock(b)
+		b = r.purged.appendBlock(b)
 	} else {
-		b = r.purged.AppendLines(b)
+		b = r.purged.appendLines(b)
 	}
 	return append(b, afterTags[f]...)
 }

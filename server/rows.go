@@ -255,7 +255,7 @@ func newAsset(t target, file views.File, content kvstore.Content, headers CacheT
 		provisional: file.Provisional,
 		mediaType:   mediaTypeOf(t.path),
 		released:    file.Released.UTC().Truncate(time.Second),
-		purged:      headers.Release(t.pkg, t.version),
+		purged:      headers.release(t.pkg, t.version),
 	}
 	if text := f.released.AppendFormat(f.lastModified[:0], http.TimeFormat); len(text) != lastModified {
 		f.released = time.Time{} // HTTP has no date with such a year

@@ -11,7 +11,7 @@ func made[V any](v V, bytes int) func() (V, int, error) {
 	return func() (V, int, error) { return v, bytes, nil }
 }
 
-func TestPreparedKeepsTheMostRecent(t *testing.T) {
+func TestCacheKeepsTheMostRecent(t *testing.T) {
 	p := Cache[int, string]{Most: 3, MostBytes: 100}
 	ask := func(key int, want string) {
 		t.Helper()
@@ -48,7 +48,7 @@ func TestPreparedKeepsTheMostRecent(t *testing.T) {
 	}
 }
 
-func TestPreparedIsBounded(t *testing.T) {
+func TestCacheIsBounded(t *testing.T) {
 	p := Cache[int, int]{Most: 10, MostBytes: 100}
 	for key := range 10 {
 		if _, err := p.Get(key, made(key, 30)); err != nil {
@@ -66,7 +66,7 @@ func TestPreparedIsBounded(t *testing.T) {
 	}
 }
 
-func TestPreparedFails(t *testing.T) {
+func TestCacheFails(t *testing.T) {
 	p := Cache[int, int]{Most: 2, MostBytes: 10}
 	broken := errors.New("broken")
 	if _, err := p.Get(1, func() (int, int, error) { return 0, 0, broken }); !errors.Is(err, broken) {
@@ -82,7 +82,7 @@ func TestPreparedFails(t *testing.T) {
 	}
 }
 
-func TestPreparedIsMadeOnce(t *testing.T) {
+func TestCacheIsMadeOnce(t *testing.T) {
 	p := Cache[int, int]{Most: 2, MostBytes: 10}
 	var times atomic.Int32
 	begun, finish := make(chan struct{}, 10), make(chan struct{})
