@@ -258,7 +258,7 @@ func (h *contents) send(w *contentRecorder, r *http.Request, hash kvstore.Hash, 
 	header.Set("Etag", contentETag(form))
 	// A client that takes nothing must not keep a place that another needs.
 	defer context.AfterFunc(ctx, func() { _ = http.NewResponseController(w).SetWriteDeadline(time.Now()) })()
-	to := answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: stallTimeout, Least: contentRate}, func() bool { return h.slots.Full() || answers.IsScarce(r.Context()) })
+	to := answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: answers.StallTimeout, Least: contentRate}, func() bool { return h.slots.Full() || answers.IsScarce(r.Context()) })
 	if r.Header.Get("Range") != "" {
 		http.ServeContent(paced{w, to}, r, "", time.Time{}, bytes.NewReader(data))
 		return nil, to.Err != nil

@@ -88,7 +88,7 @@ func NewHTTPServer(h http.Handler, o HTTPOptions) *Server {
 	connections := newConnections()
 	laneOptions := lane.Options{
 		Handler: o.Lane, TLS: o.TLS, HandsOver: connections.expectHandedOff, Logger: o.Logger,
-		HeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, UnansweredAtEnd: unansweredAtEnd, IdleAtEnd: o.IdleAtEnd, WriteTimeout: o.WriteTimeout, StallTimeout: stallTimeout,
+		HeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, UnansweredAtEnd: unansweredAtEnd, IdleAtEnd: o.IdleAtEnd, WriteTimeout: o.WriteTimeout, StallTimeout: answers.StallTimeout,
 		Requests: handlers, TooLarge: http.HandlerFunc(refuseTooLarge), Clear: o.H2C, ReadTimeout: o.ReadTimeout, Proxies: o.Proxies, ProxyProtocol: o.ProxyProtocol,
 		HeaderBytes: maxHeaderBytes + http2Overhead,
 	}
@@ -127,8 +127,6 @@ const (
 	unansweredAtEnd = 6 * time.Second
 	// idleTimeout is how long a connection may wait for its next request.
 	idleTimeout = 2 * time.Minute
-	// stallTimeout is how long a client may take for 64 KiB of a body, over HTTP/2 of all streams together. It is then disconnected.
-	stallTimeout = 30 * time.Second
 	// maxHeaderBytes bounds request line and headers together, beyond which the response is 431 and, over HTTP/1.1, the connection
 	// ends; net/http allows 4 KiB more.
 	maxHeaderBytes = 32 << 10

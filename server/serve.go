@@ -328,7 +328,7 @@ func (over overHTTP) sendBytes(r *representation, x *body, spans []span) outcome
 // newWriter returns a writer of a response body to w, in the given major version of HTTP, that limits the time of a slow client. scarce reports
 // whether others wait for memory or a connection that this response holds; the client then has less time.
 func (a *Assets) newWriter(w http.ResponseWriter, protocol int, scarce func() bool) *answers.Writer {
-	return answers.NewWriter(w, protocol, answers.Pace{Stall: stallTimeout, Least: answers.AssetRate}, scarce)
+	return answers.NewWriter(w, protocol, answers.Pace{Stall: answers.StallTimeout, Least: answers.AssetRate}, scarce)
 }
 
 // decoderBytes returns how many bytes of memory a decoder of r takes for a content of size bytes, with its window and its output buffer. A Brotli

@@ -92,6 +92,9 @@ const (
 	// AssetRate is what a client must take of an asset that is scarce, on average, in bytes
 	// a second.
 	AssetRate = 32 << 10
+	// StallTimeout is how long a client may take for Chunk bytes of a body, over HTTP/2 of all
+	// streams together. It is then disconnected.
+	StallTimeout = 30 * time.Second
 )
 
 // A Pace is the least that a client must keep.

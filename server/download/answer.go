@@ -212,9 +212,6 @@ func (f failure) send(w http.ResponseWriter, r *http.Request) outcome {
 // few slots, and a client holds one for a complete release.
 const leastRate = 128 << 10
 
-// stallTimeout is how long a client may take for 64 KiB of an archive, over HTTP/2 of all streams together. It is then disconnected.
-const stallTimeout = 30 * time.Second
-
 // A sender writes an archive to a client.
 type sender struct {
 	*answers.Writer
@@ -229,7 +226,7 @@ type sender struct {
 // fields, before it sends the first bytes. It cuts off a client that is too slow while others wait. place is the context that
 // ends when the request loses its slot.
 func (h *Handler) newSender(place context.Context, w http.ResponseWriter, r *http.Request, begin func()) *sender {
-	s := &sender{place: place, w: w, begin: begin, Writer: answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: stallTimeout, Least: leastRate}, func() bool { return h.isFull() || answers.IsScarce(r.Context()) })}
+	s := &sender{place: place, w: w, begin: begin, Writer: answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: answers.StallTimeout, Least: leastRate}, func() bool { return h.isFull() || answers.IsScarce(r.Context()) })}
 	s.buffer = bufio.NewWriterSize(chunks{s}, answers.Chunk)
 	return s
 }
