@@ -91,15 +91,15 @@ func (r *Rooms) notify(ctx context.Context, room *room, known *notified) (*notif
 	}
 	now := room.now()
 	if known == nil {
-		stored := notified{queued: now, full: now}
-		err := room.do(ctx, func(ctx context.Context, s *durable.State, _ *centre) error {
-			last, _, err := durable.GetJSON[notified](ctx, s, notifiedKey)
-			stored.Queueing, stored.Full, stored.Event = last.Queueing, last.Full, last.Event
+		var stored notified
+		err := room.do(ctx, func(ctx context.Context, s *durable.State, _ *centre) (err error) {
+			stored, _, err = durable.GetJSON[notified](ctx, s, notifiedKey)
 			return err
 		})
 		if err != nil {
 			return nil, fmt.Errorf("couldn't read what its webhooks were notified of: %w", err)
 		}
+		stored.queued, stored.full = now, now
 		return &stored, nil
 	}
 	s := r.statusOf(room)
