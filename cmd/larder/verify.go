@@ -477,7 +477,7 @@ func (a *cli) verifyPage(ctx context.Context, v verification, at string) error {
 	}
 	switch {
 	case v.sarif:
-		err = report.WriteSARIF(a.stdout, app.Version())
+		err = writePageSARIF(a.stdout, report, app.Version())
 	case v.asJSON:
 		err = printJSON(a.stdout, report)
 	default:
