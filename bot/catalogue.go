@@ -54,11 +54,11 @@ type CatalogueState struct {
 	// Problem is why the last poll failed, and Since when the first of the failed polls in a row ended.
 	Problem string    `json:"problem,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
-	// RefusedFile are up to a hundred invalid files. Their packages stay as they were.
+	// Refused are up to a hundred invalid files. Their packages stay as they were.
 	Refused []RefusedFile `json:"refused,omitempty"`
 }
 
-// RefusedFile is an invalid file of a catalogue.
+// A RefusedFile is an invalid file of a catalogue.
 type RefusedFile struct {
 	File   string `json:"file"`
 	Reason string `json:"reason"`
@@ -85,13 +85,13 @@ func NewCatalogueWatcher(o CatalogueOptions) (*CatalogueWatcher, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	k := &CatalogueWatcher{o: o, wake: make(chan struct{}, 1)}
+	w := &CatalogueWatcher{o: o, wake: make(chan struct{}, 1)}
 	var err error
-	if k.source, err = newCatalogueSource(o); err != nil {
+	if w.source, err = newCatalogueSource(o); err != nil {
 		return nil, err
 	}
-	k.state.Source = o.Source
-	return k, nil
+	w.state.Source = o.Source
+	return w, nil
 }
 
 // newCatalogueSource returns the source that the options name: a git repository here or elsewhere, a folder or an archive, or the starter catalogue.
@@ -122,56 +122,56 @@ func newCatalogueSource(o CatalogueOptions) (catalogueSource, error) {
 }
 
 // Static reports whether the catalogue can never change.
-func (k *CatalogueWatcher) Static() bool {
-	_, static := k.source.(starterCatalogue)
+func (w *CatalogueWatcher) Static() bool {
+	_, static := w.source.(starterCatalogue)
 	return static
 }
 
 // Remote reports whether the catalogue comes over a network.
-func (k *CatalogueWatcher) Remote() bool {
-	_, remote := k.source.(remoteCatalogue)
+func (w *CatalogueWatcher) Remote() bool {
+	_, remote := w.source.(remoteCatalogue)
 	return remote
 }
 
-// CatalogueState returns the state of the catalogue.
-func (k *CatalogueWatcher) State() CatalogueState {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.state
+// State returns the state of the catalogue.
+func (w *CatalogueWatcher) State() CatalogueState {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.state
 }
 
 // Refresh makes Run poll soon, and returns at once.
-func (k *CatalogueWatcher) Refresh() {
+func (w *CatalogueWatcher) Refresh() {
 	select {
-	case k.wake <- struct{}{}:
-	default: // one is about to be
+	case w.wake <- struct{}{}:
+	default: // a poll is requested already
 	}
 }
 
 // UseCached returns the cached catalogue and records it as the one in use, as [CatalogueWatcher.State] then says, so that Poll
 // passes on only another one. It returns false if none is cached, or the source is on this machine.
-func (k *CatalogueWatcher) UseCached() (*packages.Catalogue, bool) {
-	if !k.Remote() {
+func (w *CatalogueWatcher) UseCached() (*packages.Catalogue, bool) {
+	if !w.Remote() {
 		return nil, false
 	}
-	c, head, err := readCatalogueCache(k.o)
+	c, head, err := readCatalogueCache(w.o)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			k.o.Logger.Warn("the cached catalogue is not used", "err", err)
+			w.o.Logger.Warn("the cached catalogue is not used", "err", err)
 		}
 		return nil, false
 	}
-	k.use(c, head)
+	w.use(c, head)
 	return c, true
 }
 
 // Open returns the catalogue as the source has it now, and records it as the one in use.
-func (k *CatalogueWatcher) Open(ctx context.Context) (*packages.Catalogue, error) {
-	c, head, err := k.source.read(ctx, "")
+func (w *CatalogueWatcher) Open(ctx context.Context) (*packages.Catalogue, error) {
+	c, head, err := w.source.read(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	k.use(c, head)
+	w.use(c, head)
 	return c, nil
 }
 
@@ -180,16 +180,16 @@ const firstCatalogueBackoff = 5 * time.Second
 
 // Run polls the source at once, each interval, and on request, until ctx ends. It calls apply with a changed catalogue, and again after the next
 // poll if that fails.
-func (k *CatalogueWatcher) Run(ctx context.Context, apply func(context.Context, *packages.Catalogue) error) {
-	if k.Static() {
+func (w *CatalogueWatcher) Run(ctx context.Context, apply func(context.Context, *packages.Catalogue) error) {
+	if w.Static() {
 		return
 	}
 	backoff := firstCatalogueBackoff
 	for {
-		if err := k.Poll(ctx, apply); err == nil || !k.State().Changed.IsZero() {
-			backoff = k.o.Interval
+		if err := w.Poll(ctx, apply); err == nil || !w.State().Changed.IsZero() {
+			backoff = w.o.Interval
 		}
-		if retry.SleepUnless(ctx, min(backoff, k.o.Interval), k.wake) != nil {
+		if retry.SleepUnless(ctx, min(backoff, w.o.Interval), w.wake) != nil {
 			return
 		}
 		backoff *= 2
@@ -197,11 +197,11 @@ func (k *CatalogueWatcher) Run(ctx context.Context, apply func(context.Context, 
 }
 
 // Poll polls the source once, and calls apply with a changed catalogue.
-func (k *CatalogueWatcher) Poll(ctx context.Context, apply func(context.Context, *packages.Catalogue) error) error {
-	k.mu.Lock()
-	seen := k.seen
-	k.mu.Unlock()
-	c, head, err := k.source.read(ctx, seen)
+func (w *CatalogueWatcher) Poll(ctx context.Context, apply func(context.Context, *packages.Catalogue) error) error {
+	w.mu.Lock()
+	seen := w.seen
+	w.mu.Unlock()
+	c, head, err := w.source.read(ctx, seen)
 	if err == nil && c != nil {
 		err = apply(ctx, c)
 	}
@@ -209,54 +209,54 @@ func (k *CatalogueWatcher) Poll(ctx context.Context, apply func(context.Context,
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:
-		k.recordFailure(err)
+		w.recordFailure(err)
 		return err
 	case c == nil:
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if k.state.Problem != "" {
-			k.o.Logger.Info("the catalogue can be read again", "source", k.o.Source)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.state.Problem != "" {
+			w.o.Logger.Info("the catalogue can be read again", "source", w.o.Source)
 		}
-		k.state.Checked, k.state.Problem, k.state.Since = k.o.Now().UTC(), "", time.Time{}
+		w.state.Checked, w.state.Problem, w.state.Since = w.o.Now().UTC(), "", time.Time{}
 		return nil
 	}
-	k.use(c, head)
-	k.o.Logger.Info("the catalogue has changed", "source", k.o.Source, "commit", head.Commit, "packages", len(c.Packages()), "refused", len(c.Problems()))
+	w.use(c, head)
+	w.o.Logger.Info("the catalogue has changed", "source", w.o.Source, "commit", head.Commit, "packages", len(c.Packages()), "refused", len(c.Problems()))
 	return nil
 }
 
 // recordFailure stores why a poll failed, and logs it unless the poll before failed for the same reason.
-func (k *CatalogueWatcher) recordFailure(err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	now := k.o.Now().UTC()
+func (w *CatalogueWatcher) recordFailure(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.o.Now().UTC()
 	problem := err.Error()
-	if k.state.Problem != problem {
-		k.o.Logger.Error("the catalogue stays as it was", "source", k.o.Source, "err", err)
+	if w.state.Problem != problem {
+		w.o.Logger.Error("the catalogue stays as it was", "source", w.o.Source, "err", err)
 	}
-	if k.state.Problem == "" {
-		k.state.Since = now
+	if w.state.Problem == "" {
+		w.state.Since = now
 	}
-	k.state.Problem = problem
+	w.state.Problem = problem
 }
 
 // maxRefusedFiles is how many invalid files a state lists.
 const maxRefusedFiles = 100
 
 // use stores in the state that a catalogue is in use from now on.
-func (k *CatalogueWatcher) use(c *packages.Catalogue, head catalogueVersion) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	now := k.o.Now().UTC()
-	k.seen = head.seen
-	k.state = CatalogueState{
-		Source: k.o.Source, Commit: head.Commit, Branch: head.Branch,
+func (w *CatalogueWatcher) use(c *packages.Catalogue, head catalogueVersion) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.o.Now().UTC()
+	w.seen = head.seen
+	w.state = CatalogueState{
+		Source: w.o.Source, Commit: head.Commit, Branch: head.Branch,
 		Packages: len(c.Packages()), Changed: now, Checked: now,
 	}
 	for i, invalid := range c.Problems() {
-		k.o.Logger.Warn("package refused", "file", invalid.File, "err", invalid)
+		w.o.Logger.Warn("package refused", "file", invalid.File, "err", invalid)
 		if i < maxRefusedFiles {
-			k.state.Refused = append(k.state.Refused, RefusedFile{File: invalid.File, Reason: invalid.Error()})
+			w.state.Refused = append(w.state.Refused, RefusedFile{File: invalid.File, Reason: invalid.Error()})
 		}
 	}
 }

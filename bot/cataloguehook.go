@@ -14,10 +14,10 @@ const CatalogueHookPath = "/hooks/catalogue"
 const maxCataloguePush = 8 << 20
 
 // Hook returns the webhook by which a git host reports pushes to the catalogue, in deliveries with a secret.
-func (k *CatalogueWatcher) Hook(secret string, logger *slog.Logger) http.Handler {
+func (w *CatalogueWatcher) Hook(secret string, logger *slog.Logger) http.Handler {
 	return &git.Webhook{
 		Secret: secret, MaxBytes: maxCataloguePush, Logger: logger,
-		Handle: func(d git.Delivery) (int, string) { return handleCataloguePush(d, k.State().Branch, k.Refresh) },
+		Handle: func(d git.Delivery) (int, string) { return handleCataloguePush(d, w.State().Branch, w.Refresh) },
 	}
 }
 

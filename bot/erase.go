@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
@@ -30,29 +31,29 @@ type Erasure struct {
 // log. It keeps contents that another release needs or that a release being made may need, and counts them in the result. It can
 // be called again for the latter. It reads the whole log. It returns an error for a release that is not withdrawn, and one that
 // was restored meanwhile.
-func (d *WithdrawalService) Erase(ctx context.Context, name, version, reason string) (Erasure, error) {
+func (s *WithdrawalService) Erase(ctx context.Context, name, version, reason string) (Erasure, error) {
 	reason, err := checkWithdrawalReason(reason)
 	if err != nil {
 		return Erasure{}, err
 	}
-	v, m, err := d.lookup(name, version)
+	v, m, err := s.lookup(name, version)
 	if err != nil {
 		return Erasure{}, err
 	}
 	if v.Withdrawn == nil {
 		return Erasure{}, fmt.Errorf("%s %s is served; withdraw it before its files are erased", name, version)
 	}
-	c, err := d.newCandidates(m)
+	c, err := s.newCandidates(m)
 	if err != nil {
 		return Erasure{}, err
 	}
-	seen, err := c.excludeNeeded(ctx, d.store, name, version)
+	seen, err := c.excludeNeeded(ctx, s.store, name, version)
 	if err != nil {
 		return Erasure{}, err
 	}
 	for {
-		entry, err := d.appendErasure(ctx, c, seen, logs.Entry{
-			Kind: logs.Erased, Time: d.now(), Actor: operatorActor,
+		entry, err := s.appendErasure(ctx, c, seen, logs.Entry{
+			Kind: logs.Erased, Time: s.now(), Actor: ingest.ActorOperator,
 			Package: name, Version: version, Released: v.Released, Reason: reason, Manifest: v.Manifest,
 		})
 		var pinned *kvstore.PinnedError
@@ -74,22 +75,22 @@ func (d *WithdrawalService) Erase(ctx context.Context, name, version, reason str
 // is how many entries of the log were checked before; first it removes from c what later entries need. It returns the index of
 // the entry, -1 if no candidate was left and nothing was written. The error is a *kvstore.PinnedError if a release that is being
 // made may need candidates.
-func (d *WithdrawalService) appendErasure(ctx context.Context, c *erasureCandidates, seen int64, entry logs.Entry) (int64, error) {
+func (s *WithdrawalService) appendErasure(ctx context.Context, c *erasureCandidates, seen int64, entry logs.Entry) (int64, error) {
 	index := int64(-1)
-	pins := d.store.Pin()
+	pins := s.store.Pin()
 	defer pins.Release()
-	err := d.log.Update(func(tx *logs.Tx) error {
+	err := s.log.Update(func(tx *logs.Tx) error {
 		// Nothing is published, restored or withdrawn while this runs.
-		if v, err := views.LookupVersion(d.store, entry.Package, entry.Version); err != nil {
+		if v, err := views.LookupVersion(s.store, entry.Package, entry.Version); err != nil {
 			return err
 		} else if v.Withdrawn == nil {
 			return fmt.Errorf("%s %s was restored meanwhile; nothing is erased", entry.Package, entry.Version)
 		}
-		for e, err := range logs.Entries(d.store, seen) {
+		for e, err := range logs.Entries(s.store, seen) {
 			if err := errors.Join(err, ctx.Err()); err != nil {
 				return err
 			}
-			if err := c.excludeEntry(d.store, e); err != nil {
+			if err := c.excludeEntry(s.store, e); err != nil {
 				return err
 			}
 		}
@@ -105,7 +106,7 @@ func (d *WithdrawalService) appendErasure(ctx context.Context, c *erasureCandida
 		if err != nil {
 			return err
 		}
-		if entry.Erasure, err = d.storeDocument(pins, data); err != nil {
+		if entry.Erasure, err = s.storeDocument(pins, data); err != nil {
 			return err
 		}
 		e, err := tx.Append(entry)
@@ -120,12 +121,12 @@ func (d *WithdrawalService) appendErasure(ctx context.Context, c *erasureCandida
 
 // storeDocument stores data, a document that a log entry names, uncompressed as a content unless the store has it, and returns
 // its hash. It pins the content, so that nothing deletes it before pins is released.
-func (d *WithdrawalService) storeDocument(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
+func (s *WithdrawalService) storeDocument(pins *kvstore.Pins, data []byte) (kvstore.Hash, error) {
 	h := kvstore.Sum(data)
 	if there, err := pins.Has(h); err != nil || there {
 		return h, err
 	}
-	return h, d.store.PutContent(h, int64(len(data)), false, []kvstore.Coded{{Coding: coding.Identity, Bytes: data}})
+	return h, s.store.PutContent(h, int64(len(data)), false, []kvstore.Coded{{Coding: coding.Identity, Bytes: data}})
 }
 
 // erasureCandidates are contents that may be erased, unless something else turns out to need them.
@@ -136,11 +137,11 @@ type erasureCandidates struct {
 	busy   int
 }
 
-// newErasureCandidates returns, as candidates for erasing, the contents of the files in the manifest m that the store has.
-func (d *WithdrawalService) newCandidates(m *logs.Manifest) (*erasureCandidates, error) {
+// newCandidates returns, as candidates for erasing, the contents of the files in the manifest m that the store has.
+func (s *WithdrawalService) newCandidates(m *logs.Manifest) (*erasureCandidates, error) {
 	c := &erasureCandidates{sizes: make(map[kvstore.Hash]int64), with: make(map[string]struct{})}
 	for _, f := range m.Files {
-		switch _, err := d.store.Content(f.SHA256); {
+		switch _, err := s.store.Content(f.SHA256); {
 		case err == nil:
 			c.sizes[f.SHA256] = f.Size
 		case !errors.Is(err, kvstore.ErrNotFound):

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -16,9 +17,6 @@ import (
 
 // MaxWithdrawalReason bounds a reason, in bytes. Responses to requests for the release contain it.
 const MaxWithdrawalReason = 1000
-
-// operatorActor is the actor of all entries.
-const operatorActor = "operator"
 
 // A WithdrawalService withdraws, restores and erases releases for an operator. Its methods may be called at the same time. It needs only a store
 // and its log, no catalogue, so an operator can withdraw whatever else fails.
@@ -53,15 +51,15 @@ type WithdrawalOutcome struct {
 // Withdraw withdraws a published release, for a reason of one line that is published with it. It withdraws a release again that
 // the bot withdrew, so that the bot does not restore it. The error wraps [ErrAlreadyWithdrawn] if an operator has withdrawn it; others say
 // that the reason is not acceptable or the release was never published.
-func (d *WithdrawalService) Withdraw(_ context.Context, name, version, reason string) (WithdrawalOutcome, error) {
-	return d.appendEntry(logs.Entry{Kind: logs.Withdrawn}, name, version, reason, func(v views.Version, _ *logs.Manifest, _ *kvstore.Pins) error {
+func (s *WithdrawalService) Withdraw(_ context.Context, name, version, reason string) (WithdrawalOutcome, error) {
+	return s.appendEntry(logs.Entry{Kind: logs.Withdrawn}, name, version, reason, func(v views.Version, _ *logs.Manifest, _ *kvstore.Pins) error {
 		w := v.Withdrawn
 		if w == nil {
 			return nil
 		}
-		if e, err := logs.ReadEntry(d.store, w.Entry); err != nil {
+		if e, err := logs.ReadEntry(s.store, w.Entry); err != nil {
 			return err
-		} else if e.Actor == operatorActor {
+		} else if e.Actor == ingest.ActorOperator {
 			return fmt.Errorf("%s %s %w (log entry %d: %s)", name, version, ErrAlreadyWithdrawn, w.Entry, w.Reason)
 		}
 		return nil
@@ -71,12 +69,12 @@ func (d *WithdrawalService) Withdraw(_ context.Context, name, version, reason st
 // Restore makes a withdrawn release served again, with the same files. policy is what the log entry says about the provenance
 // policy of the package, nil for a package without a policy. Restore returns an error if the release is not withdrawn, a content
 // of it was erased or is missing, or the log published it with another manifest than the store has.
-func (d *WithdrawalService) Restore(ctx context.Context, name, version, reason string, policy *logs.Provenance) (WithdrawalOutcome, error) {
-	return d.appendEntry(logs.Entry{Kind: logs.Restored, Provenance: policy}, name, version, reason, func(v views.Version, m *logs.Manifest, pins *kvstore.Pins) error {
+func (s *WithdrawalService) Restore(ctx context.Context, name, version, reason string, policy *logs.Provenance) (WithdrawalOutcome, error) {
+	return s.appendEntry(logs.Entry{Kind: logs.Restored, Provenance: policy}, name, version, reason, func(v views.Version, m *logs.Manifest, pins *kvstore.Pins) error {
 		if v.Withdrawn == nil {
 			return fmt.Errorf("%s %s is not withdrawn", name, version)
 		}
-		switch before, err := logs.LastPublication(d.store, name, version); {
+		switch before, err := logs.LastPublication(s.store, name, version); {
 		case err != nil:
 			return err
 		case before.Manifest != v.Manifest:
@@ -88,7 +86,7 @@ func (d *WithdrawalService) Restore(ctx context.Context, name, version, reason s
 				return err
 			}
 			if !there {
-				return d.explainMissing(ctx, name, version, f)
+				return s.explainMissing(ctx, name, version, f)
 			}
 		}
 		return nil
@@ -99,23 +97,23 @@ func (d *WithdrawalService) Restore(ctx context.Context, name, version, reason s
 // It appends it to the log and updates the views in one transaction, unless check returns an error. check runs in the
 // transaction; it gets the release's row, its manifest, and pins that protect from deletion the contents that check looks up.
 // appendEntry also returns an error for an unacceptable reason, and for a release that was never published.
-func (d *WithdrawalService) appendEntry(e logs.Entry, name, version, reason string, check func(views.Version, *logs.Manifest, *kvstore.Pins) error) (WithdrawalOutcome, error) {
+func (s *WithdrawalService) appendEntry(e logs.Entry, name, version, reason string, check func(views.Version, *logs.Manifest, *kvstore.Pins) error) (WithdrawalOutcome, error) {
 	reason, err := checkWithdrawalReason(reason)
 	if err != nil {
 		return WithdrawalOutcome{}, err
 	}
-	pins := d.store.Pin()
+	pins := s.store.Pin()
 	defer pins.Release()
 	var out WithdrawalOutcome
-	err = d.log.Update(func(tx *logs.Tx) error {
-		v, m, err := d.lookup(name, version)
+	err = s.log.Update(func(tx *logs.Tx) error {
+		v, m, err := s.lookup(name, version)
 		if err != nil {
 			return err
 		}
 		if err := check(v, m, pins); err != nil {
 			return err
 		}
-		e.Time, e.Actor, e.Package, e.Version, e.Released = d.now(), operatorActor, name, version, v.Released
+		e.Time, e.Actor, e.Package, e.Version, e.Released = s.now(), ingest.ActorOperator, name, version, v.Released
 		e.Reason, e.Manifest, e.Mirror = reason, v.Manifest, v.Mirror
 		appended, err := tx.Append(e)
 		if err != nil {
@@ -140,29 +138,29 @@ func newWithdrawalOutcome(e logs.Indexed, m *logs.Manifest) WithdrawalOutcome {
 
 // lookup returns the row of a version that is published or was withdrawn, and its manifest. If the version was never published,
 // the error says so to people, and why.
-func (d *WithdrawalService) lookup(name, version string) (views.Version, *logs.Manifest, error) {
-	v, err := views.LookupVersion(d.store, name, version)
+func (s *WithdrawalService) lookup(name, version string) (views.Version, *logs.Manifest, error) {
+	v, err := views.LookupVersion(s.store, name, version)
 	if errors.Is(err, kvstore.ErrNotFound) {
-		return v, nil, d.explainAbsent(name, version)
+		return v, nil, s.explainAbsent(name, version)
 	}
 	if err != nil {
 		return v, nil, err
 	}
-	m, err := logs.ReadManifest(d.store, v.Manifest)
+	m, err := logs.ReadManifest(s.store, v.Manifest)
 	return v, m, err
 }
 
 // explainAbsent returns an error that says why a version was never published: by its state, or because the package or version is
 // unknown.
-func (d *WithdrawalService) explainAbsent(name, version string) error {
-	state, err := views.LookupState(d.store, name, version)
+func (s *WithdrawalService) explainAbsent(name, version string) error {
+	state, err := views.LookupState(s.store, name, version)
 	switch {
 	case err == nil:
 		return fmt.Errorf("%s %s was never published: it is %s", name, version, state.Kind)
 	case !errors.Is(err, kvstore.ErrNotFound):
 		return err
 	}
-	switch versions, err := views.Versions(d.store, name); {
+	switch versions, err := views.Versions(s.store, name); {
 	case err != nil:
 		return err
 	case len(versions) == 0:
@@ -173,9 +171,9 @@ func (d *WithdrawalService) explainAbsent(name, version string) error {
 
 // explainMissing returns the error that says why a release cannot be restored: its files were erased, with the log entry about
 // that, or the content of the file f is lost. It reads the whole log; an error of that is returned instead.
-func (d *WithdrawalService) explainMissing(ctx context.Context, name, version string, f logs.File) error {
+func (s *WithdrawalService) explainMissing(ctx context.Context, name, version string, f logs.File) error {
 	erased := logs.Indexed{Index: -1}
-	for e, err := range logs.Entries(d.store, 0) {
+	for e, err := range logs.Entries(s.store, 0) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
@@ -208,9 +206,9 @@ func checkWithdrawalReason(reason string) (string, error) {
 // is true, it erases the release's files after that, also those of a release that an operator has withdrawn before. The outcome
 // is nil for such a release, and not nil once the withdrawal is recorded, even if a later step fails. The erasure is nil unless
 // erasing was tried. Without erase, a release that was withdrawn before is [ErrAlreadyWithdrawn].
-func (d *WithdrawalService) WithdrawAndErase(ctx context.Context, name, version, reason string, erase bool, inForce func(context.Context) error) (*WithdrawalOutcome, *Erasure, error) {
+func (s *WithdrawalService) WithdrawAndErase(ctx context.Context, name, version, reason string, erase bool, inForce func(context.Context) error) (*WithdrawalOutcome, *Erasure, error) {
 	var withdrawn *WithdrawalOutcome
-	switch out, err := d.Withdraw(ctx, name, version, reason); {
+	switch out, err := s.Withdraw(ctx, name, version, reason); {
 	case err == nil:
 		withdrawn = &out
 	case !errors.Is(err, ErrAlreadyWithdrawn) || !erase:
@@ -219,7 +217,7 @@ func (d *WithdrawalService) WithdrawAndErase(ctx context.Context, name, version,
 	if err := inForce(ctx); err != nil || !erase {
 		return withdrawn, nil, err
 	}
-	erasure, err := d.Erase(ctx, name, version, reason)
+	erasure, err := s.Erase(ctx, name, version, reason)
 	if err != nil && withdrawn != nil {
 		err = fmt.Errorf("%s %s is withdrawn (log entry %d), but its files could not be erased: %w", name, version, withdrawn.Entry, err)
 	}
