@@ -120,7 +120,7 @@ func Files(names []string) ([]string, error) {
 			return err
 		})
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		if len(files) == before {
 			return nil, fmt.Errorf("%s: it holds no .json file; a catalogue keeps them as packages/{first character}/{name}.json", name)

@@ -286,6 +286,22 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// TestFilesOfFolderThatCannotBeRead checks that the error names the folder that was given, and the one below that cannot be read.
+func TestFilesOfFolderThatCannotBeRead(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root reads every folder")
+	}
+	_, folder := catalogue(t, map[string]string{"packages/a/a.json": slider})
+	below := filepath.Join(folder, "packages", "a")
+	if err := os.Chmod(below, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Chmod(below, 0o700)
+	if files, err := Files([]string{folder}); err == nil || !strings.Contains(err.Error(), folder) || !strings.Contains(err.Error(), "packages/a") {
+		t.Errorf("%v, %v", files, err)
+	}
+}
+
 // TestStarter holds the catalogue in the program to what is asked of new packages.
 func TestStarter(t *testing.T) {
 	l := New(Options{Catalogue: packages.Starter(), New: true})
