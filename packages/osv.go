@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// MaxAdvisorySize bounds all records together, in bytes.
-	MaxAdvisorySize = 1 << 30
-	maxRecord       = 8 << 20 // bytes, of a member of an archive
-	maxRecords      = 1_000_000
+	// MaxAdvisoriesSize bounds all records together, in bytes.
+	MaxAdvisoriesSize = 1 << 30
+	maxOSVRecord      = 8 << 20 // bytes, of a member of an archive
+	maxOSVRecords     = 1_000_000
 )
 
 // An Advisory is a known vulnerability of a version.
@@ -79,11 +79,11 @@ type osvRecord struct {
 // errOSVForm is the error of JSON that is not in the OSV format.
 var errOSVForm = errors.New("it must be JSON in the OSV format (records, lists of them, or the response of an OSV API), or a .zip of such files")
 
-// ReadAdvisories reads size bytes of OSV data: records, lists of records or responses of an OSV API, one after another, or a zip archive of such
-// files.
+// ReadAdvisories reads size bytes of OSV data: records, lists of records or responses of an OSV API, one after another, or a zip
+// archive of such files.
 func ReadAdvisories(data io.ReaderAt, size int64) (AdvisoryDatabase, error) {
-	if size > MaxAdvisorySize {
-		return nil, fmt.Errorf("it has over %d bytes", int64(MaxAdvisorySize))
+	if size > MaxAdvisoriesSize {
+		return nil, fmt.Errorf("it has over %d bytes", int64(MaxAdvisoriesSize))
 	}
 	r := osvReader{found: AdvisoryDatabase{}}
 	var magic [4]byte
@@ -123,7 +123,7 @@ func (r *osvReader) readArchive(data io.ReaderAt, size int64) error {
 	if err != nil {
 		return err
 	}
-	left := int64(MaxAdvisorySize)
+	left := int64(MaxAdvisoriesSize)
 	for _, member := range archive.File {
 		if path.Ext(member.Name) != ".json" {
 			continue
@@ -132,11 +132,11 @@ func (r *osvReader) readArchive(data io.ReaderAt, size int64) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", text.Short(member.Name, 100), err)
 		}
-		room := min(left, maxRecord)
+		room := min(left, maxOSVRecord)
 		limited := &io.LimitedReader{R: file, N: room + 1}
 		err = errors.Join(r.readRecords(limited), file.Close())
 		if limited.N == 0 {
-			err = fmt.Errorf("it has over %d bytes, or all files together over %d", int64(maxRecord), int64(MaxAdvisorySize))
+			err = fmt.Errorf("it has over %d bytes, or all files together over %d", int64(maxOSVRecord), int64(MaxAdvisoriesSize))
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", text.Short(member.Name, 100), err)
@@ -184,8 +184,8 @@ func (r *osvReader) readValue(raw json.RawMessage) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errOSVForm, err)
 	}
-	if r.records += len(records); r.records > maxRecords {
-		return fmt.Errorf("it has over %d records", maxRecords)
+	if r.records += len(records); r.records > maxOSVRecords {
+		return fmt.Errorf("it has over %d records", maxOSVRecords)
 	}
 	for _, one := range records {
 		r.found.add(one)

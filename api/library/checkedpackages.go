@@ -61,7 +61,7 @@ func ReadCheckedPackages(file string, logger *slog.Logger) map[string]CheckedPac
 	known := map[string]CheckedPackage{}
 	f, err := os.Open(file)
 	if err == nil {
-		for decoder := json.NewDecoder(io.LimitReader(f, packages.MaxAdvisorySize)); err == nil; {
+		for decoder := json.NewDecoder(io.LimitReader(f, packages.MaxAdvisoriesSize)); err == nil; {
 			var p CheckedPackage
 			if err = decoder.Decode(&p); err == nil {
 				known[p.Package] = p
