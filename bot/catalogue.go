@@ -21,7 +21,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// CatalogueOptions configures a [CatalogueWatcher]. Source and Dir are required, and Git for a repository that is not on this machine.
+// CatalogueOptions configures a [CatalogueWatcher]. Source and Dir are required, and Git for a repository that is not on this
+// machine.
 type CatalogueOptions struct {
 	// Source is a folder, an archive, a bare git repository, the URL of one over https, with #BRANCH where
 	// it is not the default branch, or "starter".
@@ -66,8 +67,8 @@ type RefusedFile struct {
 
 // A CatalogueWatcher polls one catalogue. It is safe for concurrent use.
 //
-// If the source has an error, the last valid catalogue stays, and the state says what is wrong and since when. A catalogue from a git repository is
-// cached in a folder, so a start needs no network. Polls that are requested during a poll are one poll.
+// If the source has an error, the last valid catalogue stays, and the state says what is wrong and since when. A catalogue from a
+// git repository is cached in a folder, so a start needs no network. Polls that are requested during a poll are one poll.
 type CatalogueWatcher struct {
 	o      CatalogueOptions
 	source catalogueSource
@@ -94,7 +95,8 @@ func NewCatalogueWatcher(o CatalogueOptions) (*CatalogueWatcher, error) {
 	return w, nil
 }
 
-// newCatalogueSource returns the source that the options name: a git repository here or elsewhere, a folder or an archive, or the starter catalogue.
+// newCatalogueSource returns the source that the options name: a git repository here or elsewhere, a folder or an archive, or the
+// starter catalogue.
 func newCatalogueSource(o CatalogueOptions) (catalogueSource, error) {
 	location, branch, _ := strings.Cut(o.Source, "#")
 	switch {
@@ -175,11 +177,12 @@ func (w *CatalogueWatcher) Open(ctx context.Context) (*packages.Catalogue, error
 	return c, nil
 }
 
-// firstCatalogueBackoff is the time until the next poll after the first failure while there is no catalogue yet. It doubles up to the interval.
+// firstCatalogueBackoff is the time until the next poll after the first failure while there is no catalogue yet. It doubles up to
+// the interval.
 const firstCatalogueBackoff = 5 * time.Second
 
-// Run polls the source at once, each interval, and on request, until ctx ends. It calls apply with a changed catalogue, and again after the next
-// poll if that fails.
+// Run polls the source at once, each interval, and on request, until ctx ends. It calls apply with a changed catalogue, and again
+// after the next poll if that fails.
 func (w *CatalogueWatcher) Run(ctx context.Context, apply func(context.Context, *packages.Catalogue) error) {
 	if w.Static() {
 		return
@@ -300,7 +303,8 @@ func (f catalogueFolder) read(ctx context.Context, seen string) (*packages.Catal
 // maxCatalogueEntries bounds the files and folders that a poll reads.
 const maxCatalogueEntries = 200_000
 
-// hashListing returns a hash of the names, sizes and times of all files in a folder: another one if a file was added, removed or written.
+// hashListing returns a hash of the names, sizes and times of all files in a folder: another one if a file was added, removed or
+// written.
 func hashListing(ctx context.Context, name string) (string, error) {
 	// A link to a folder is a usual way to replace all of it at once.
 	name, err := filepath.EvalSymlinks(name)
@@ -391,7 +395,8 @@ type catalogueCacheHead struct {
 	Branch string `json:"branch,omitempty"`
 }
 
-// fetchIntoCatalogueCache calls fetch, which writes the files of a commit into a file, and puts them into the cache if they are a catalogue.
+// fetchIntoCatalogueCache calls fetch, which writes the files of a commit into a file, and puts them into the cache if they are a
+// catalogue.
 func fetchIntoCatalogueCache(o CatalogueOptions, fetch func(*os.File) (git.Head, error)) (_ *packages.Catalogue, _ catalogueVersion, err error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, catalogueVersion{}, fmt.Errorf("couldn't make a folder for the catalogue: %w", err)

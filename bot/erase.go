@@ -155,7 +155,7 @@ func (s *WithdrawalService) newCandidates(m *logs.Manifest) (*erasureCandidates,
 const maxNamedSharers = 5
 
 // excludeContent removes a content from the candidates and counts it as shared, because by, a release or a log entry, needs it.
-// The result of Erase names a few of these. It does nothing if the content is no candidate.
+// The result of Erase names a few of these. It does nothing if the content is not a candidate.
 func (c *erasureCandidates) excludeContent(h kvstore.Hash, by string) {
 	if _, ok := c.sizes[h]; !ok {
 		return
@@ -233,7 +233,7 @@ func (c *erasureCandidates) excludeManifest(store *kvstore.Store, h kvstore.Hash
 	return nil
 }
 
-// newErasure returns the result for the caller of Erase. The candidates that are left were erased; entry is the index of the log
+// newErasure returns the result for the caller of Erase. The remaining candidates were erased; entry is the index of the log
 // entry, -1 if there were none.
 func (c *erasureCandidates) newErasure(entry int64) Erasure {
 	e := Erasure{Entry: entry, Erased: len(c.sizes), Shared: c.shared, Busy: c.busy}

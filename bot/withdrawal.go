@@ -18,12 +18,12 @@ import (
 // MaxWithdrawalReason bounds a reason, in bytes. Responses to requests for the release contain it.
 const MaxWithdrawalReason = 1000
 
-// A WithdrawalService withdraws, restores and erases releases for an operator. Its methods may be called at the same time. It needs only a store
-// and its log, no catalogue, so an operator can withdraw whatever else fails.
+// A WithdrawalService withdraws, restores and erases releases for an operator. Its methods may be called at the same time. It
+// needs only a store and its log, no catalogue, so an operator can withdraw whatever else fails.
 //
-// Guarantees: each of these is an entry of the log, in the same write as the rows that it changes; a restored release is served as it was before;
-// erasing removes no content that another release needs that is served or could be restored, that the log names, or that a release on its way to
-// publication is about to name.
+// Guarantees: each of these is an entry of the log, in the same write as the rows that it changes; a restored release is served
+// as it was before; erasing removes no content that another release needs that is served or could be restored, that the log
+// names, or that a release on its way to publication is about to name.
 type WithdrawalService struct {
 	store *kvstore.Store
 	log   *logs.Log
@@ -49,8 +49,8 @@ type WithdrawalOutcome struct {
 }
 
 // Withdraw withdraws a published release, for a reason of one line that is published with it. It withdraws a release again that
-// the bot withdrew, so that the bot does not restore it. The error wraps [ErrAlreadyWithdrawn] if an operator has withdrawn it; others say
-// that the reason is not acceptable or the release was never published.
+// the bot withdrew, so that the bot does not restore it. The error wraps [ErrAlreadyWithdrawn] if an operator has withdrawn it;
+// others say that the reason is not acceptable or the release was never published.
 func (s *WithdrawalService) Withdraw(_ context.Context, name, version, reason string) (WithdrawalOutcome, error) {
 	return s.appendEntry(logs.Entry{Kind: logs.Withdrawn}, name, version, reason, func(v views.Version, _ *logs.Manifest, _ *kvstore.Pins) error {
 		w := v.Withdrawn
@@ -125,8 +125,8 @@ func (s *WithdrawalService) appendEntry(e logs.Entry, name, version, reason stri
 	return out, err
 }
 
-// newWithdrawalOutcome returns the description of what the entry e did to its release, whose manifest is m: the files, and their bytes
-// together.
+// newWithdrawalOutcome returns the description of what the entry e did to its release, whose manifest is m: the files, and their
+// bytes together.
 func newWithdrawalOutcome(e logs.Indexed, m *logs.Manifest) WithdrawalOutcome {
 	out := WithdrawalOutcome{Package: e.Package, Version: e.Version, Reason: e.Reason, Entry: e.Index, Files: make([]string, len(m.Files))}
 	for i, f := range m.Files {
@@ -187,8 +187,8 @@ func (s *WithdrawalService) explainMissing(ctx context.Context, name, version st
 	return fmt.Errorf("%s %s cannot be restored: its files were erased for good (log entry %d: %s)", name, version, erased.Index, erased.Reason)
 }
 
-// checkWithdrawalReason returns a reason without white space at its ends, or an error unless it is one printable line of at most MaxWithdrawalReason
-// bytes.
+// checkWithdrawalReason returns a reason without white space at its ends, or an error unless it is one printable line of at most
+// MaxWithdrawalReason bytes.
 func checkWithdrawalReason(reason string) (string, error) {
 	reason = strings.TrimSpace(reason)
 	switch {

@@ -220,7 +220,7 @@ func EachFile(fsys fs.FS, folder string, do func(name string, err error) error) 
 	}
 	top := folder
 	for _, entry := range entries {
-		if entry.Name() == "packages" && entry.IsDir() { // a link is none
+		if entry.Name() == "packages" && entry.IsDir() { // not a link to a folder
 			top = path.Join(folder, "packages")
 		}
 	}

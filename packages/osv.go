@@ -93,7 +93,8 @@ func ReadAdvisories(data io.ReaderAt, size int64) (AdvisoryDatabase, error) {
 	return r.found, r.readRecords(io.NewSectionReader(data, 0, size))
 }
 
-// ReadAdvisoryFile reads a file with OSV data as [ReadAdvisories] does, and returns what the system knew of the file when it was opened.
+// ReadAdvisoryFile reads a file with OSV data as [ReadAdvisories] does, and returns what the system knew of the file when it was
+// opened.
 func ReadAdvisoryFile(name string) (AdvisoryDatabase, os.FileInfo, error) {
 	file, err := os.Open(name)
 	if err != nil {

@@ -155,7 +155,7 @@ func rangesOf(about *logs.About) []string {
 
 // ReadWanted returns the version ranges of the dependencies that about lists for a release, parsed. It has a renderer parse
 // them by calling read; owner (NAME@VERSION) names the release for that. pending reports that the renderer has not responded
-// yet. No version is in pending ranges, in those that the renderer refuses, which is no error, or if there are over
+// yet. No version is in pending ranges, in those that the renderer refuses, which is not an error, or if there are over
 // maxRanges.
 func ReadWanted(ctx context.Context, owner string, about *logs.About, read Ranges) (w Wanted, pending bool, err error) {
 	if w.ranges = rangesOf(about); len(w.ranges) == 0 {

@@ -396,7 +396,7 @@ func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 
 // findRelease returns the release of library l, which has the npm package npm, that the package of file p wants; nil if l
 // has no release. A package that imports itself gets its own release. All modules get one version of a library, because most
-// libraries work only if they are loaded once, unless that version is not in the range of a dependency that is no peer
+// libraries work only if they are loaded once, unless that version is not in the range of a dependency that is not a peer
 // dependency. A version outside of the range that p's package wants becomes a problem.
 func (w *walk) findRelease(p place, l *Library, npm string) (*Release, error) {
 	if l.Name == p.release.Library {

@@ -321,7 +321,7 @@ func readVersion(r kvstore.Reader, name, version string) (views.Version, error) 
 
 // Lookup reads one library and its published versions, newest first, from a store, for a caller that need not wait until an
 // Index has read all libraries. It returns [ErrNoLibrary] if the library does not exist or the name is impossible. A library
-// without versions is no error.
+// without versions is not an error.
 func Lookup(r kvstore.Reader, name string) (*Library, []views.Version, error) {
 	if !validName(name) {
 		return nil, nil, ErrNoLibrary

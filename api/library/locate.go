@@ -129,7 +129,7 @@ func (d Directory) locateFile(ctx context.Context, index *Index, f CDNFile) (Loc
 }
 
 // findCDNFile returns the file of release r that a CDN has at the address f: the one at the same path of the library or of
-// the npm package, whose bytes it does not verify. If there is none and the integrity is known (hashes), it returns a file
+// the npm package, whose bytes it does not verify. If none exists and the integrity is known (hashes), it returns a file
 // with the same name, apart from .min, whose bytes have one of the hashes; it compares up to maxCompared. found is false if
 // none exists.
 func (d Directory) findCDNFile(ctx context.Context, index *Index, l *Library, r *Release, f CDNFile, hashes []string) (file views.PublishedFile, found bool, err error) {

@@ -178,8 +178,8 @@ func (l *lookup) wordRarities(list []string) []float64 {
 	return rarities
 }
 
-// addSingleWordMatches adds to found the libraries that have one of the three or four words in their names or keywords, if to
-// has no match yet, some library has each word, and no word says little (see isNoise).
+// addSingleWordMatches adds to found the libraries that have one of the three or four words in their names or keywords, if
+// found has no match yet, some library has each word, and no word says little (see isNoise).
 func (l *lookup) addSingleWordMatches(list []string, found matches) {
 	if len(list) < 3 || len(list) > maxPartial || found.count(1) > 0 || l.wordRarities(list) == nil {
 		return

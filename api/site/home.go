@@ -344,7 +344,7 @@ type statisticsPage struct {
 
 // A Catalogue is the state of the catalogue, for contributors who wonder whether a submission has arrived.
 type Catalogue struct {
-	// Packages is how many it has; Commit is what it was read from, "" where that is no git repository.
+	// Packages is how many it has; Commit is what it was read from, "" where that is not a git repository.
 	Packages int
 	Commit   string
 	// Checked is when it was last found to be so, zero where it has not been read yet; Failing since when

@@ -302,7 +302,7 @@ func descriptionOf(l *library.Library) string {
 }
 
 // addUnpublished adds to page.Unpublished up to three of states, the newest of those that are newer than the latest
-// published version and neither published nor withdrawn. It sets page.HasWaiting if one of all of these is to be tried.
+// published version and neither published nor withdrawn. It sets page.HasWaiting if the bot has yet to try one of them, added or not.
 // states are sorted newest first.
 func (page *libraryPage) addUnpublished(states []views.State) {
 	for _, state := range states {

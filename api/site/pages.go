@@ -329,7 +329,7 @@ func (s *Site) importGraph(q *request, r *library.Release, modules []views.Publi
 
 // canonicalQuery returns the query with only the parameters in names, in that order and in one form, without empty values
 // and a page number of 1, so that equal pages have equal keys. known is false if the query has other parameters. A name in
-// names that ends in "+" may occur several times; of others the first value counts.
+// names that ends in "+" may occur several times; otherwise the first value counts.
 func canonicalQuery(names []string, query url.Values) (canonical string, known bool) {
 	var b strings.Builder
 	found := 0

@@ -143,7 +143,7 @@ func (c *comparison) fetchNpm(ctx context.Context, source logs.Source, dst *os.F
 // compareSignature checks the registry's signature in the log, and then the one that the registry states now for the version v. same says
 // whether the registry's integrity is the one in the log. A wrong signature is a [verify.Difference]. If the integrity differs, the error
 // is a [verify.Difference], too, unless the signature in the log is valid: then the files cannot be compared. A release that is not signed
-// is no error; a note says so. compareSignature records the id of the key that signed.
+// is not an error; a note says so. compareSignature records the id of the key that signed.
 func (c *comparison) compareSignature(ctx context.Context, v npm.Version, source logs.Source, same bool) error {
 	kept := c.claim.Entry.Signature
 	ours := "" // why the kept signature does not count
@@ -329,8 +329,8 @@ func (c *comparison) matchEntry(x *index, name string, hash kvstore.Hash) (paths
 }
 
 // summarize counts in c.found what was found about the files, and returns the first difference, nil if all files agree. A
-// file that could not be checked is no difference. cannotRemake says why minified files cannot be made again, "" if they
-// can; made and results say which were and with which result, by index.
+// file that could not be checked is not a difference. cannotRemake says why minified files cannot be made again, "" if
+// they can; made and results say which were and with which result, by index.
 func (c *comparison) summarize(cannotRemake string, made []bool, results []error) error {
 	var wrong error
 	problem := func(err error) {
@@ -416,7 +416,7 @@ func (c *comparison) remake(ctx context.Context, f logs.File, data []byte) error
 }
 
 // compareProvenance verifies the attestations that the log names, and compares them with what the log says. A contradiction
-// is a [verify.Difference]. No attestation, or one that the log does not call verified, is no error but noted.
+// is a [verify.Difference]. No attestation, or one that the log does not call verified, is not an error but noted.
 func (c *comparison) compareProvenance(ctx context.Context) error {
 	if c.claim.Manifest.Source.Type != "npm" {
 		return nil
@@ -458,7 +458,7 @@ func (c *comparison) compareProvenance(ctx context.Context) error {
 }
 
 // verifyPublication verifies the registry's attestation of the publication, which the log says was verified. A missing or
-// wrong one is a [verify.Difference]. If the registry does not publish the key now, that is no error but noted.
+// wrong one is a [verify.Difference]. If the registry does not publish the key now, that is not an error but noted.
 func (c *comparison) verifyPublication(ctx context.Context, kept logs.Publish) error {
 	source := c.claim.Manifest.Source
 	if c.claim.Publish == nil {

@@ -201,7 +201,7 @@ type AuditResult struct {
 }
 
 // Run polls at an interval until ctx ends, and calls report after each poll. It returns nil if ctx has ended, and the error
-// of a poll that failed. A log that cannot be verified is no error.
+// of a poll that failed. A log that cannot be verified is not an error.
 func (f *Follower) Run(ctx context.Context, every time.Duration, report func(AuditResult)) error {
 	for {
 		found, err := f.Poll(ctx)
@@ -219,9 +219,9 @@ func (f *Follower) Run(ctx context.Context, every time.Duration, report func(Aud
 }
 
 // Poll audits the entries that are new since the last poll, compares again what could not be compared, and publishes a
-// statement. A log that cannot be verified or audited to its end is no error: the AuditResult says so, and releases that
-// differ are listed in it. The error says that the known logs could not be read or stored, that the statement could not be
-// published, or that ctx has ended.
+// statement. A log that cannot be verified or audited to its end is not an error: the AuditResult says so, and releases
+// that differ are listed in it. The error says that the known logs could not be read or stored, that the statement could
+// not be published, or that ctx has ended.
 func (f *Follower) Poll(ctx context.Context) (AuditResult, error) {
 	known, err := verify.ReadKnown(filepath.Join(f.options.Folder, "known-logs"))
 	if err != nil {
@@ -276,7 +276,7 @@ func (f *Follower) adoptLog(ctx context.Context, log *verify.Log) error {
 }
 
 // auditNew compares the releases that the log's new entries publish, and advances the state entry by entry. A release that
-// differs is no error; the error says why the audit could not go on to the log's end.
+// differs is not an error; the error says why the audit could not go on to the log's end.
 func (f *Follower) auditNew(ctx context.Context, log *verify.Log) error {
 	for f.state.To < log.Size() {
 		entries, err := log.Entries(ctx, f.state.To)

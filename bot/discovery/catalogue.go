@@ -34,7 +34,7 @@ func (sc *Scheduler) SetCatalogue(ctx context.Context, c *packages.Catalogue) er
 }
 
 // applyCatalogue registers and schedules the packages of the catalogue that the publisher has at the start, by SetCatalogue. It
-// does nothing if none exists.
+// does nothing if the publisher has no catalogue yet.
 func (sc *Scheduler) applyCatalogue(ctx context.Context) error {
 	c := sc.options.Publisher.CurrentCatalogue()
 	if c == nil {

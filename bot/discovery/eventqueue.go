@@ -82,7 +82,7 @@ func (n *eventQueue) enqueue(name string) {
 	n.changed = make(chan struct{})
 }
 
-// has reports whether a package is on its way to a poll because of an event: it waits for the poll, is being polled, or is to be
+// has reports whether a package is on its way to a poll because of an event: it waits for the poll, is being polled, or will be
 // polled once more.
 func (n *eventQueue) has(name string) bool {
 	n.mu.Lock()

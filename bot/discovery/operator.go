@@ -110,8 +110,8 @@ func (sc *Scheduler) addDue(ctx context.Context, p *packages.Package) error {
 
 // addChosen publishes the given versions of the package p for an operator, and waits until that is done. It returns an error
 // before it fetches any if one is published already or upstream does not have it. A release that fails or is refused afterwards
-// is no error: it is recorded, and counted in the tally of ctx. override is the field of [ingest.Task]: the reason to ignore the
-// package's policy, "" for none.
+// is not an error: it is recorded, and counted in the tally of ctx. override is the field of [ingest.Task]: the reason to ignore
+// the package's policy, "" for none.
 func (sc *Scheduler) addChosen(ctx context.Context, p *packages.Package, override string, versions ...string) error {
 	for _, version := range versions {
 		if err := sc.options.Publisher.CheckUnpublished(p.Name, version); err != nil {

@@ -342,8 +342,8 @@ func (f *Fallback) countStored() error {
 	return nil
 }
 
-// setStored sets f.stored to found, the bytes of mirrored releases that a check has found. It does nothing if f.stored is no longer what it was before
-// the check, or while a release is fetched.
+// setStored sets f.stored to found, the bytes of mirrored releases that a check has found. It does nothing if f.stored is no
+// longer what it was before the check, or while a release is fetched.
 func (f *Fallback) setStored(before, found int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

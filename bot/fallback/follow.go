@@ -127,7 +127,7 @@ func (f *Fallback) mirroredVersions() iter.Seq2[views.Version, error] {
 }
 
 // lookupMirrored returns the row of a version. here reports whether the version was mirrored and its files are stored: a
-// withdrawn one may be erased. An unknown version is no error.
+// withdrawn one may be erased. An unknown version is not an error.
 func (f *Fallback) lookupMirrored(id release) (v views.Version, here bool, err error) {
 	v, err = views.LookupVersion(f.o.Store, id.pkg, id.version)
 	if errors.Is(err, kvstore.ErrNotFound) {

@@ -243,7 +243,7 @@ func (o *larder) forgetAge() {
 }
 
 // checkAge returns an error if the checkpoint of the origin's log, as it was read last, has no cosignature or only old ones: an
-// origin that replays an old checkpoint hides withdrawals. Before the log was read there is no error.
+// origin that replays an old checkpoint hides withdrawals. Before the log was read it returns nil.
 func (o *larder) checkAge(now time.Time) error {
 	o.aging.Lock()
 	defer o.aging.Unlock()

@@ -194,8 +194,8 @@ func openNothing(ImportFile) (io.ReadCloser, error) {
 }
 
 // checkSelection returns a *sources.Refusal unless the selection of files, plan, can be published in every form in which a
-// release is imported. It refuses a selected entry that is no regular file, because a link in a folder is something else in an
-// archive, and selected paths that differ only in case or Unicode form, which some file systems do not distinguish. It also
+// release is imported. It refuses a selected entry that is not a regular file, because a link in a folder is something else in
+// an archive, and selected paths that differ only in case or Unicode form, which some file systems do not distinguish. It also
 // refuses a plan that selects no file. findNeeded has filled in.skipped before.
 func (in *pendingImport) checkSelection(plan *packages.Plan) error {
 	for _, l := range plan.LeftOut {

@@ -14,7 +14,7 @@ import (
 // isModule reports whether a .js file of a release is an ES module. It is false for other files, .mjs included, and for a script
 // that is larger than 2 MiB, does not parse, or takes its parser down. release is the id of the release (see ReleaseID), source
 // the file's path, and data its content. A child process that works for this release alone parses data if necessary; isModule
-// waits for one. The caller has reserved the memory. An error means that the release is to be tried again later.
+// waits for one. The caller has reserved the memory. After an error the release is tried again later.
 func (b *pipeline) isModule(ctx context.Context, release, source string, data []byte) (bool, error) {
 	if !needsFormat(source, data) {
 		return false, nil

@@ -189,7 +189,7 @@ func (e *RequestError) Error() string { return e.Err.Error() }
 func (e *RequestError) Unwrap() error { return e.Err }
 
 // Get returns the state of the request with an id, which may be delivered or given up within a day. It returns [ErrNoRequest] if
-// there is none.
+// it does not exist.
 func (s *Scheduler) Get(ctx context.Context, id string) (State, error) {
 	if !validID(id) {
 		return State{}, ErrNoRequest
@@ -297,8 +297,8 @@ func writeState(ctx context.Context, s *durable.State, state State, next time.Ti
 }
 
 // Handle implements [durable.Handler]. It puts, deletes or only reads the request, as the command c says, and returns its state;
-// that of a deleted one is the last. It returns ErrNoRequest if there is none to read or delete. It also moves an alarm that is
-// later than the state says.
+// that of a deleted one is the last. It returns ErrNoRequest if the request to read or delete does not exist. It also moves an
+// alarm that is later than the state says.
 func (o requestObject) Handle(ctx context.Context, s *durable.State, c requestCommand) (State, error) {
 	state, found, err := readRequest(ctx, s)
 	switch {

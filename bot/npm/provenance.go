@@ -159,7 +159,7 @@ type AttestationBundles struct {
 }
 
 // ParseAttestations parses a registry's response with the attestations of a version. It verifies none of them. Of several
-// attestations of a kind, the first one counts; a missing one is no error.
+// attestations of a kind, the first one counts; a missing one is not an error.
 func ParseAttestations(response []byte) (AttestationBundles, error) {
 	var found AttestationBundles
 	var all struct {

@@ -150,7 +150,7 @@ type setting struct {
 	origin string   // for errors: the file and line, or the variable
 }
 
-// lastValue returns the last value of a setting. A setting that is no list has one.
+// lastValue returns the last value of a setting. A setting that is not a list has one.
 func (s setting) lastValue() string { return s.values[len(s.values)-1] }
 
 // parseNpmrc parses the ini dialect of npm: key = value, key[] = value for lists, quotes as in JSON, comments after ; and # unless escaped

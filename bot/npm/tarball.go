@@ -84,7 +84,7 @@ func (c *Client) download(ctx context.Context, v Version, dst *os.File) error {
 }
 
 // Release downloads the tarball of v into dst and opens it after the registry's signature of v is verified. Errors are those of
-// [Client.Verify] and [Client.Tarball], and an [archive.RefusedError] if the tarball is no archive.
+// [Client.Verify] and [Client.Tarball], and an [archive.RefusedError] if the tarball is not an archive.
 func (c *Client) Release(ctx context.Context, v Version, dst *os.File) (archive.Source, Signed, error) {
 	signed, err := c.Verify(ctx, v)
 	if err != nil {

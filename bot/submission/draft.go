@@ -46,8 +46,9 @@ func (e *UndraftableError) Error() string {
 	return fmt.Sprintf("npm package %s %s: %s", e.Package, e.Version, e.Reason)
 }
 
-// NewDraft makes a package JSON for the npm package target from the package.json and the files of its latest release. name is the name of the new
-// package; "" derives it from target. Errors are an *[UndraftableError], [ErrNoReleases], and those of the source.
+// NewDraft makes a package JSON for the npm package target from the package.json and the files of its latest release. name is the
+// name of the new package; "" derives it from target. Errors are an *[UndraftableError], [ErrNoReleases], and those of the
+// source.
 func NewDraft(ctx context.Context, source sources.Source, target, name string) (*Draft, error) {
 	if !npm.ValidName(target) {
 		return nil, &npm.NameError{Name: target}
@@ -103,7 +104,8 @@ func NewDraft(ctx context.Context, source sources.Source, target, name string) (
 	return d, nil
 }
 
-// encodePackage returns the package JSON of a package that serves files of an npm package, and adds notes about what a person should check.
+// encodePackage returns the package JSON of a package that serves files of an npm package, and adds notes about what a person
+// should check.
 func (d *Draft) encodePackage(name, target string, m *packageJSON, files []string) ([]byte, error) {
 	set, published := chooseFiles(files)
 	if len(published) == 0 {
@@ -202,8 +204,8 @@ func webAddress(address string) string {
 
 var shortAddress = text.NewRegexp(`^(?:(github|gitlab|bitbucket):)?([A-Za-z0-9._-]+/[A-Za-z0-9._-]+)$`)
 
-// repositoryAddress returns the https URL of a repository, given its address in any form that npm allows, or a homepage at GitHub; "" if there is
-// none.
+// repositoryAddress returns the https URL of a repository, given its address in any form that npm allows, or a homepage at
+// GitHub; "" if none exists.
 func repositoryAddress(address, homepage string) string {
 	address = strings.TrimSpace(address)
 	if m := shortAddress.FindStringSubmatch(address); m != nil {

@@ -35,7 +35,7 @@ type packageJSON struct {
 // rawText is a JSON value that should be a string, but may also be an object that has one, or a list.
 type rawText struct{ raw json.RawMessage }
 
-// UnmarshalJSON stores a copy of the JSON value without decoding it, so that a value of another type is no error.
+// UnmarshalJSON stores a copy of the JSON value without decoding it, so that a value of another type is not an error.
 func (t *rawText) UnmarshalJSON(data []byte) error {
 	t.raw = append([]byte(nil), data...)
 	return nil

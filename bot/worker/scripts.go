@@ -61,7 +61,7 @@ type scriptCost struct {
 type bracketCost struct {
 	isList      bool // commas separate items; elsewhere they join expressions, unless they separate declarations
 	isCondition bool // of a statement
-	isBare      bool // a block that is no statement's
+	isBare      bool // a block that does not belong to a statement
 	declares    bool // in a statement that declares variables
 	pending     int  // question marks whose colon did not come yet
 	ifs         int  // each the statement of the one before

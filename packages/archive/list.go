@@ -76,7 +76,7 @@ var otherForms = []struct{ begins, name string }{
 	{"Rar!\x1a\x07", "rar"},
 }
 
-// newFormError returns the error for a file that is no archive and has these first bytes.
+// newFormError returns the error for a file that is not an archive and has these first bytes.
 func newFormError(head []byte) error {
 	for _, other := range otherForms {
 		if bytes.HasPrefix(head, []byte(other.begins)) {

@@ -120,9 +120,10 @@ type (
 	}
 )
 
-// WriteSARIFRun writes the findings of one run of a tool in SARIF 2.1.0 (https://docs.oasis-open.org/sarif/sarif/v2.1.0/), for tools that display
-// them beside the lines. It writes the parts of the format that Larder needs: a library for it would bring a second schema validator into
-// the program. The tool is named as the command, such as "larder lint". version is that of this program.
+// WriteSARIFRun writes the findings of one run of a tool in SARIF 2.1.0 (https://docs.oasis-open.org/sarif/sarif/v2.1.0/), for
+// tools that display them beside the lines. It writes the parts of the format that Larder needs: a library for it would bring a
+// second schema validator into the program. The tool is named as the command, such as "larder lint". version is that of this
+// program.
 func WriteSARIFRun(w io.Writer, tool, version string, rules []Rule, findings []SARIFFinding, notifications []SARIFNotification) error {
 	r := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
 	r.Tool.Driver = sarifDriver{Name: tool, Version: version, InformationURI: "https://github.com/larder-cdn/larder", Rules: []sarifRule{}}

@@ -20,8 +20,8 @@ type entry struct {
 const ownFilePrefix = "./"
 
 // addEntry appends the entry point for a subpath, such as "./client", to b.entries. If the subpath leads to no script, or an
-// earlier entry point has the same module path, addEntry records the subpath as skipped, which is no error. It returns only
-// errTooMuchExported.
+// earlier entry point has the same module path, addEntry records the subpath as skipped, which is not an error. It returns
+// only errTooMuchExported.
 func (b *builder) addEntry(subpath string) error {
 	file, err := b.release.resolveSubpath(subpath, importConditions)
 	at := b.release.applyBrowserField(file)

@@ -13,7 +13,8 @@ import (
 // (https://github.com/npm/node-semver#ranges), and writes each as alternatives of plain comparisons.
 
 // renderVersionRanges parses the version ranges r.Ranges, and returns in Ranges the alternatives of each in the same order. A
-// text that is no valid range has none, which is no error. It returns an error if the ranges have too many bytes together.
+// text that is not a valid range has none, which is not an error. It returns an error if the ranges have too many bytes
+// together.
 func renderVersionRanges(r document.Request) (document.Result, error) {
 	var result document.Result
 	size := 0

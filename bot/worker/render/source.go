@@ -193,7 +193,7 @@ func StartsObject(last js.TokenType, newLine bool) bool {
 	return js.IsOperator(last) && last != js.IncrToken && last != js.DecrToken && last != js.ArrowToken
 }
 
-// endsValue reports whether a token of a script that is no bracket ends a value, so that a slash after it divides.
+// endsValue reports whether a token of a script that is not a bracket ends a value, so that a slash after it divides.
 func endsValue(t js.TokenType) bool {
 	switch t {
 	case js.StringToken, js.TemplateToken, js.TemplateEndToken, js.RegExpToken, js.ThisToken, js.SuperToken, js.NullToken, js.TrueToken, js.FalseToken,
