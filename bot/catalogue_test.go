@@ -14,6 +14,7 @@ import (
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/internal/testkit/gittest"
 	"github.com/larder-cdn/larder/packages"
 )
@@ -167,7 +168,7 @@ func TestRun(t *testing.T) {
 		}
 	}
 	write("a", soundPackage("a"))
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		k := newCatalogueWatcher(t, dir, "")
 		to := &catalogueTaker{}
 		ctx, cancel := context.WithCancel(t.Context())

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -46,7 +47,7 @@ func wantSending(t *testing.T, b *bodies, want int64) {
 func TestStampedeReadsOnce(t *testing.T) {
 	for name, cacheBytes := range map[string]int64{"kept": 1 << 20, "too large to keep": 1 << 10} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				b := newTestBodies(t, cacheBytes, 1<<20)
 				sum, n, read := sized(1000, 'a')
 				reads, gate := 0, make(chan struct{})
@@ -119,7 +120,7 @@ func TestEvictedBodyCountsWhileItIsSent(t *testing.T) {
 }
 
 func TestSendBudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newTestBodies(t, 1<<10, 3000)
 		sumA, n, readA := sized(2000, 'a')
 		sumB, _, readB := sized(2000, 'b')
@@ -151,7 +152,7 @@ func TestSendBudget(t *testing.T) {
 func TestLimitsChange(t *testing.T) {
 	const each = 1000 + bodyOverhead
 	one, other := netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("192.0.2.2/32")
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newTestBodies(t, 1<<10, 4*each)
 		take := func(of netip.Prefix, c byte) (*body, error) {
 			sum, n, read := sized(1000, c)
@@ -212,7 +213,7 @@ func TestLimitsChange(t *testing.T) {
 func TestSendBudgetIsShared(t *testing.T) {
 	one, other := netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("192.0.2.2/32")
 	const each = 1000 + bodyOverhead
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newTestBodies(t, 1<<10, 10*each) // no body is kept
 		take := func(of netip.Prefix, c byte) *body {
 			sum, n, read := sized(1000, c)
@@ -245,7 +246,7 @@ func TestSendBudgetIsShared(t *testing.T) {
 			t.Errorf("after all were released %d clients are kept and %d bytes are over", len(b.of), b.over)
 		}
 	})
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newTestBodies(t, 1<<20, 10*each) // every body is kept
 		var held []*body
 		for c := range byte(20) {

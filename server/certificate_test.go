@@ -14,9 +14,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/server"
 )
 
@@ -77,7 +77,7 @@ func TestCertificateErrorNamesFiles(t *testing.T) {
 func TestEndOfCertificateIsTold(t *testing.T) {
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		writeCertificate(t, certFile, keyFile, 1) // for an hour
 		logger, lines := logged()
 		opened, err := server.OpenCertificate(certFile, keyFile, logger)
@@ -100,7 +100,7 @@ func TestEndOfCertificateIsTold(t *testing.T) {
 func TestRenewedCertificateIsRead(t *testing.T) {
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		writeCertificate(t, certFile, keyFile, 1)
 		logger, lines := logged()
 		opened, err := server.OpenCertificate(certFile, keyFile, logger)

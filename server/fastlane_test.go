@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/lane"
 	"github.com/larder-cdn/larder/server/usage"
@@ -265,7 +266,7 @@ func TestStopWithTheLane(t *testing.T) {
 		want  int
 	}{"in time": {10 * time.Second, 0}, "too late": {time.Minute, 1}} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				assets := newAssets(t, server.Options{Store: store})
 				listener := make(pipes)
 				s := server.NewHTTPServer(server.Route(assets, http.NotFoundHandler()), server.HTTPOptions{Lane: assets, WriteTimeout: time.Hour})
@@ -311,7 +312,7 @@ func (s stuck) Answer(*lane.Exchange) bool {
 
 // Stop tells how many are still being answered on the lane.
 func TestStopTellsWhoIsLeftOnTheLane(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		answering := make(stuck)
 		listener := make(pipes)
 		s := server.NewHTTPServer(http.NotFoundHandler(), server.HTTPOptions{Lane: answering})

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/usage"
 )
@@ -30,7 +30,7 @@ import (
 // deadline could only queue one frame more.
 func TestStalledHTTP2ConnectionIsClosed(t *testing.T) {
 	store := fixture(t)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		onPipe(newAssets(t, server.Options{Store: store}), func(conn net.Conn) {
 			const huge = 1<<31 - 1
 			go func() {
@@ -83,7 +83,7 @@ func slowStreams(t *testing.T, span string) {
 	data := testkit.Releases()[0].Files["noise.bin"][:50_000]
 	small := data[:20_000]
 	store := openStore(t, []testkit.Release{{Package: "lib", Version: "1.0.0", Files: map[string][]byte{"large.bin": data, "small.bin": small}}})
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		onPipe(newAssets(t, server.Options{Store: store}), func(conn net.Conn) {
 			h2c := new(http.Protocols)
 			h2c.SetUnencryptedHTTP2(true)
@@ -147,7 +147,7 @@ func TestSlowClientIsClosedWhereRoomIsScarce(t *testing.T) {
 		{"room for one", 8 << 20, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				onPipe(newAssets(t, server.Options{Store: store, CacheBytes: 1 << 20, SendBytes: test.sendBytes}), func(conn net.Conn) {
 					go fmt.Fprint(conn, ask("GET", "/ajax/libs/lib/1.0.0/noise.bin")+"Connection: close\r\n\r\n")
 					n, _ := io.Copy(io.Discard, throttled{conn})
@@ -172,7 +172,7 @@ func TestSlowClientIsClosedWhereConnectionsAreScarce(t *testing.T) {
 	} {
 		for _, scarce := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, scarce %v", name, scarce), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					assets := newAssets(t, server.Options{Store: store})
 					onPipe(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 						assets.ServeHTTP(w, r.WithContext(answers.WithScarcity(r.Context(), func() bool { return scarce })))

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/lane"
 )
@@ -154,7 +155,7 @@ func TestSlowButSteadyClientGetsAll(t *testing.T) {
 	h2c.SetUnencryptedHTTP2(true)
 	for name, protocols := range map[string]*http.Protocols{"HTTP/1.1": nil, "HTTP/2.0": h2c} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				onPipe(newAssets(t, server.Options{Store: store}), func(conn net.Conn) {
 					transport := &http.Transport{Protocols: protocols, DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}
 					defer transport.CloseIdleConnections()
@@ -189,7 +190,7 @@ func TestStalledClientIsClosed(t *testing.T) {
 	store := fixture(t)
 	for _, name := range []string{"noise.bin", "tiny.txt", "big.js"} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				onPipe(newAssets(t, server.Options{Store: store}), func(conn net.Conn) {
 					fmt.Fprint(conn, ask("GET", "/ajax/libs/demo/1.0.0/"+name)+"\r\n")
 					time.Sleep(31 * time.Second)
@@ -213,7 +214,7 @@ func TestSilentClientIsClosed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := fixture(t)
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				onPipe(newAssets(t, server.Options{Store: store}), func(conn net.Conn) {
 					start := time.Now()
 					go fmt.Fprint(conn, test.request)
@@ -230,7 +231,7 @@ func TestSilentClientIsClosed(t *testing.T) {
 
 // The deadline is the body's, not that of what the handler does with it.
 func TestHandlerMayTakeLongAfterTheBody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		onPipe(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			http.NewResponseController(w).SetWriteDeadline(time.Time{})
 			body, err := io.ReadAll(r.Body)
@@ -258,7 +259,7 @@ func TestBodyOfGetIsNotWaitedFor(t *testing.T) {
 	store := fixture(t)
 	for _, method := range []string{"GET", "HEAD"} {
 		t.Run(method, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				onPipe(newAssets(t, server.Options{Store: store}), func(conn net.Conn) {
 					start := time.Now()
 					go fmt.Fprint(conn, ask(method, "/ajax/libs/demo/1.0.0/tiny.txt")+"Content-Length: 10\r\n\r\n")
@@ -282,7 +283,7 @@ func TestStop(t *testing.T) {
 		want  int
 	}{"in time": {10 * time.Second, 0}, "too late": {time.Minute, 1}} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				ended := false
 				listener := make(pipes)
 				s := server.NewHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -314,7 +315,7 @@ func TestStop(t *testing.T) {
 		})
 	}
 	t.Run("never", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			release := make(chan struct{})
 			listener := make(pipes)
 			s := server.NewHTTPServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }), server.HTTPOptions{})

@@ -15,10 +15,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/server"
 )
 
@@ -192,7 +192,7 @@ func TestRefusedClientIsNotKeptForLong(t *testing.T) {
 		"trickles": {500 * time.Millisecond, 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				onPipe(http.NotFoundHandler(), func(conn net.Conn) {
 					begun := time.Now()
 					var sending sync.WaitGroup

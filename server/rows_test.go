@@ -12,6 +12,7 @@ import (
 	"github.com/maypok86/otter/v2"
 
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
@@ -119,7 +120,7 @@ func TestFileIsThereWithItsVersion(t *testing.T) {
 
 // A request that comes after a publication does not get what an earlier one found.
 func TestAbsenceIsNotShared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r, store := rowsOfNothing(t)
 		target, err := parseTarget(Prefix + "lib/1.0.0/a.txt")
 		if err != nil {

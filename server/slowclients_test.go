@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/server"
 )
 
@@ -90,7 +91,7 @@ func TestStopServesSlowClients(t *testing.T) {
 						continue // the client has been served
 					}
 					t.Run(fmt.Sprintf("%s %s pausing %v stopped after %v", protocol, path, pause, stop), func(t *testing.T) {
-						synctest.Test(t, func(t *testing.T) {
+						bubble.Test(t, func(t *testing.T) {
 							assets := newAssets(t, server.Options{Store: store})
 							listener := make(pipes)
 							o := server.HTTPOptions{Lane: assets}
@@ -181,7 +182,7 @@ func TestRelinquish(t *testing.T) {
 	for protocol, config := range slowProtocols(both) {
 		for _, path := range []string{"/ajax/libs/demo/1.0.0/demo.js", "/elsewhere"} {
 			t.Run(protocol+" "+path, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					assets := newAssets(t, server.Options{Store: store})
 					listener := make(pipes)
 					o := server.HTTPOptions{Lane: assets, Successor: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -239,7 +240,7 @@ func TestStopOfIdleConnections(t *testing.T) {
 		{"/elsewhere", 2, server.HTTPOptions{}, time.Second},
 		{"/elsewhere", 2, server.HTTPOptions{IdleAtEnd: -1}, 0},
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			assets := newAssets(t, server.Options{Store: store})
 			listener := make(pipes)
 			test.o.Lane = assets
@@ -267,7 +268,7 @@ func TestStopOfIdleConnections(t *testing.T) {
 // stopping runs a test with a server on pipes whose handler is echo, and which the test stops. The lane has the assets.
 func stopping(t *testing.T, o server.HTTPOptions, test func(t *testing.T, s *server.Server, connect func() net.Conn)) {
 	store := fixture(t)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		o.Lane = newAssets(t, server.Options{Store: store})
 		listener := make(pipes)
 		s := server.NewHTTPServer(server.Route(o.Lane.(*server.Assets), http.HandlerFunc(upgradeOrEcho)), o)

@@ -10,8 +10,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
 
 // contentsOperations are operations with contents.
@@ -79,7 +80,7 @@ func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 // A client that sends no more, and does not go away, ends the operation.
 func TestSendStalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		received := make(chan error, 1)
 		c, stop := InProcess(Handler(contentsOperations(received), quiet))
 		read, write := io.Pipe()
@@ -100,7 +101,7 @@ func TestSendStalls(t *testing.T) {
 
 // Contents may take longer than the server's time limit for a request, as long as bytes arrive.
 func TestSendTakesLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 		server := &http.Server{Handler: Handler(contentsOperations(nil), quiet), ReadTimeout: 30 * time.Second}
 		go server.Serve(l)
@@ -129,7 +130,7 @@ func (r *slowReader) Read(p []byte) (int, error) {
 
 // An operation that ends with its process does not wait for the rest of the contents.
 func TestSendEndsWithTheProcess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		process, end := context.WithCancel(t.Context())
 		l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 		server := &http.Server{Handler: Handler(contentsOperations(make(chan error, 1)), quiet), BaseContext: func(net.Listener) context.Context { return process }}

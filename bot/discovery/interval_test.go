@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
 
 func TestPace(t *testing.T) {
@@ -176,7 +176,7 @@ func TestPlanTellsWhatIsFresh(t *testing.T) {
 }
 
 func TestNewsAreLookedAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := newEventQueue()
 		name := func(names ...string) { n.release(n.add(names)) }
 		want := func(name string, after time.Duration) {

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
 )
@@ -79,7 +80,7 @@ func (n *notebook) wantNext(want string, start time.Time, after time.Duration, a
 }
 
 func TestAgendaYieldsInOrderOfTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		start := time.Now()
 		a := newNotebook(t)
 		defer a.close()
@@ -98,7 +99,7 @@ func TestAgendaYieldsInOrderOfTime(t *testing.T) {
 }
 
 func TestAgendaWakesForWhatIsSetMeanwhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newNotebook(t)
 		defer a.close()
 		a.put("tomorrow", time.Now().Add(24*time.Hour))
@@ -111,7 +112,7 @@ func TestAgendaWakesForWhatIsSetMeanwhile(t *testing.T) {
 }
 
 func TestAgendaEndsWithItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := newNotebook(t)
 		defer a.close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -124,7 +125,7 @@ func TestAgendaEndsWithItsContext(t *testing.T) {
 
 // Sooner never moves to a later time, and counts for a package that is being asked for, too.
 func TestAgendaSooner(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		start := time.Now()
 		a := newNotebook(t)
 		defer a.close()
@@ -149,7 +150,7 @@ func TestAgendaSooner(t *testing.T) {
 
 // A restart forgets nothing, not even what was being asked for.
 func TestAgendaOutlastsRestarts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		start := time.Now()
 		a := newNotebook(t)
 		defer a.close()

@@ -16,8 +16,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
 
 // client makes a client that does not wait, trusts the servers' certificates, and allows their hosts.
@@ -252,7 +253,7 @@ func TestRate(t *testing.T) {
 		{"pause", 1 << 20, 61 * time.Second, 2, errSlow, time.Minute},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				var served sync.WaitGroup
 				defer served.Wait()
 				c := client(t, Options{Tries: 1, Allow: []string{"pipe.example"}})

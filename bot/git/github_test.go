@@ -10,10 +10,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/internal/testkit/githubtest"
 )
 
@@ -89,7 +89,7 @@ func TestLimits(t *testing.T) {
 		{"unavailable", []*http.Response{answer(503, "", "Retry-After", "17")}, 0, 503},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				answers := tt.answers
 				client, err := git.NewGitHubClient(git.GitHubOptions{Token: hubToken, Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 					if body, err := io.ReadAll(r.Body); err != nil || string(body) != "{\"a\":1}\n" {
@@ -127,7 +127,7 @@ func TestLimits(t *testing.T) {
 
 // After the last request that the primary limit allows, the next one waits by itself.
 func TestUsedUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		server := githubtest.New(hubToken)
 		if err := server.Add("example/logs", t.TempDir(), "main"); err != nil {
 			t.Fatal(err)
@@ -191,7 +191,7 @@ func TestAnswers(t *testing.T) {
 		{"no JSON", func(*http.Request) (*http.Response, error) { return answer(502, "<html>"), nil }, "GitHub answered 502 Bad Gateway"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				client, err := git.NewGitHubClient(git.GitHubOptions{Token: hubToken, Transport: tt.do})
 				if err != nil {
 					t.Fatal(err)

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
 
 // receivers are one that responds at once, and one that does not respond before a time.
@@ -60,7 +62,7 @@ func (w *receivers) deliveries(path string) int {
 
 // A receiver that does not respond delays no other one, even with more requests than are sent at once. It gets its requests when it responds again.
 func TestDeadReceiverDelaysNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		startedAt := time.Now()
 		w := &receivers{open: startedAt.Add(time.Hour), dead: make(map[string]int)}
 		s := start(t, SchedulerOptions{Transport: w})
@@ -135,7 +137,7 @@ func TestLimiter(t *testing.T) {
 
 // What a request may have at most fits into its rows, whatever becomes of it.
 func TestLargestRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &virtualReceiver{startedAt: time.Now(), answers: []int{0}}
 		s := start(t, SchedulerOptions{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
 			if _, err := p.RoundTrip(r); err != nil {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/logs"
@@ -151,7 +152,7 @@ func (r *purgeRig) wantPending(reasons ...string) []Purge {
 }
 
 func TestPurgeOfEveryURL(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newPurgeRig(t, func(call string) int {
 			if strings.Contains(call, "f007") {
 				return http.StatusNotFound // the cache has no copy
@@ -176,7 +177,7 @@ func TestPurgeOfEveryURL(t *testing.T) {
 }
 
 func TestPurgeNotice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newPurgeRig(t, succeed)
 		r.publish("demo", 2)
 		r.start("http://larder:word@cache/hook?key=1")
@@ -202,7 +203,7 @@ func TestPurgeNotice(t *testing.T) {
 // A request that fails is repeated, for a month and by the next process, and delays no other release. URLs that were purged before the failure
 // are not purged again.
 func TestFailedPurgesAreRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		broken, failures := true, 0
 		r := newPurgeRig(t, func(call string) int {
 			if broken && strings.Contains(call, "f069") {
@@ -260,7 +261,7 @@ func (n addMany) do(ctx context.Context, s *durable.State) (response, error) {
 // A purge hook that the settings do not name any more is listed and can be removed, with its pending purges, and does not count against the
 // limit of webhooks. One that they name cannot.
 func TestRemovePurgeHook(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newPurgeRig(t, func(string) int { return http.StatusInternalServerError })
 		r.publish("demo", 1)
 		w, stop := r.open("http://cache{path}")
@@ -303,7 +304,7 @@ func TestRemovePurgeHook(t *testing.T) {
 
 // A process that is killed between taking over the purges of Larder 0.1.0 and adding the hook loses none that come before the next process.
 func TestPurgesOfVersion010AfterKill(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newPurgeRig(t, succeed)
 		r.publish("demo", 1)
 		b := r.Store.NewBatch()
@@ -328,7 +329,7 @@ func TestPurgesOfVersion010AfterKill(t *testing.T) {
 
 // A process purges what was withdrawn while none ran, and requests a corrected hook at once, for everything that is pending.
 func TestPurgeAfterRestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newPurgeRig(t, func(call string) int {
 			if strings.Contains(call, "?") {
 				return 0
@@ -363,7 +364,7 @@ func TestPurgeAfterRestart(t *testing.T) {
 
 // A release that is withdrawn again after it was restored is purged once, and again if the first purge was complete.
 func TestPurgeOfRepeatedWithdrawals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		status := 0
 		r := newPurgeRig(t, func(string) int { return status })
 		r.publish("demo", 1)
@@ -395,7 +396,7 @@ func TestPurgeOfRepeatedWithdrawals(t *testing.T) {
 
 // The purges that Larder 0.1.0 has left are sent, and those of entries that it has not read.
 func TestPurgesOfVersion010(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newPurgeRig(t, succeed)
 		for _, name := range []string{"done", "pending", "unread"} {
 			r.publish(name, 1)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/logs"
@@ -107,7 +108,7 @@ func post(t *testing.T, s *Scheduler, id string, r Request) State {
 }
 
 func TestRequestsAreSentInTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &virtualReceiver{startedAt: time.Now()}
 		s := start(t, SchedulerOptions{Transport: p})
 		at := func(d time.Duration) int64 { return time.Now().Add(d).UnixMilli() }
@@ -148,7 +149,7 @@ func TestRequestsAreSentInTime(t *testing.T) {
 }
 
 func TestFailuresAreTriedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &virtualReceiver{startedAt: time.Now(), answers: []int{0, 500, 302, 404}}
 		s := start(t, SchedulerOptions{Transport: p})
 		id := post(t, s, "", Request{URL: "https://u:secret@example.com/x?token=secret"}).ID
@@ -166,7 +167,7 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 }
 
 func TestGivingUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &virtualReceiver{startedAt: time.Now(), answers: slices.Repeat([]int{500}, 1000)}
 		s := start(t, SchedulerOptions{Transport: p})
 		once := post(t, s, "", Request{URL: "https://example.com/once"}).ID
@@ -192,7 +193,7 @@ func TestGivingUp(t *testing.T) {
 }
 
 func TestReplacedWhileItIsSent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &virtualReceiver{startedAt: time.Now(), hold: 10 * time.Second}
 		s := start(t, SchedulerOptions{Transport: p})
 		replaced := post(t, s, "", Request{URL: "https://example.com/old"}).ID
@@ -214,7 +215,7 @@ func TestReplacedWhileItIsSent(t *testing.T) {
 }
 
 func TestScheduleOutlastsRestarts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		store := openStore(t)
 		defer store.Close()
 		p := &virtualReceiver{startedAt: time.Now(), hold: time.Second}
@@ -355,7 +356,7 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 // TestClockThatWasAhead has an attempt fail, and a repeating request delivered, while the clock is a year ahead. Once they are read under the right clock, they
 // wait no longer than their backoff or interval.
 func TestClockThatWasAhead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var ahead atomic.Int64
 		p := &virtualReceiver{startedAt: time.Now(), answers: []int{500}}
 		store := openStore(t)
@@ -389,7 +390,7 @@ func TestClockThatWasAhead(t *testing.T) {
 // TestAlarmsAfterClockWasAhead has an attempt fail while the clock is a year ahead. A process that starts under the right clock repeats it
 // within an hour, although no client reads the request, and makes the first attempt of those that had none; a request for next year stays where it is.
 func TestAlarmsAfterClockWasAhead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const year = 365 * 24 * time.Hour
 		store := openStore(t)
 		defer store.Close()

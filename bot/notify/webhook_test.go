@@ -18,6 +18,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/logs"
@@ -170,7 +171,7 @@ func (r *rig) hook(id string) Webhook {
 }
 
 func TestWebhooksAreToldWhatIsPublished(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		defer func() { r.end() }()
 		r.publish("vue", "0.9.0") // before any webhook was added
@@ -203,7 +204,7 @@ func TestWebhooksAreToldWhatIsPublished(t *testing.T) {
 
 // Those who watch are told what becomes of releases, and of the log.
 func TestWatching(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		defer func() { r.end() }()
 		r.publish("vue", "1.0.0")
@@ -241,7 +242,7 @@ func TestWatching(t *testing.T) {
 }
 
 func TestFailedMessagesAreTriedAgainAndGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		defer func() { r.end() }()
 		h, gone := r.add("/a", ""), r.add("/gone", "")
@@ -274,7 +275,7 @@ func TestFailedMessagesAreTriedAgainAndGivenUp(t *testing.T) {
 }
 
 func TestWebhooksOfRooms(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		defer func() { r.end() }()
 		releases := r.add("/releases", "")
@@ -322,7 +323,7 @@ func TestWebhooksOfRooms(t *testing.T) {
 
 // Whatever was published while no process ran is told afterwards, and nothing twice.
 func TestFollowingResumesWhereItWas(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		h := r.add("/a", "")
 		r.publish("vue", "1.0.0")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
 
 var errDown = &fetch.Error{URL: "https://registry.example/a", Status: 503, Temporary: true, Err: errors.New("503")}
@@ -20,7 +21,7 @@ var errDown = &fetch.Error{URL: "https://registry.example/a", Status: 503, Tempo
 func TestOutage(t *testing.T) {
 	for _, length := range []time.Duration{90 * time.Second, time.Hour, 30 * 24 * time.Hour} {
 		t.Run(length.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				o := NewBreakers(time.Now, time.Minute, slog.New(slog.DiscardHandler))
 				begun := time.Now()
 				var asked, served atomic.Int64

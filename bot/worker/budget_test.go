@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
 
 // Sixteen processors are kept busy by contents of the sizes that files of packages have: half of
@@ -28,7 +30,7 @@ func TestEncodersKeepProcessorsBusy(t *testing.T) {
 
 func keepBusy(t *testing.T, memory int64, wantOrdinary, wantWhole float64) {
 	const processors, contents = 16, 25_000
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(15, 6))
 		var mu sync.Mutex
 		running, used, peak := 0, int64(0), int64(0)
@@ -90,7 +92,7 @@ func keepBusy(t *testing.T, memory int64, wantOrdinary, wantWhole float64) {
 }
 
 func TestHugeContentHasALane(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := NewBudget(2, 800<<20)
 		enter := func(ctx context.Context, size int64) chan func() {
 			entered := make(chan func(), 1)
@@ -142,7 +144,7 @@ func TestHugeContentHasALane(t *testing.T) {
 
 // With enough memory several huge contents run at once, and half of the slots stay free of them.
 func TestHugeContentsShareWhatIsLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := NewBudget(4, 2<<30)
 		var huge atomic.Int64
 		for range 10 {
@@ -175,7 +177,7 @@ func TestHugeContentsShareWhatIsLeft(t *testing.T) {
 
 // One content that needs more memory than there is runs, without others of ordinary size.
 func TestEncoderThatNeedsTooMuchRunsAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := NewBudget(4, 1<<20)
 		leave, err := l.AcquireEncoder(context.Background(), "owner", 1<<20)
 		if err != nil {
@@ -197,7 +199,7 @@ func TestEncoderThatNeedsTooMuchRunsAlone(t *testing.T) {
 // Files of releases, encoders and idle children share one budget: an idle child is taken over, or ends where its memory
 // is needed, and encoders wait for files.
 func TestFilesAndEncodersShareOneBudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const mib = 1 << 20
 		l := NewBudget(2, 100*mib)
 		l.reserved = 0
@@ -282,7 +284,7 @@ func (c *idleChildren) endIdleChildren(most int, except []string) (ended int) {
 // A file of a fresh release begins beside encoders and files that have all that they may have, and before files that came
 // earlier.
 func TestFreshFilesGoFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const mib = 1 << 20
 		l := NewBudget(2, 160*mib) // 20 of them are reserved
 		file := func(fresh bool, memory int64) chan func() {

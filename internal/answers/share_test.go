@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/requests"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
 
 func TestShares(t *testing.T) {
@@ -123,7 +124,7 @@ func TestSharesAreFair(t *testing.T) {
 
 // TestTurns has one client stand in line a hundred times, and others once. Each of these waits for one turn of the first.
 func TestTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := NewTurns(1)
 		_, leave, err := s.Enter(t.Context(), "127.0.0.1:1", 0)
 		if err != nil {

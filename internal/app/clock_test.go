@@ -5,12 +5,12 @@ import (
 	"log/slog"
 	"net/http"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
@@ -83,7 +83,7 @@ func TestServesWithWrongClock(t *testing.T) {
 	for _, later := range []time.Duration{0, 80 * 365 * 24 * time.Hour} {
 		wrong := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).Add(later)
 		signer := open(func() time.Time { return wrong })
-		synctest.Test(t, func(t *testing.T) { // which begins in the year 2000
+		bubble.Test(t, func(t *testing.T) { // which begins in the year 2000
 			time.Sleep(later)
 			check(t, signer)
 		})

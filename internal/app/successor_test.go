@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 
 	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
 
 // named answers with its name.
@@ -21,7 +22,7 @@ func (n *named) ServeHTTP(w http.ResponseWriter, _ *http.Request) { io.WriteStri
 
 // Late requests wait for the next handler, are refused when there will be none, and end with their clients.
 func TestSuccession(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newSuccessor()
 		ask := func(ctx context.Context) func() *httptest.ResponseRecorder {
 			w, done := httptest.NewRecorder(), make(chan struct{})

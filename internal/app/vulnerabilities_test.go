@@ -16,6 +16,7 @@ import (
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
 
 // Each npm package is requested once a day. A network that does not allow that gives one line in the log, and pages know which
@@ -25,7 +26,7 @@ func TestVulnerabilityPoll(t *testing.T) {
 	for _, name := range []string{"jar", "lid", "other"} {
 		ranking.Libraries = append(ranking.Libraries, &library.Library{Name: name, Autoupdate: &library.Autoupdate{Source: "npm", Target: name}})
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		var mu sync.Mutex // the clock of the bubble orders nothing for the race detector
 		var requested []string

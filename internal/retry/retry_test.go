@@ -5,10 +5,10 @@ import (
 	"math"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
 
 func TestPauses(t *testing.T) {
@@ -25,7 +25,7 @@ func TestPauses(t *testing.T) {
 }
 
 func TestSleep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		if err := retry.Sleep(t.Context(), time.Hour); err != nil || time.Since(begun) != time.Hour {
 			t.Errorf("it slept %v (%v)", time.Since(begun), err)
@@ -45,7 +45,7 @@ func TestSleep(t *testing.T) {
 }
 
 func TestFollowClock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var ahead atomic.Int64
 		ahead.Store(int64(24 * time.Hour))
 		now := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }

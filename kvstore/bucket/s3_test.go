@@ -8,8 +8,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
 
 // An object is sent as it is, signed with its own hash. In minio-go's chunks with a signature each,
@@ -59,7 +60,7 @@ func TestStalledGet(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				b, err := OpenS3(S3Options{Endpoint: "http://store.test", Name: "bucket", Transport: transport(answer)})
 				if err != nil {
 					t.Fatal(err)

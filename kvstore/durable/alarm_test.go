@@ -15,6 +15,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -55,7 +56,7 @@ func setAlarm(after time.Duration) step {
 }
 
 func TestAlarmsFireInTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBell(0)
 		ns := alarmed(t, start(t), Limits{}, b.ring)
 		do(t, ns.Object("late"), setAlarm(3*time.Hour))
@@ -90,7 +91,7 @@ func TestAlarmsFireInTime(t *testing.T) {
 }
 
 func TestAlarmIsSetAgainByItsHandler(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBell(2)
 		ns := alarmed(t, start(t), Limits{}, func(ctx context.Context, s *State, a Alarm) error {
 			if at, ok, err := s.GetAlarm(ctx); ok || err != nil {
@@ -119,7 +120,7 @@ func TestAlarmIsSetAgainByItsHandler(t *testing.T) {
 }
 
 func TestFailedAlarmIsTriedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBell(6)
 		r := start(t)
 		ns := alarmed(t, r, Limits{LongestRetry: 15 * time.Second}, b.ring)
@@ -178,7 +179,7 @@ func TestJitter(t *testing.T) {
 func TestAlarmOfStoppedObjectIsTriedAgain(t *testing.T) {
 	for _, test := range []string{"panics", "cannot be written"} {
 		t.Run(test, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				b := newBell(0)
 				r := start(t)
 				var failing atomic.Bool
@@ -215,7 +216,7 @@ func TestAlarmOfStoppedObjectIsTriedAgain(t *testing.T) {
 // Alarms and their retries outlast a restart, and one that was due meanwhile fires
 // at once. One that is under way is given the time to end, and is not counted as tried.
 func TestAlarmsOutlastRestarts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		store := openStore(t, vfs.NewMem())
 		defer store.Close()
 		b := newBell(2)
@@ -266,7 +267,7 @@ func TestAlarmsOutlastRestarts(t *testing.T) {
 // Many sleeping objects cost neither memory nor goroutines, and only so many alarms
 // are handled at once.
 func TestManyAlarms(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const objects = 2000
 		var running, most, rung atomic.Int64
 		r := start(t)
@@ -306,7 +307,7 @@ func TestManyAlarms(t *testing.T) {
 
 // A damaged row among the alarms does not stop the others.
 func TestDamagedAlarmRows(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := newBell(0)
 		r := start(t)
 		batch := r.store.NewBatch()

@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -387,7 +388,7 @@ func crashWhileWriting(t *testing.T, rng *rand.Rand) (after vfs.FS, told int64) 
 
 // Many objects' writes are one commit while the disk is busy.
 func TestWritesOfManyObjectsAreCommittedTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := start(t)
 		var commits atomic.Int64
 		hold := make(chan struct{})
@@ -416,7 +417,7 @@ func TestWritesOfManyObjectsAreCommittedTogether(t *testing.T) {
 }
 
 func TestOverload(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ns := scripts(t, start(t), Limits{Events: 3})
 		o := ns.Object("a")
 		var wg sync.WaitGroup
@@ -450,7 +451,7 @@ func TestOverload(t *testing.T) {
 }
 
 func TestIdleObjectsLeaveMemoryAndComeBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ns := scripts(t, start(t), Limits{Live: 2})
 		inMemory := func() int {
 			synctest.Wait() // an object is idle a moment after its answer

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -29,7 +30,7 @@ func TestInputGate(t *testing.T) {
 		{"open", AllowConcurrency, []string{"first reads", "second", "first has read"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				r := start(t)
 				o := scripts(t, r, Limits{}).Object("a")
 				var mu sync.Mutex
@@ -336,7 +337,7 @@ func TestLargeTransactionIsApplied(t *testing.T) {
 }
 
 func TestTasksBesideWaitForTheEndOfATransaction(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		do(t, scripts(t, start(t), Limits{}).Object("a"), func(ctx context.Context, s *State) error {
 			open, proceed := make(chan struct{}), make(chan struct{})
 			s.Go(ctx, func(ctx context.Context, s *State) error {
@@ -364,7 +365,7 @@ func TestTasksBesideWaitForTheEndOfATransaction(t *testing.T) {
 }
 
 func TestBlockConcurrencyWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := start(t)
 		o := scripts(t, r, Limits{}).Object("a")
 		var order []string

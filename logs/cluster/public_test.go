@@ -9,12 +9,12 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"golang.org/x/mod/sumdb/note"
 
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -253,7 +253,7 @@ func (fickle) Replace(context.Context, string, []byte, bucket.Version) (bucket.V
 
 // A writer whose checkpoint is never taken says so, rather than trying for ever.
 func TestCheckpointIsNeverTaken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		b := fickle{folder(t)}
 		if err := b.Put(t.Context(), publicPrefix+checkpointPath, []byte("log\n1\nroot\n")); err != nil {
 			t.Fatal(err)

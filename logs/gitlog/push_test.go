@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/internal/testkit/githubtest"
 	"github.com/larder-cdn/larder/logs/gitlog"
 )
@@ -219,7 +220,7 @@ func (r *rig) quiet() {
 }
 
 func inBubble(t *testing.T, f func(*testing.T, *rig)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		f(t, r)
 		r.quiet()

@@ -12,10 +12,10 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
@@ -263,7 +263,7 @@ func TestStalls(t *testing.T) {
 
 // A server that begins an answer and never ends it is given up, after a while that grows with what was asked for.
 func TestStallingServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
 		stalling := verify.Options{Server: "http://source.example", Client: &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 			asked.Add(1)

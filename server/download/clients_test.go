@@ -12,12 +12,12 @@ import (
 	"net/http/httptest"
 	"runtime"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/server/download"
 )
@@ -74,7 +74,7 @@ func TestSlowClients(t *testing.T) {
 	} {
 		for _, protocol := range []string{"HTTP/1.1", "HTTP/2.0"} {
 			t.Run(name+" "+protocol, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					registry := prometheus.NewRegistry()
 					h := newHandler(t, download.Options{Store: store, AtOnce: test.atOnce, Registerer: registry})
 					onPipes(h, func(dial func() net.Conn) {
@@ -130,7 +130,7 @@ func TestTurns(t *testing.T) {
 		"stalls":   {func(t *testing.T, _ net.Conn, r *http.Response) { time.Sleep(time.Minute) }, 35 * time.Second, 200, 35 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				h := newHandler(t, download.Options{Store: store, AtOnce: 1})
 				start := time.Now()
 				onPipes(h, func(dial func() net.Conn) {

@@ -5,8 +5,9 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
 
 // TestScores holds the order in which connections are evicted.
@@ -188,7 +189,7 @@ func TestChurn(t *testing.T) {
 		"a /48, of which a sixteenth": {ended: append(other(256, "2001:db8:0:%x01::/64"), other(80, "2001:db8:0:%x02::/64")...), of: "2001:db8:0:ff00::/64", want: 500 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				r := newConnLimit(10_000)
 				open := func(of string) *connEntry {
 					p := r.newEntry(-1, nil)

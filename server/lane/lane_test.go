@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/server/lane"
 )
 
@@ -56,7 +57,7 @@ func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 // inBubble runs a test with a lane and a way to connect to it, where time passes at once.
 func inBubble(t *testing.T, test func(t *testing.T, l *lane.Listener, connect func() net.Conn)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		inner := make(pipes)
 		l := lane.New(inner, lane.Options{
 			Handler: handler{}, Logger: slog.New(slog.DiscardHandler),
@@ -183,7 +184,7 @@ func TestStopEndsWhatWaitsAndFinishesTheRest(t *testing.T) {
 
 // The caller of Wait may then close what the handler uses, so nothing begins after it.
 func TestAcceptedWhenItHasStopped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		inner := make(pipes)
 		l := lane.New(inner, lane.Options{Handler: handler{}, TLS: new(tls.Config), HeaderTimeout: 10 * time.Second})
 		l.Stop()

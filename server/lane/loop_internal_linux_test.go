@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
 
 // A loop that has let other goroutines run comes back, however often: nothing else wakes it
@@ -64,7 +66,7 @@ func TestAbortForgetsWhatBeganToWait(t *testing.T) {
 // Goroutines that are done rest, though not any number of them, are used again before there
 // are new ones, and end with the loop.
 func TestGoroutinesRest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := &loop{wake: make(chan struct{}), ended: make(chan struct{})}
 		var wanted, unwanted atomic.Int32
 		for range mostResting + 3 {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/server/lane"
 )
 
@@ -170,7 +171,7 @@ func TestSilenceOverHTTP2(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				held = make(chan struct{})
 				inner := make(pipes)
 				l := lane.New(inner, multiplexing(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -6,11 +6,13 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
 
 // TestSlots has goroutines wait for slots, and changes how many there are.
 func TestSlots(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, closed, in, ended := newSlots(2), make(chan struct{}), 0, 0
 		acquired := make(chan error)
 		for range 10 {

@@ -8,8 +8,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
 
 // A user counts for the minute in which a room may have let the user in: between the sending of the request and its arrival.
@@ -27,7 +28,7 @@ func TestMostInMinute(t *testing.T) {
 		"boundaries in a row":       {map[[2]time.Duration]int{{59 * second, 61 * second}: 12, {119 * second, 121 * second}: 12, {130 * second, 131 * second}: 12}, 12},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				var site Site
 				begin := time.Now().Truncate(time.Minute).Add(time.Minute)
 				n := 0
