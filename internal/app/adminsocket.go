@@ -29,9 +29,10 @@ func (r *roleRun) openAdminSocket() (net.Listener, error) {
 	return socket, nil
 }
 
-// serveAdmin serves the admin socket until the run ends: the operations in all, reload and upgrade, and below schedulePath the
-// handler schedule, which lists and changes scheduled requests. The folder is not closed while an operation in all runs. check
-// returns an error for settings that a reload must refuse.
+// serveAdmin serves the admin socket until the run ends: the operations in all, reload and upgrade; below schedulePath the
+// handler schedule, which lists and changes scheduled requests; and requests to the site that an older process forwards after an
+// upgrade. The folder is not closed while an operation in all runs. check returns an error for settings that a reload must
+// refuse.
 func (r *roleRun) serveAdmin(socket net.Listener, folder *Reader, all operations, schedule http.Handler, check func(*settings.Settings) error) {
 	counted := folder.trackOperations(all)
 	r.addProcessOperations(counted, check) // not counted: the folder is closed while an upgrade is under way
@@ -39,9 +40,9 @@ func (r *roleRun) serveAdmin(socket net.Listener, folder *Reader, all operations
 	r.addServer("admin server", s, []net.Listener{socket})
 }
 
-// newAdminServer returns the server of the admin socket, which is not started. The handler schedule has the paths from
-// schedulePath on, and the handler late the requests that an earlier process forwards after an upgrade. The contexts of
-// operations end when ctx does.
+// newAdminServer returns the server of the admin socket, which is not started. It passes requests with paths from schedulePath on
+// to the handler schedule, those that an older process forwards after an upgrade to late, and all others to the operations, whose
+// contexts end when ctx does.
 func newAdminServer(ctx context.Context, operations map[string]admin.Operation, schedule, late http.Handler, logger *slog.Logger) *server.Server {
 	logger = logger.With("part", "admin")
 	mux := http.NewServeMux()

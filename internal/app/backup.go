@@ -71,9 +71,10 @@ const OpBackup Operation[BackupRequest, EntryProgress, BackupResult] = "backup"
 // errUnsigned is why a log without a signed checkpoint is neither backed up nor put into a bundle.
 var errUnsigned = errors.New("the log is not signed, so a copy of it would prove nothing; start `larder up` once, which signs it")
 
-// backUpToBucket copies what the backup in b lacks of the folder's signed log and its contents, and adds a record with the data
-// that does not follow from the log. Then it deletes old records, and the contents of releases that were withdrawn before the
-// oldest record that stays. It returns how many log entries the backup has. The error is errUnsigned if the log is not signed.
+// backUpToBucket copies what the backup in b lacks of the folder's signed log and its contents, and adds a record, encrypted with
+// keys, with the data that does not follow from the log. Then it deletes all records but the newest, as many as the settings
+// keep, and the contents that were erased before the oldest record that stays. It returns how many log entries the backup has.
+// The error is errUnsigned if the log is not signed.
 func (r *Reader) backUpToBucket(ctx context.Context, b bucket.Bucket, keys *backupKeys, report func(EntryProgress)) (size int64, err error) {
 	note, key, err := signing.PublishedNote(r.store, keys.dir)
 	if err != nil {
@@ -196,7 +197,8 @@ func folderURL(dir string) string {
 }
 
 // backUp makes a backup as [Reader.backUpNow] does, and returns how many log entries it has, how many are missing because they
-// are not signed, and when it was last restored as a test.
+// are not signed, when it was last restored as a test, and the key folder that a restore needs. The target may also be the
+// absolute path of a folder.
 func (r *Reader) backUp(ctx context.Context, q BackupRequest, report func(EntryProgress)) (result BackupResult, err error) {
 	if filepath.IsAbs(q.Target) {
 		q.Target = folderURL(q.Target)
@@ -212,9 +214,9 @@ func (r *Reader) backUp(ctx context.Context, q BackupRequest, report func(EntryP
 	return result, err
 }
 
-// backUpNow makes a backup in the target of q, and returns how many log entries it has. If no backup in that target was
-// successfully restored as a test within a month, or the last test failed, it also does that. It stores the outcomes for `larder
-// doctor`. Only one backup of a data folder is made at a time.
+// backUpNow makes a backup in the target of q, a URL, and returns how many log entries it has. If no backup in that target was
+// successfully restored as a test within 30 days, or the last test failed, it also restores this one as a test; a failure of that
+// is an error. It stores the outcomes for `larder doctor`. It waits while another backup of the data folder is made.
 func (r *Reader) backUpNow(ctx context.Context, q BackupRequest, report func(EntryProgress)) (size int64, err error) {
 	target := q.Target
 	if q.Endpoint == "" {

@@ -133,8 +133,8 @@ func (k *backupKeys) readRecord(ctx context.Context, b bucket.Bucket, name strin
 	return content, fmt.Errorf("%s: the record %s was not sealed with a key in %s, or was changed: name the key folder of the backed-up Larder with --keys, or delete the record to go on with the one before", b, name, k.dir)
 }
 
-// pruneBackup deletes all records of the backup target except the keep newest, and the contents of releases that were withdrawn
-// before the oldest record that stays. It does nothing if there are at most keep records.
+// pruneBackup deletes all records of the backup target except the keep newest, and the contents that were erased, by entries of
+// the log, between the oldest deleted record and the oldest that stays. It does nothing if there are at most keep records.
 func pruneBackup(ctx context.Context, target cluster.PublicCopy, keep int) error {
 	names, err := listBackupRecords(ctx, target.Bucket)
 	if err != nil || len(names) <= keep {

@@ -107,10 +107,10 @@ type signedView struct {
 	record  *signing.Record // in the key folder
 }
 
-// setAsideStore renames a store that is damaged or lacks signed entries, as short says, so that the node starts with a new one,
-// which it fills from the bucket. It returns nil once there is room for the new store. If the bucket has no log, the store may be
-// the only copy: then it stays, and setAsideStore returns short. Other errors say why it failed, such as a bucket that does not
-// respond.
+// setAsideStore renames a store that is damaged or lacks signed entries, as short says, and removes its mark from the key folder,
+// so that the node starts with a new store, which it fills from the bucket. It returns nil once there is room for the new store.
+// If the bucket has no log, the store may be the only copy: then it stays, and setAsideStore returns short. Other errors say why
+// it failed, such as a bucket that does not respond.
 func (r *roleRun) setAsideStore(b bucket.Bucket, short *Shortfall) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -82,9 +82,10 @@ func openClusterFollower(ctx context.Context, r *roleRun, o followerRole, w *Wri
 	return &clusterFollower{node: n, run: r, view: view, role: o}, nil
 }
 
-// follow copies new entries from the log in the bucket until ctx ends. Once caught up, it deletes the outbox of an earlier time
-// as the leader. If no node leads and this one may, it requests a restart of the run as the leader. If this one must not lead, it
-// logs why, and tries again after a backoff.
+// follow copies new entries from the log in the bucket until ctx ends. Once caught up, it lets the node serve, deletes the outbox
+// of an earlier time as the leader, and keeps the served checkpoint up to date. If no node leads and this one may, it requests a
+// restart of the run as the leader. If this one must not lead, it logs why, adds that to the node's status, and tries again after
+// a backoff.
 func (f *clusterFollower) follow(ctx context.Context) {
 	each := func(ctx context.Context) error {
 		if f.node.cluster.Bootstrapping() { // a node that writes has to bring the log there

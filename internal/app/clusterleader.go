@@ -45,8 +45,9 @@ type takeoverBackoff struct {
 	failures int       // one after the other
 }
 
-// afterFailure returns the backoff after one more takeover, which failed with err, and leaves b unchanged. The wait is first,
-// and doubles with each failure. If another node was faster, the node waits again, but the wait does not grow.
+// afterFailure returns the backoff after one more takeover, which failed with err, and leaves b unchanged. The wait is first, and
+// doubles with each failure up to maxTakeoverBackoff. If another node was faster, the node waits again, but the wait does not
+// grow.
 func (b takeoverBackoff) afterFailure(err error, first time.Duration) takeoverBackoff {
 	if !errors.As(err, new(*cluster.NotWriterError)) { // another was faster
 		b.failures++
@@ -55,8 +56,8 @@ func (b takeoverBackoff) afterFailure(err error, first time.Duration) takeoverBa
 	return b
 }
 
-// takeoverAfter returns the takeover backoff for the run that follows one of the role ended, which ended without an error. A
-// follower's is kept; a leader's keeps its time, and counts failures from zero again. Other roles have none.
+// takeoverAfter returns the takeover backoff for the run that follows one of the role ended. A follower's backoff is kept. A
+// leader here has not failed: its time is kept, and failures are counted from zero again. Other roles have none.
 func takeoverAfter(ended role) takeoverBackoff {
 	switch ended := ended.(type) {
 	case followerRole:
@@ -132,9 +133,10 @@ func (l *clusterLeader) stepDown() {
 	l.node.cluster.Leave(ctx)
 }
 
-// addClusterParts implements [publisher]: it adds the parts that publish the signed log in the bucket, reconcile it there, send
-// heartbeats, save the outbox, and exchange data with other nodes. It has the site delay requests that name a log size. When the
-// node no longer leads, a part requests a restart as a follower. The signer must be open; the error says why it does not sign.
+// addClusterParts implements [publisher]: it adds the node's status to metrics, probes, commands and the site, and the parts that
+// publish the signed log in the bucket, reconcile it there, send heartbeats, save the outbox, and exchange data with other nodes.
+// It has the site delay requests that name a log size. When the node no longer leads, a part requests a restart as a follower.
+// The signer must be open; the error says why it does not sign.
 func (l *clusterLeader) addClusterParts(r *roleRun, site *siteOptions) error {
 	n, signer := l.node, l.writer.signature.signer
 	n.addStatusOutputs(r, site)
@@ -196,8 +198,9 @@ func (l *clusterLeader) updatePublishedView(ctx context.Context) {
 	}
 }
 
-// reconcilePublishedView compares the published view in the bucket with the log at intervals, repairs differences, and removes
-// what unfinished publications left, until ctx ends. It logs errors, and tries again later.
+// reconcilePublishedView compares the published view in the bucket with the log at intervals, and repairs differences, until ctx
+// ends. The first time it also removes from the bucket what unfinished publications of earlier leaders left. It logs errors, and
+// tries again later.
 func (l *clusterLeader) reconcilePublishedView(ctx context.Context) {
 	for wait, first := reconcileFirst, true; retry.Sleep(ctx, wait) == nil; wait, first = reconcileEvery, false {
 		if first {
@@ -234,7 +237,8 @@ func (l *clusterLeader) localCommands(all operations, schedule http.Handler) (op
 }
 
 // serveOtherNodes implements [publisher]: it serves the other nodes those operations in all that followers forward, and the
-// contents that f has to recompress; f is nil without a bot.
+// contents that f has to recompress; f is nil without a bot. Changes of schedules and webhooks return once the bucket has them.
+// It leaves all unchanged.
 func (l *clusterLeader) serveOtherNodes(r *roleRun, all operations, f *filler) {
 	forNodes, besides := operations{}, map[string]http.Handler{}
 	all = l.saveBeforeReturn(maps.Clone(all))

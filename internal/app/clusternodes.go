@@ -47,7 +47,8 @@ var forwarded = []string{string(OpAdd), string(opMissingContents), string(opImpo
 	string(OpSetRoom), string(OpApplyRooms), string(OpUndoRooms)}
 
 // listenForNodes opens the socket on which other nodes reach this one, with TLS by the cluster's key, and sets n.peers.url to its
-// URL. It opens none, and returns nil, without that key or --node-url.
+// URL; it accepts nothing yet. Without --node-url it only sets the TLS configurations of n.peers, and without the cluster's key
+// it does nothing; both return nil.
 func (n *clusterNode) listenForNodes(ctx context.Context) (err error) {
 	if n.key == nil {
 		return nil

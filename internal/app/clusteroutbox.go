@@ -50,8 +50,8 @@ func readDownloadCounts(store *kvstore.Store) (rows []notify.Row, err error) {
 	return rows, nil
 }
 
-// deleteOutbox deletes the outbox (schedules, webhooks and unsent messages) from the store of a follower if the store is marked
-// to have the cluster's. A node that has just joined is not marked: it keeps its own outbox, for when it leads.
+// deleteOutbox deletes the outbox (schedules, webhooks and unsent messages) from the store of a follower, and the mark that it is
+// the cluster's. Without the mark it does nothing: a node that has just joined keeps its own outbox, for when it leads.
 func deleteOutbox(store *kvstore.Store) error {
 	for _, err := range store.Scan(kvstore.Meta, kvstore.Range{Prefix: outboxKey}) {
 		if err != nil {

@@ -57,9 +57,9 @@ func (n *clusterNode) newRoomSharing() *waitingroom.Sharing {
 	})
 }
 
-// ticketKeys returns the keys of waiting-room tickets, which are derived from the cluster's key, so that all nodes accept the same
-// tickets. It also accepts tickets signed with own, from before the node joined the cluster. Without the cluster's key it returns
-// own.
+// ticketKeys returns the keys that encrypt waiting-room tickets, which are derived from the cluster's key, so that all nodes
+// accept the same tickets. They also decrypt tickets made with own, from before the node joined the cluster. Without the
+// cluster's key it returns own.
 func (n *clusterNode) ticketKeys(own *waitingroom.Keyring) (*waitingroom.Keyring, error) {
 	if n.key == nil {
 		return own, nil // without the key it shares no rooms either
@@ -71,8 +71,8 @@ func (n *clusterNode) ticketKeys(own *waitingroom.Keyring) (*waitingroom.Keyring
 	return own.WithFirst(secret)
 }
 
-// nodeName returns the name of the node in its waiting rooms. It stays the same after a restart, and is unique even if the data
-// folder was copied.
+// nodeName returns the name of the node in its waiting rooms: its URL if the settings name the port, else MACHINE:FOLDER with its
+// data folder. It stays the same after a restart, and is unique even if the data folder was copied.
 func (n *clusterNode) nodeName() string {
 	if n.peers.url != "" && n.peers.url == strings.TrimSuffix(n.settings.NodeURL, "/") { // else its port changes
 		return n.peers.url

@@ -59,7 +59,7 @@ func (r *roleRun) subscribe(apply func(context.Context, *settings.Settings) erro
 
 // reload reopens log files, reads the configuration again, and puts it into force. If check or a subscriber returns an error, the
 // old configuration stays in force. If only a log file cannot be reopened, the error says so, and the new configuration is in
-// force. Between two runs it does nothing and returns errNotReady.
+// force. It logs a failure, and adds it to the status of the process. Between two runs it does nothing and returns errNotReady.
 func (r *roleRun) reload(ctx context.Context, check func(*settings.Settings) error) (done Reloaded, err error) {
 	c := &r.supervisor.configuration
 	c.reading.Lock()
@@ -94,9 +94,9 @@ func (r *roleRun) reload(ctx context.Context, check func(*settings.Settings) err
 	return done, err
 }
 
-// replaceConfiguration reads the configuration again, checks it, notifies the subscribers, and puts it into force. If a changed
-// setting needs it, it requests a restart of the role; errUpgrading says that an upgrade prevents that. It returns which settings
-// changed. After any error the old configuration stays in force.
+// replaceConfiguration reads the configuration again, checks it, notifies the subscribers, and puts it and its log level into
+// force. If a changed setting needs it, it requests a restart of the role, which it does not wait for; errUpgrading says that an
+// upgrade prevents that. It returns which settings changed. After any error the old configuration stays in force.
 func (r *roleRun) replaceConfiguration(ctx context.Context, check func(*settings.Settings) error) (done Reloaded, err error) {
 	c, changing := &r.supervisor.configuration, &r.supervisor.changing
 	old := c.inForce.Get()

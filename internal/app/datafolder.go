@@ -13,9 +13,10 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// openDataFolder opens the data folder for writing until the run ends. If the store is damaged or lacks signed entries, it calls
-// replace: once that has moved the store away and returned nil, openDataFolder makes a new store; it returns an error of replace.
-// A [*readOnlyError] says that the folder may still be served read-only.
+// openDataFolder opens the data folder for writing until the run ends, and registers its metrics. If the store is damaged or
+// lacks signed entries, it calls replace: once that has moved the store away and returned nil, openDataFolder makes a new store;
+// it returns an error of replace. Once the process is ready, the store takes its newest file format. A [*readOnlyError] says that
+// the folder may still be served read-only.
 func (r *roleRun) openDataFolder(ctx context.Context, o writerConfig, replace func(*Shortfall) error) (*Writer, error) {
 	if err := kvstore.CheckSpaceToOpen(storeDir(r.settings.Data)); err != nil {
 		return nil, r.asReadOnly(err)
@@ -51,7 +52,7 @@ func (r *roleRun) openDataFolder(ctx context.Context, o writerConfig, replace fu
 }
 
 // watchDisk reports the free space on the store's disk to the log and to probes. If a full disk has made the store read-only, it
-// restarts the process once there is space again.
+// replaces this process by a new one of the same program once there is space again.
 func (r *roleRun) watchDisk(store *kvstore.Store) {
 	r.supervisor.readiness.addCheck(func(report *readinessReport) { // nodes that fill up together go on serving
 		note, err := store.CheckSpace()
@@ -107,8 +108,9 @@ func (r *roleRun) openWhenUnlocked(ctx context.Context, o writerConfig) (*Writer
 	}
 }
 
-// openDamagedFolder opens the data folder read-only until the run ends. If its store cannot be opened, readable is false and
-// folder has an empty store in memory. It returns an error if the data folder cannot be made, or another process has it open.
+// openDamagedFolder opens the data folder read-only until the run ends, and registers its metrics and that of read-only mode. If
+// its store cannot be opened, readable is false and folder has an empty store in memory. It returns an error if the data folder
+// cannot be made, or another process has it open.
 func (r *roleRun) openDamagedFolder() (folder *Reader, readable bool, err error) {
 	if err := os.MkdirAll(r.settings.Data, 0o700); err != nil { // for the admin socket
 		return nil, false, err

@@ -128,7 +128,8 @@ func (r *Reader) examineFolder(ctx context.Context, _ struct{}) ([]Finding, erro
 }
 
 // examineProcess examines this process and its data folder, and runs the examinations that the parts of its role have registered.
-// status is that of the process. It returns what is wrong, nil for nothing.
+// status is that of the process. It returns what is wrong, nil for nothing. It leaves out packages that cannot be polled if a
+// registry or GitHub does not respond, which is the cause.
 func (r *roleRun) examineProcess(ctx context.Context, folder *Reader, status *Status) []Finding {
 	e := newExamination(r.settings)
 	e.examineStatus(status)

@@ -77,9 +77,10 @@ func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret
 	return r.addFallback(f, folder, site)
 }
 
-// runOnce has the bot read the catalogue and make a single pass, calls filled with the summary of the pass, also after an error of
-// it, and then beforeEnd unless ctx has ended. It never returns nil: after a pass without failures it returns [parts.ErrDone],
-// which ends the role. A failed release is an error, too.
+// runOnce has the bot read the catalogue and make a single pass, and calls filled with the summary of the pass, also after an
+// error of it. Then the bot compares published releases with their upstreams as far as that is due, and runOnce calls beforeEnd
+// unless ctx has ended. It never returns nil: after a pass without failures it returns [parts.ErrDone], which ends the role. A
+// failed release is an error, too.
 func (f *filler) runOnce(ctx context.Context, filled func(events.Summary), beforeEnd func(context.Context) error) error {
 	if err := f.refreshCatalogue(ctx); err != nil {
 		return err
@@ -130,8 +131,8 @@ func (f *filler) runBot(ctx context.Context, serve bool, logger *slog.Logger) er
 	}
 }
 
-// newCatalogueWatcher returns the watcher that reads the catalogue named by the settings, with the git client of c. dir is the
-// folder for a copy of the last valid catalogue.
+// newCatalogueWatcher returns the watcher that reads the catalogue named by the settings, with the git client of c. It sends the
+// token of the settings to GitHub only. dir is the folder for a copy of the last valid catalogue.
 func newCatalogueWatcher(s *settings.Settings, dir string, c *bot.Clients, logger *slog.Logger) (*bot.CatalogueWatcher, error) {
 	watcher, err := bot.NewCatalogueWatcher(bot.CatalogueOptions{
 		Source: s.Catalogue, Dir: dir, Git: c.Git, Interval: min(s.Interval, 5*time.Minute), Logger: logger,
@@ -148,8 +149,9 @@ func newCatalogueWatcher(s *settings.Settings, dir string, c *bot.Clients, logge
 	return watcher, nil
 }
 
-// refreshCatalogue reads the catalogue for a single pass of the bot. If that fails and the bot has a last valid catalogue, the
-// error is only logged, and the bot uses that. Otherwise refreshCatalogue returns the error.
+// refreshCatalogue reads the catalogue for a single pass of the bot, and sets it in the bot if it has changed. If that fails and
+// the bot has a last valid catalogue, the error is only logged, and the bot uses that. Otherwise refreshCatalogue returns the
+// error.
 func (f *filler) refreshCatalogue(ctx context.Context) error {
 	err := f.watcher.Poll(ctx, f.bot.SetCatalogue)
 	if err != nil && !f.watcher.State().Changed.IsZero() {
@@ -158,7 +160,8 @@ func (f *filler) refreshCatalogue(ctx context.Context) error {
 	return err
 }
 
-// describeCatalogue returns what the site displays of the catalogue: its content, not its source.
+// describeCatalogue returns what the site displays of the catalogue: the number of packages, the commit, when it was read, since
+// when that fails, and why files are refused, but not its source.
 func (f *filler) describeCatalogue() site.Catalogue {
 	s := f.watcher.State()
 	shown := site.Catalogue{Packages: s.Packages, Commit: s.Commit[:min(len(s.Commit), 12)], Checked: s.Checked, Failing: s.Since}

@@ -70,8 +70,9 @@ func (s Server) writerConfig(r *roleRun) writerConfig {
 	return c
 }
 
-// startPublishing opens the parts of a role that publishes and signs, and adds them to the run. open opens the data folder and
-// joins the cluster, if any; its publisher serves the other nodes.
+// startPublishing opens the parts of a role that publishes and signs, and adds them to the run: signer, outbox and commands, and,
+// as s says, site, scheduled backups and bot. Then it reports that the process is ready. open opens the data folder and joins the
+// cluster, if any; its publisher serves the other nodes.
 func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Writer, publisher, error)) error {
 	secret, repository, err := s.readPublishingSettings(r)
 	if err != nil {
@@ -175,8 +176,8 @@ func (s Server) serveCommands(r *roleRun, socket net.Listener, w *Writer, p publ
 	return nil
 }
 
-// addBot adds the part that runs the bot of f, nil for none: for a single pass if s.Once is set, else until the role ends. pusher
-// pushes the log to GitHub, after the single pass or all the time; it may be nil.
+// addBot adds the part that runs the bot of f, nil for none: for a single pass if s.Once is set, else until the role ends, with
+// the part that follows its catalogue. pusher pushes the log to GitHub, after the single pass or all the time; it may be nil.
 func (s Server) addBot(r *roleRun, w *Writer, f *filler, pusher *gitlog.Pusher) {
 	if s.Once {
 		push := func(ctx context.Context) error {

@@ -175,8 +175,8 @@ func newLogRepositoryClient(s *settings.Settings, logger *slog.Logger) (*git.Git
 	return client, nil
 }
 
-// newLogPusher returns what pushes the signed log as git commits to the GitHub repository of the settings, without running it,
-// and adds its state to the status of the process.
+// newLogPusher returns the pusher that copies the signed log as git commits to the GitHub repository of the settings, without
+// running it, and adds its state to the metrics and the status of the process.
 func (r *roleRun) newLogPusher(client *git.GitHubClient, w *Writer) *gitlog.Pusher {
 	remote, log := r.settings.LogRepository, w.folder.log
 	signed := gitlog.SignedLog{Store: w.folder.store, Log: log, Signer: w.signature.signer}

@@ -78,9 +78,9 @@ func (p *published) delayForLogSize(next http.Handler) http.Handler {
 	})
 }
 
-// awaitLogSize waits until the site serves as many log entries as a request names in [sizeField]. It returns nil then, and at once
-// without the field. It returns the response if that takes longer than arrivalTimeout, if too many requests wait, or if the field
-// is invalid. places limits the number of waiting requests.
+// awaitLogSize waits until the site serves as many log entries as a request names in [sizeField]; pages and the API also wait for
+// the index of libraries. It returns nil then, and at once without the field. It returns the response if that takes longer than
+// arrivalTimeout, if too many requests wait, or if the field is invalid. places limits the number of waiting requests.
 func (p *published) awaitLogSize(r *http.Request, places *answers.Shares) *answers.Failure {
 	named := r.Header[sizeField]
 	if len(named) == 0 {

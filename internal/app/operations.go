@@ -58,9 +58,9 @@ const (
 	OpRotateKey Operation[struct{}, any, Rotation] = "rotate-key"
 )
 
-// operations returns the operations that an open folder has without a running process: reading, backups and bundles. Those on
-// schedules and webhooks also write if the folder is open for writing. Those on nodes and waiting rooms, which only a running
-// process has, return errors.
+// operations returns the operations that an open folder has without a running process: reading, checks, backups and bundles.
+// Those on schedules and webhooks also write if the folder is open for writing. Those on nodes and waiting rooms, which only a
+// running process has, return errors.
 func (r *Reader) operations() operations {
 	all := operations{}
 	directory := library.Directory{Store: r.store, Index: r.libraries.get, AssetBase: r.assetBase, Dictionaries: r.settings.Dictionaries, Advisories: sync.OnceValue(r.storedAdvisories), Documents: r.pages.documents.renderer.DocumentsNow()}
@@ -81,8 +81,8 @@ func (r *Reader) operations() operations {
 	return all
 }
 
-// operations returns the operations of [Reader.operations] and those that write: publish, import, squeeze, sign, withdraw and
-// restore.
+// operations returns the operations of [Reader.operations] and those that write: publish, import, recompress (squeeze), withdraw,
+// restore and replace the log's key. One more returns why the newest entries are not signed.
 func (w *Writer) operations() operations {
 	all := w.folder.operations()
 	withBot := func(ctx context.Context, report func(events.Event), do func(context.Context, *bot.Bot) error) error {
@@ -131,9 +131,9 @@ func (w *Writer) operations() operations {
 	return all
 }
 
-// publishingOperations returns the operations of a process that publishes: those of the Writer, the status of the process, and
-// backups, bundles and repair as this process makes them. It also adds the state of the log's signatures to the status and to
-// `larder doctor`.
+// publishingOperations returns the operations of a process that publishes: those of the Writer, the status of the process, its
+// key folder, and backups, bundles and repair as this process makes them; a backup signs the newest entries before. It also adds
+// the state of the log's signatures to the status and to `larder doctor`.
 func (r *roleRun) publishingOperations(w *Writer) operations {
 	all := w.operations()
 	signature := &w.signature
@@ -159,8 +159,8 @@ func (r *roleRun) publishingOperations(w *Writer) operations {
 	return r.addConsole(all, w.folder)
 }
 
-// addConsole adds to the operations in all those that the parts of the role have registered, and the status of the process,
-// for which it reads folder. It changes all, and returns it.
+// addConsole adds to the operations in all those that the parts of the role have registered, the status of the process, and the
+// examination of the process for `larder doctor`. Both read folder. It changes all, and returns it.
 func (r *roleRun) addConsole(all operations, folder *Reader) operations {
 	status := func(_ context.Context, q StatusRequest) (*Status, error) {
 		status, err := folder.readStatus(q.Package)
@@ -188,7 +188,8 @@ func (r *roleRun) addConsole(all operations, folder *Reader) operations {
 	return all
 }
 
-// refuseWrites replaces each operation in all that writes to the data folder by one that returns the error why. It returns all.
+// refuseWrites replaces the operations in all that publish, withdraw, restore, recompress, repair, replace the log's key, or
+// change schedules and webhooks by ones that return the error why. It returns all.
 func refuseWrites(all operations, why error) operations {
 	for _, name := range []string{string(OpAdd), string(opMissingContents), string(opImport), string(OpImportTree), string(OpSqueeze), string(OpRepair), string(OpRotateKey), string(OpWithdraw), string(OpRestore),
 		string(OpScheduleAdd), string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookRemove)} {
@@ -253,10 +254,10 @@ func Dial(ctx context.Context, data string) (*Client, error) {
 	return &Client{client, func() error { return nil }}, nil
 }
 
-// Client returns a client of this reader. Closing the client closes the reader.
+// Client returns a client that runs the operations of this reader within this process. Closing the client closes the reader.
 func (r *Reader) Client() *Client { return r.newClient(r.operations(), r.Close) }
 
-// Client returns a client of this writer. Closing the client closes the writer.
+// Client returns a client that runs the operations of this writer within this process. Closing the client closes the writer.
 func (w *Writer) Client() *Client { return w.folder.newClient(w.operations(), w.Close) }
 
 // newClient returns a client that runs the operations in all in this process. Closing the client calls closeFolder.

@@ -19,8 +19,8 @@ func closeRuntime(r *durable.Runtime) error {
 	return r.Close(ctx)
 }
 
-// addOutbox opens the outbox of the folder, and adds the part that sends scheduled requests and webhooks when they are due, and
-// its metrics.
+// addOutbox opens the outbox of the folder, which from then on sends scheduled requests and messages of webhooks when they are
+// due. It adds the part that turns new entries of the log into such messages, and the outbox's metrics.
 func (r *roleRun) addOutbox(folder *Reader) error {
 	o, err := folder.outbox.get()
 	if err != nil {

@@ -28,7 +28,8 @@ type privateListener struct {
 // connections end at once: programs on this machine retry.
 const noTimeout = -1
 
-// open starts to serve the private address. Without such an address it does nothing and returns nil.
+// open starts a goroutine that serves probes, metrics, profiles and the operator's view of the site on the private address.
+// Without such an address it does nothing and returns nil.
 func (p *privateListener) open() error {
 	if p.socket == nil {
 		return nil

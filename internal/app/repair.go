@@ -94,7 +94,8 @@ func repairByProcess(ctx context.Context, client *Client, data string, q RepairR
 }
 
 // withSources opens the sources that q names for a repair of the data folder of the settings, calls do with them and the other
-// options, closes the sources, and returns the error of any of these steps.
+// options, and closes the sources. After do has succeeded, it restores the settings of waiting rooms from the first backup among
+// the sources, unless the folder has some. It returns the error of any of these steps.
 func withSources(s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent), do func(check.RepairOptions) error) (err error) {
 	o := repairOptions(s, report)
 	o.Logger, o.AcceptLoss = logger.With("part", "store"), q.AcceptLoss

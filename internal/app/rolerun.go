@@ -132,9 +132,10 @@ func (r *roleRun) addServer(name string, s *server.Server, all []net.Listener) {
 // longer are answered by that run.
 const relinquishTimeout = 1200 * time.Millisecond
 
-// stopServing has s accept no more connections and complete its responses, and cuts off clients after --drain. If another run
-// follows, it waits for relinquishTimeout at most; s completes the rest later, and the next run handles the requests that come
-// late on connections of s.
+// stopServing has s accept no more connections and complete its responses, and cuts off clients after --drain. Late requests on
+// connections of earlier runs no longer go to s. If another run follows, it waits for relinquishTimeout at most; s completes the
+// rest later, and the next run handles the requests that come late on connections of s. Otherwise it also waits for the servers
+// of earlier runs.
 func (r *roleRun) stopServing(s *server.Server) {
 	late := &r.supervisor.late
 	if !r.restarts.pending.Load() {
@@ -222,8 +223,8 @@ func (r *roleRun) addReadyFile() error {
 }
 
 // markReady announces the site and reports that the process is ready, after all parts of the role have started: to probes, the
-// service manager and an older process. From then on a requested restart ends the run, and stopping is called when the process is
-// asked to stop.
+// service manager and an older process. It records that the role starts with these settings, and calls the functions in
+// r.onReady. From then on a requested restart ends the run, and stopping is called when the process is asked to stop.
 func (r *roleRun) markReady(stopping func()) error {
 	r.ready.Store(true) // those who read the announcement may reload or upgrade the process at once
 	for _, f := range r.announce {

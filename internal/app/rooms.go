@@ -107,8 +107,8 @@ func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptio
 	return nil
 }
 
-// openRoomRecord opens the versioned record of the rooms' settings, which the rooms file seeds. A mistake in the file is passed
-// on to the record, which decides whether that matters.
+// openRoomRecord opens the versioned record of the rooms' settings. The rooms file becomes its first version, and a changed file
+// the next one. A mistake in the file is passed on to the record, which decides whether that matters.
 func (r *roleRun) openRoomRecord(ctx context.Context, o roomsOptions) (*waitingroom.Record, error) {
 	file, _, broken := r.settings.ReadRooms()
 	return waitingroom.OpenRecord(ctx, waitingroom.RecordOptions{
@@ -117,8 +117,9 @@ func (r *roleRun) openRoomRecord(ctx context.Context, o roomsOptions) (*waitingr
 	})
 }
 
-// applyRooms applies the version configured of their settings to the open rooms. If the rooms cannot change while they are open,
-// it requests a restart of the role and returns [waitingroom.ErrReopenRooms]. Other errors say why the version could not be applied.
+// applyRooms applies configured, a version of the rooms' settings, to the open rooms. Before, it records the names of the rooms
+// in the key folder, unless o is read-only. If the rooms cannot change while they are open, it requests a restart of the role and
+// returns [waitingroom.ErrReopenRooms]. Other errors say why the version could not be applied.
 func (r *roleRun) applyRooms(rooms *waitingroom.Rooms, configured []config.Room, o roomsOptions) error {
 	if !o.readOnly {
 		if _, err := waitingroom.AddKnown(r.settings.KeyFolder(), configured); err != nil {
@@ -134,7 +135,8 @@ func (r *roleRun) applyRooms(rooms *waitingroom.Rooms, configured []config.Room,
 }
 
 // newRooms creates the waiting rooms by the version of their settings in force, without running them, and returns the function
-// that exchanges their state with other nodes while they run.
+// that exchanges their state with other nodes while they run. Unless o is read-only, it records the names of the rooms in the key
+// folder.
 func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *waitingroom.Record, o roomsOptions) (*waitingroom.Rooms, runRooms, error) {
 	configured, err := roomRecord.Rooms()
 	if err != nil {

@@ -44,8 +44,8 @@ type role interface {
 	start(ctx context.Context, r *roleRun) error
 }
 
-// chooseRole returns the role of a run by the settings c, which follows from s and c. A node of a cluster first follows; takeover
-// says when it may try to lead.
+// chooseRole returns the role of the next run: that of a mirror if s has one, that of a follower if the settings c make the
+// process a node of a cluster, else the standalone role. takeover says when a follower may try to lead.
 func (s Server) chooseRole(c *settings.Settings, takeover takeoverBackoff) role {
 	switch {
 	case s.Mirror != nil:

@@ -34,7 +34,8 @@ func (r *roleRun) addMemoryLimit(serve bool) {
 	})})
 }
 
-// openSiteWithRooms opens the public site of a folder, behind waiting rooms unless the settings turn rooms off.
+// openSiteWithRooms opens the public site of a folder, behind waiting rooms if s serves and the settings do not turn rooms off,
+// and adds the parts of both to the run. It returns the data that the site publishes.
 func (s Server) openSiteWithRooms(ctx context.Context, r *roleRun, folder *Reader, site *siteOptions, rooms roomsOptions) (*published, error) {
 	if s.Serve && r.settings.Rooms != settings.Off {
 		if err := r.openRooms(ctx, folder, site, rooms); err != nil {

@@ -50,7 +50,7 @@ func (s *Shortfall) Error() string {
 }
 
 // checkLogKey returns a [*readOnlyError] if the log's key cannot be used and there is a store to serve; it is resolved once the
-// key can be used. Otherwise it returns nil, or a mistake in the settings.
+// key can be used. Otherwise it returns nil.
 func checkLogKey(s *settings.Settings) error {
 	keys := s.KeyFolder()
 	if err := signing.CheckKey(keys); err != nil && checkStoreExists(s) == nil {
@@ -81,7 +81,7 @@ func checkFolder(s *settings.Settings) (mark string, err error) {
 	case err != nil:
 		return mark, nil //nolint:nilerr // opening it to be written says it too, before anything is changed
 	}
-	shortfall, same, err := r.findShortfall()
+	shortfall, same := r.findShortfall()
 	if shortfall != nil {
 		err = shortfall
 	}
@@ -91,10 +91,10 @@ func checkFolder(s *settings.Settings) (mark string, err error) {
 	return mark, errors.Join(err, r.Close())
 }
 
-// findShortfall compares the open folder with the last signed checkpoint in the key folder. The Shortfall says what is damaged or
-// missing; it is nil if nothing is. same reports whether the key folder belongs to the same log. The error says why they could
-// not be compared.
-func (r *Reader) findShortfall() (_ *Shortfall, same bool, err error) {
+// findShortfall compares the open folder with the last signed checkpoint in the key folder. The Shortfall says what of the store
+// is damaged, missing or cannot be read; it is nil if nothing is. same reports whether the key folder belongs to the same log, or
+// no key has signed this one.
+func (r *Reader) findShortfall() (_ *Shortfall, same bool) {
 	s := &Shortfall{Data: r.settings.Data, Here: r.log.Checkpoint().Size}
 	if damage := r.store.Damage(); damage != nil {
 		s.Damage = damage
@@ -109,15 +109,15 @@ func (r *Reader) findShortfall() (_ *Shortfall, same bool, err error) {
 		s.Signed = signed.Size
 		contained, err := signing.Contains(r.store, r.log.Checkpoint(), signed.Checkpoint)
 		if contained && s.Damage == nil {
-			return nil, true, nil
+			return nil, true
 		}
 		if err != nil && s.Damage == nil {
 			s.Damage = err
 		}
 	} else if s.Damage == nil {
-		return nil, same, nil
+		return nil, same
 	}
-	return s, same, nil
+	return s, same
 }
 
 // originOf returns the name of a log from its verifier key, NAME+HASH+KEY; "" from "".

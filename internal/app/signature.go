@@ -126,7 +126,8 @@ type Rotation struct {
 	Folder string `json:"folder"`
 }
 
-// rotateKey replaces the log's key by a new one. It returns an error if this process does not sign the log.
+// rotateKey replaces the log's key by a new one in the key folder, and returns the change and the folder. It returns an error if
+// this process does not sign the log.
 func (s *signature) rotateKey() (Rotation, error) {
 	if s.signer == nil {
 		return Rotation{}, errors.New("this process does not sign the log")

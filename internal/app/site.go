@@ -50,7 +50,8 @@ type published struct {
 }
 
 // openSite opens the public site of a folder by the options o, and adds its parts to the run: access log, certificates, site
-// server and plain server. It returns the data that the site publishes.
+// server, counts of requests and plain server. Late requests on connections of earlier runs go to this site from now on. It
+// returns the data that the site publishes.
 func (r *roleRun) openSite(folder *Reader, o *siteOptions) (*published, error) {
 	accessLog, err := r.openAccessLog(o.readOnly)
 	if err != nil {
@@ -159,8 +160,8 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *server.Acce
 	return made, what, nil
 }
 
-// newAPI returns the handler of API, pages and archives, and adds the parts that render documents and pages. tags says whether
-// responses carry cache tags.
+// newAPI returns the handler of API, pages and archives. It adds the parts that render documents and pages, and the one that
+// requests known vulnerabilities if the settings say so. tags says whether responses carry cache tags.
 func (r *roleRun) newAPI(what *published, o *siteOptions, tags server.CacheTags) (http.Handler, error) {
 	c, counts := r.settings, what.folder.usage()
 	pages := o.pages

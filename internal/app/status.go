@@ -86,7 +86,7 @@ func (r *Reader) readStatus(name string) (*Status, error) {
 	if s.Purges, err = notify.ReadPurges(snapshot); err != nil {
 		return nil, err
 	}
-	if short, _, err := r.findShortfall(); err == nil && short != nil {
+	if short, _ := r.findShortfall(); short != nil {
 		s.Degraded = short.Error()
 	}
 	if behind := r.store.Behind(); behind != nil {

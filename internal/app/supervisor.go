@@ -111,7 +111,7 @@ func (v *supervisor) publicTCPAddr() *net.TCPAddr {
 }
 
 // listenPublic returns listeners on duplicates of the public sockets, for one run of a role, which together have up to
-// maxConnections open.
+// maxConnections open; 0 is for no limit.
 func (v *supervisor) listenPublic(maxConnections int) (all []net.Listener, err error) {
 	for _, s := range v.sockets.public() {
 		made, err := s.newListener()

@@ -314,9 +314,10 @@ func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
 	return n.cmd.Process.Pid, nil
 }
 
-// handOver has the newer process n take over, after the run of this one has closed the store in the folder data. It returns
-// errTaken once n serves. Otherwise n failed or this process was asked to stop; then handOver kills n, and returns nil, or why
-// the private address cannot be served again. It ends the upgrade: others may start.
+// handOver has the newer process n take over, after the run of this one has closed the store in the folder data. Once n serves,
+// late requests are forwarded to it, the service manager learns its process id, and handOver returns errTaken. Otherwise n failed
+// or this process was asked to stop; then handOver kills n, and returns nil, or why the private address cannot be served again.
+// It ends the upgrade: others may start.
 func (v *supervisor) handOver(n *newerProcess, data string) error {
 	defer v.changing.making.Unlock()
 	err := v.ending.Err()

@@ -110,7 +110,8 @@ func BackUpKeys(s *settings.Settings, dir string) (copied []string, err error) {
 	return copied, recordUpkeep(s.Data, upkeepKeys, time.Now(), key, nil)
 }
 
-// registerUpkeep registers the metrics of backups and deep checks, which are read from their records in the data folder data.
+// registerUpkeep registers for each kind of job (backup, deep check, copy of the keys, restore test) the metrics when it last
+// succeeded and whether it failed last. They are read from the records in the data folder data.
 func registerUpkeep(r prometheus.Registerer, data string) {
 	for _, job := range []upkeepJob{upkeepBackup, upkeepFsck, upkeepKeys, upkeepRestore} {
 		labels := prometheus.Labels{"task": string(job)}

@@ -104,8 +104,8 @@ type vulnerabilityPoll struct {
 	logger       *slog.Logger
 }
 
-// run polls packages that are due, at intervals, until ctx ends, and returns nil. If the network does not allow the requests, run
-// logs the first error and waits longer.
+// run polls packages that are due, at intervals, until ctx ends, and returns nil. After a failure, also of one package, it logs
+// the error, at info level only the first time, and waits longer.
 func (p *vulnerabilityPoll) run(ctx context.Context) error {
 	level := slog.LevelInfo
 	for pause := time.Duration(0); retry.Sleep(ctx, pause) == nil; {

@@ -63,7 +63,9 @@ type WriterOptions struct {
 	Signing  Signing
 }
 
-// OpenWriter opens a data folder for writing, and creates it if it is missing. Meanwhile it serves other commands that only read.
+// OpenWriter opens a data folder for writing, and creates it if it is missing, unless o requires a store. It completes an
+// interrupted repair, and opens the signer of the log if o says so. Until the Writer is closed, it serves other commands that
+// only read.
 func OpenWriter(s *settings.Settings, o WriterOptions, logger *slog.Logger) (*Writer, error) {
 	if err := finishRepair(s, logger); err != nil {
 		return nil, err
@@ -91,8 +93,9 @@ func OpenWriter(s *settings.Settings, o WriterOptions, logger *slog.Logger) (*Wr
 }
 
 // openWriter opens a data folder for writing by the settings and o, and creates it if it is missing. It completes an interrupted
-// repair. It returns a [*Shortfall] if the store is damaged or lacks signed entries, unless o.afresh says that the node gets these
-// from elsewhere.
+// repair, empties the folder for temporary files, and removes stores that a repair replaced over a month ago. It returns a
+// [*Shortfall] if the store is damaged or lacks signed entries, unless o.afresh says that the node gets these from elsewhere, and
+// a mistake if the folder is that of a cluster node and o.node is false.
 func openWriter(s *settings.Settings, o writerConfig, logger *slog.Logger) (*Writer, error) {
 	if err := finishRepair(s, logger); err != nil {
 		return nil, err
