@@ -283,8 +283,8 @@ func (f *Follower) fetchFiles(ctx context.Context, c *pendingEntry, files []logs
 	return group.Wait()
 }
 
-// fetchMissing pins a content that a pending entry needs, and fetches, verifies and stores it unless the store lists it already; then it reads
-// nothing of it. If another goroutine is fetching the same content, it waits for that and returns its error.
+// fetchMissing pins a content that a pending entry needs. If the store does not list the content, it also fetches, verifies and stores it, and
+// records the dictionaries of its deltas. If another goroutine is fetching the same content, it waits for that and returns its error.
 func (f *Follower) fetchMissing(ctx context.Context, c *pendingEntry, w Wanted) error {
 	if there, err := c.pins.Has(w.Hash); there || err != nil {
 		return err
@@ -352,8 +352,8 @@ func (f *Follower) commitEntry(c *pendingEntry) error {
 	return nil
 }
 
-// addViews adds to a batch the rows of the views that follow from a pending entry and queue rows for better encodings and deltas. If the entry erases
-// contents, it adds their removal.
+// addViews adds to a batch the rows of the views that follow from a pending entry, and queue rows for better encodings and deltas. It also adds or
+// deletes the row that says that the release is here without its files. If the entry erases contents, it adds their removal.
 func (f *Follower) addViews(b *kvstore.Batch, c *pendingEntry) error {
 	change, err := views.Load(f.Store, c.entry)
 	if err != nil {

@@ -31,8 +31,8 @@ func (s *Bucket) Name() string { return s.Bucket.String() }
 // Spent returns how many requests the source has sent, and how many bytes of objects it has received.
 func (s *Bucket) Spent() (requests, bytes int64) { return s.requests.Load(), s.received.Load() }
 
-// Get implements [Log]: it reads the object at a path of the published log, which it does not verify. If none exists, the error
-// is [fs.ErrNotExist].
+// Get implements [Log]: it reads the object at a path of the published log, up to three times, and does not verify it. If none exists, the error is
+// [fs.ErrNotExist]. More than limit bytes are another error.
 func (s *Bucket) Get(ctx context.Context, path string, limit int64) (data []byte, err error) {
 	final := func(err error) bool {
 		return errors.Is(err, bucket.ErrNotFound) || errors.Is(err, bucket.ErrTooLarge)

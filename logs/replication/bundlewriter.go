@@ -144,7 +144,8 @@ type bundleWriter struct {
 	result  BundleResult
 }
 
-// write writes the bundle to the unfinished file: first the log with the proofs of its entries, then the contents that the entries need.
+// write writes the bundle to the unfinished file, after what an earlier run has written: first the log, which it verifies, with the proofs of its
+// entries, then the contents that the entries need. It calls Progress after each entry.
 func (w *bundleWriter) write(ctx context.Context) error {
 	resumed, err := w.resume()
 	if err != nil {
@@ -345,8 +346,8 @@ func (w *bundleWriter) flush() error {
 	return w.out.Flush()
 }
 
-// resume truncates the unfinished file after its last complete member, so that writing continues there. It returns the log's checkpoint that the
-// earlier run used, by its path; nil if the file is started again, since it has other options or too little.
+// resume truncates the unfinished file after its last complete member, records in w.written which members it has, and opens w.out to continue there.
+// It returns the log's checkpoint that the earlier run used, by its path; nil if the file is started again, since it has other options or too little.
 func (w *bundleWriter) resume() (fixed map[string][]byte, err error) {
 	info, err := w.file.Stat()
 	if err != nil {
@@ -412,7 +413,8 @@ type recorder struct {
 	paths map[string]struct{}
 }
 
-// Get implements [Log] and records the path.
+// Get implements [Log]: it returns the fixed bytes of a path if there are any, and else reads it from the source. It records the path, unless that
+// failed.
 func (r *recorder) Get(ctx context.Context, path string, limit int64) ([]byte, error) {
 	data, ok := r.fixed[path]
 	if ok {

@@ -89,9 +89,9 @@ func (f *Follower) Improve(ctx context.Context) error {
 	}
 }
 
-// improveContents fetches the smaller encodings that are due from the source. A content that cannot be fetched becomes due again ten minutes later,
-// after those that are due now, for up to a week, and is then given up. It stops after mostFailed failures, and returns the errors of all. A row of an
-// unknown format is deleted.
+// improveContents fetches the smaller encodings that are due from the source, and deletes their rows. A content that was fetched for the first time
+// becomes due once more, a day later. One that cannot be fetched becomes due again ten minutes later, after those that are due now, for up to a week,
+// and is then given up. improveContents stops after mostFailed failures, and returns the errors of all. It deletes a row of an unknown format.
 func (f *Follower) improveContents(ctx context.Context) error {
 	now := f.Now()
 	due := kvstore.Range{Prefix: improvementPrefix, To: binary.BigEndian.AppendUint64(bytes.Clone(improvementPrefix), uint64(max(0, now.Unix()+1)))}

@@ -8,5 +8,5 @@ func EncodeBundleHeader(since, size int64, packages []string, heads ...[]byte) (
 	return bundleHeader{Format: bundleFormat, Since: since, Size: size, Packages: packages}.encode(heads...)
 }
 
-// ReportAge is reportAgeOnce.
+// ReportAge is reportAge.
 func (f *Follower) ReportAge(reported bool) bool { return f.reportAge(reported) }

@@ -206,8 +206,8 @@ const (
 	transientFailures = 6
 )
 
-// Run follows the source until ctx ends: it applies what is new, waits for more, and stores better encodings and deltas in the background. After a
-// failure it tries again with a backoff, and [Follower.State] has the reason.
+// Run follows the source until ctx ends: it applies what is new and waits for more. In the background it stores better encodings and deltas, and logs
+// when the source's checkpoint becomes too old. After a failure it logs it and tries again with a backoff, and [Follower.State] has the reason.
 func (f *Follower) Run(ctx context.Context) {
 	var improving sync.WaitGroup
 	defer improving.Wait()
@@ -265,9 +265,9 @@ func (f *Follower) Once(ctx context.Context) error {
 	return err
 }
 
-// CatchUp applies all entries that the source's newest checkpoint covers, and then serves that checkpoint and clears the problem in the state. In
-// between, until that has succeeded once, it fetches files that an earlier run left out and that are wanted now. After an error, the entries that
-// were applied stay, and the old checkpoint is served.
+// CatchUp applies all entries that the source's newest checkpoint covers, and then stores that checkpoint, serves it and clears the problem in the
+// state. In between, until that has succeeded once, it fetches files that an earlier run left out and that are wanted now. After an error, the
+// entries that were applied stay, and the old checkpoint is served.
 func (f *Follower) CatchUp(ctx context.Context) error {
 	log, err := f.openLog(ctx)
 	if err != nil {
@@ -303,9 +303,10 @@ func (f *Follower) CatchUp(ctx context.Context) error {
 	return nil
 }
 
-// openLog opens the source's log, verifies its checkpoint and that it continues the log in the store, and records the checkpoint and the key. If the
-// source contradicts itself or the store's log, or its log proves nothing, the error is a [RefusedError]; evidence of a fork is in the state. A
-// bundle that begins beyond the store's log is another error.
+// openLog opens the source's log, verifies its checkpoint and that it continues the log in the store, and records the checkpoint and the key. It
+// reads the signed list of the log's keys from the key folder before, and writes a newer one there. If the source contradicts itself or the store's
+// log, or its log proves nothing, the error is a [RefusedError]; evidence of a fork is in the state. A bundle that begins beyond the store's log is
+// another error.
 func (f *Follower) openLog(ctx context.Context) (*verify.Log, error) {
 	local := f.Log.Checkpoint()
 	bundle, _ := f.Source.(*Bundle)

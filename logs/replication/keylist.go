@@ -11,9 +11,9 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// readKeyList stores the signed list of the log's keys that is in the key folder among what is known of the log, unless that has the same or a newer
-// one. It does nothing if no root key is trusted or the list does not exist. A list that the root key has not signed is an error. An operator may put
-// a newer one there than the source sends: after a theft of a key, the source may be the thief's.
+// readKeyList reads the signed list of the log's keys from the key folder, and stores it in the file of known logs, [KnownFile], unless that has the
+// same or a newer one. It does nothing if no root key is trusted or the list does not exist. A list that the root key has not signed is an error. An
+// operator may put a newer one there than the source sends: after a theft of a key, the source may be the thief's.
 func (f *Follower) readKeyList() error {
 	if f.Trust.Root == "" {
 		return nil

@@ -70,10 +70,10 @@ type Found struct {
 // ErrOther says that a source has sent other bytes than those that were requested.
 var ErrOther = errors.New("the source sent other bytes")
 
-// Fetch requests a content from a source and verifies it. It returns the content's own bytes and those of the received encodings that decode to it.
-// An encoding that does not is left out; if no received one does, Fetch requests the next encoding. If none is left, or the size or integrity in the
-// manifest is another, the error is [ErrOther]: damage at the source looks the same as other bytes. With an error, the other results are
-// not valid.
+// Fetch requests a content from a source, in Brotli first, and verifies it. It returns the content's own bytes and those of the received encodings
+// that decode to it. An encoding that does not is left out; if no received one does, Fetch requests gzip, and then the content unencoded. If none is
+// left, or the size or integrity in the manifest is another, the error is [ErrOther]: damage at the source looks the same as other bytes. With an
+// error, the other results are not valid.
 func Fetch(ctx context.Context, source Contents, w Wanted) (identity []byte, found Found, err error) {
 	for _, w.Encoding = range []coding.Coding{coding.Brotli, coding.Gzip, coding.Identity} {
 		sent, err := source.Content(ctx, w)
@@ -140,8 +140,9 @@ type Budget struct{ free *semaphore.Weighted }
 // NewBudget returns an unused budget of 192 MiB of memory.
 func NewBudget() Budget { return Budget{semaphore.NewWeighted(contentMemory)} }
 
-// Take waits until there is memory for fetching a content of up to w.Limit bytes, or ctx ends. The caller calls release when it no longer needs the
-// content's bytes; if err is not nil, it does not. A content that is larger than the budget gets all of it.
+// Take reserves memory for fetching a content of up to w.Limit bytes: three times that, or 4 MiB if the limit is that of manifests. It waits until so
+// much is free, or ctx ends. A content that is larger than the budget gets all of it. The caller calls release when it no longer needs the content's
+// bytes; if err is not nil, it does not.
 func (b Budget) Take(ctx context.Context, w Wanted) (release func(), err error) {
 	weight := min(contentMemory, 3*w.Limit+1<<16)
 	if w.Limit == logs.MaxManifest { // nearly all documents are far smaller
