@@ -109,7 +109,7 @@ func readablePrefix(store kvstore.Getter, most int64) (n int64) {
 	return n
 }
 
-// isAccepted reports whether a finding is about the loss of signed entries that the operator accepts.
+// isAccepted reports whether a finding is about the loss of signed entries that the operator accepts: while one is accepted, any about a checkpoint.
 func (e *engine) isAccepted(f Finding) bool { return e.accepting && f.Kind == Checkpoint }
 
 // nothingLeftError returns the error of a repair that accepts the loss of the log's end, but finds no entry of the log at all.

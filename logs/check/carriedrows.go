@@ -28,8 +28,8 @@ var carried = []struct {
 	{kvstore.Usage, "counts of requests"},
 }
 
-// deleteCarried deletes from the new store the rows that an interrupted repair has copied from the damaged one, because that may have lost rows
-// since, which carryRows only adds. Without a damaged store nothing is deleted: then the new store may have the only copy.
+// deleteCarried deletes from the new store the rows that an interrupted repair has copied from the damaged one: that may have lost rows since, and
+// carryRows deletes none. Without a damaged store nothing is deleted: then the new store may have the only copy.
 func (e *engine) deleteCarried(ctx context.Context) error {
 	if e.damaged == nil {
 		return nil
@@ -65,7 +65,7 @@ func (e *engine) deleteRows(ctx context.Context, ns kvstore.Namespace) error {
 }
 
 // carryAll copies the rows that do not follow from the log, such as settings and schedules, from the damaged store, or without one from a backup
-// among the sources. It lists in the result what is lost of them.
+// among the sources. It lists in the result what is lost of them. It queues the deltas that the damaged store had, to be made again.
 func (e *engine) carryAll(ctx context.Context) error {
 	if e.damaged != nil && e.damaged.scan.Uncertain() {
 		e.result.NotCarried = append(e.result.NotCarried, "which rows had been deleted: nothing says which files counted, so look through schedules, webhooks and settings")
@@ -210,12 +210,14 @@ func (e *engine) carryAbsent(ctx context.Context) error {
 	return e.carryRows(ctx, kvstore.Absent, "which releases a mirror leaves out")
 }
 
-// keepsRow reports whether the new store gets a row of the damaged store or of a backup.
+// keepsRow reports whether the new store gets a row of the damaged store or of a backup: one that isCarried names and, if it is the state of a
+// version, that wantsState selects.
 func (e *engine) keepsRow(ns kvstore.Namespace, row kvstore.Item) bool {
 	return isCarried(ns, row.Key) && (ns != kvstore.States || e.wantsState(row))
 }
 
-// isCarried reports whether a repair copies rows with a key in a namespace. A new store writes the others itself.
+// isCarried reports whether a repair copies rows with a key in a namespace: all but a few settings and, of the state of the log, only the signed
+// checkpoint and which key signed it. A new store writes the others itself.
 func isCarried(ns kvstore.Namespace, key []byte) bool {
 	switch ns {
 	case kvstore.Meta:

@@ -376,7 +376,8 @@ func (c *check) reportProgress() {
 	}
 }
 
-// checkEntry checks the contents that an entry names and the files of its release, and adds its rows to the second set of views.
+// checkEntry checks an entry: whether its change was possible at that point, the contents that it names and, if it publishes a release, its files and
+// their root. It counts releases and files, and adds the entry's rows to the second set of views.
 func (c *check) checkEntry(ctx context.Context, e logs.Indexed) error {
 	where := fmt.Sprintf("entry %d", e.Index)
 	change, err := views.Load(c.store, e)

@@ -69,7 +69,7 @@ func (d *damagedStore) mostEntries(signed logs.Checkpoint) int64 {
 	return signed.Size + d.scan.Count(kvstore.LogEntries) + d.scan.Count(kvstore.LogHashes) + mostLost
 }
 
-// isStored reports whether a store, or what a scan has found of one, has an entry and its hash in the tree.
+// isStored reports whether a store, or what a scan has found of one, has an entry whose hash is the one that its tree has at that index.
 func isStored(from kvstore.Getter, index int64) bool {
 	raw, err := logs.RawEntry(from, index)
 	return err == nil && logs.MatchesTree(from, index, raw)
@@ -111,7 +111,8 @@ func (d *damagedStore) Entries(ctx context.Context, index int64) (entries [][]by
 	return entries, ctx.Err()
 }
 
-// Content implements [Source]: it returns the encodings of a content that the scan found.
+// Content implements [Source]: it returns the encodings of a content that the scan found and that decode to it. If there are none, the error is
+// [fs.ErrNotExist].
 func (d *damagedStore) Content(ctx context.Context, w replication.Wanted) (replication.Found, error) {
 	squeezed, coded, err := d.scan.Content(ctx, w.Hash, w.Limit)
 	if errors.Is(err, kvstore.ErrNotFound) {

@@ -94,7 +94,7 @@ func checkReadable(ctx context.Context, store *kvstore.Store) error {
 	return err
 }
 
-// openInPlace opens the store of the data folder for writing and repairs it in place. why is the reason if a new store is needed instead.
+// openInPlace opens the store of the data folder for writing, repairs it in place and closes it. why is the reason if a new store is needed instead.
 func (e *engine) openInPlace(ctx context.Context) (why, err error) {
 	o := e.storeOptions()
 	o.Mark = e.Mark
@@ -108,7 +108,9 @@ func (e *engine) openInPlace(ctx context.Context) (why, err error) {
 	return e.repairInPlace(ctx)
 }
 
-// repairInPlace repairs the open store: contents, deltas and views. why is the reason if a new store is needed instead.
+// repairInPlace repairs the open store: contents, deltas and then, by a check that replaces them, the views. It lists in the result what is lost. why
+// is the reason if a new store is needed instead: the log is not the one that was signed, or lacks some of it. Then only the key folder may have
+// changed.
 func (e *engine) repairInPlace(ctx context.Context) (why, err error) {
 	if why, err := e.findMissingEntries(e.store); why != nil || err != nil {
 		return why, err

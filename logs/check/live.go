@@ -59,7 +59,8 @@ func (c *check) checkFileRoot(e logs.Indexed, m *logs.Manifest) {
 	}
 }
 
-// compareLive compares the stored map of live releases with the replayed one and reports the rows that differ. A repair replaces them.
+// compareLive compares the stored map of live releases with the replayed one, and reports and counts the rows that differ. If there are any, a repair
+// replaces the whole map. It compares nothing if the log is damaged, or its last entry has another root of the map.
 func (c *check) compareLive(ctx context.Context) error {
 	c.reportWrongRoots()
 	if c.underivable != nil || c.summary.Entries > 0 && !c.replayed.right {
@@ -118,7 +119,7 @@ func (c *check) reportLiveRow(row []byte, problem string) {
 	c.addFinding(Finding{Kind: View, Where: fmt.Sprintf("live/%x", row), Problem: problem, Repaired: c.repair != nil})
 }
 
-// storeLive in a repair, replaces the stored map of live releases by the replayed one. It writes the root last, so that an incomplete map has no
+// storeLive replaces, in a repair, the stored map of live releases by the replayed one. It writes the root last, so that an incomplete map has no
 // root. In a check it does nothing.
 func (c *check) storeLive(ctx context.Context) error {
 	if c.repair == nil {

@@ -19,7 +19,7 @@ import (
 )
 
 // rebuild builds a new store beside the damaged one, from its files and from the sources, checks it deeply, and swaps the two; it does not swap them
-// if this process reads the damaged one. why is the damage, for the result.
+// if this process reads the damaged one. It also restores a damaged key folder. why is the damage, for the result.
 func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 	e.result.Damage = oneLine(why)
 	if err := e.checkSpace(e.sizeOf(storeName) - e.sizeOf(buildingName)); err != nil {
@@ -106,7 +106,8 @@ func (e *engine) sourceNotes(ctx context.Context) iter.Seq[[]byte] {
 	}
 }
 
-// checkComparable returns an error if neither a signed checkpoint nor the damaged store's own tree says which entries the log has.
+// checkComparable returns an error if nothing says which entries the log has: no signed checkpoint is known, and there is no damaged store, or one
+// whose log was signed. The damaged store's own tree counts only if its log was never signed.
 func (e *engine) checkComparable() error {
 	switch {
 	case e.signed.Size > 0:
@@ -121,8 +122,9 @@ func (e *engine) checkComparable() error {
 	return fmt.Errorf("the log was signed with %s, and the key folder %s has no checkpoint signed with it, without which nothing can be compared: name the right one with --keys", key, e.Keys)
 }
 
-// buildLog writes the log of the new store: the signed entries, and the later ones of the damaged store. It tries the sources in several orders, each
-// with a new store, because one of them may lie. If none gives the signed entries, the error is a [*LossError].
+// buildLog writes the log of the new store: the signed entries, and the later ones of the damaged store. It continues the new store of an interrupted
+// repair. It tries the sources in several orders, each with a new store, because one of them may lie. If none gives the signed entries, the error is
+// a [*LossError].
 func (e *engine) buildLog(ctx context.Context) error {
 	var problems []error
 	var first Source
@@ -288,7 +290,7 @@ func (e *engine) addLostEntries(from, to int64, err error) {
 }
 
 // buildRest writes everything but the log into the new store: contents, views, rows that do not follow from the log, and queue rows for missing
-// encodings.
+// encodings. It calls [RepairOptions.Built], and lists in the result what is lost.
 func (e *engine) buildRest(ctx context.Context) error {
 	c := e.newContents(e.log.Checkpoint().Size)
 	defer c.pins.Release()

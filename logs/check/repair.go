@@ -173,8 +173,9 @@ func newEngine(o RepairOptions) *engine {
 	return &engine{RepairOptions: o, sources: o.Sources, gone: make(map[kvstore.Hash]struct{})}
 }
 
-// restoreKeys reads into e.signed which checkpoint was signed last, from the key folder. A key folder that has lost it gets the newest of notes,
-// which are signed checkpoints, and that is reported as a finding. Without a key folder it does nothing.
+// restoreKeys reads into e.signed which checkpoint was signed last, from the key folder; not if the loss of signed entries was accepted. It restores
+// a damaged verifier key in the folder, and a lost checkpoint from the newest of notes, which are signed checkpoints, and reports that as findings.
+// Without a key folder it does nothing.
 func (e *engine) restoreKeys(notes iter.Seq[[]byte]) error {
 	if e.Keys == "" {
 		return nil
@@ -305,8 +306,8 @@ func (o *RepairOptions) storeOptions() kvstore.Options {
 }
 
 // Repair repairs the store of a data folder that no process has open: in place, or by building a new one, which takes its place. It first completes a
-// repair that was interrupted. With AcceptLoss it gives up signed entries that no source has. It returns the result with an error too, as far as it
-// got.
+// repair that was interrupted. With AcceptLoss it gives up signed entries that no source has, unless a source failed that may have them, and starts a
+// new log that succeeds this one. It returns the result with an error too, as far as it got.
 func Repair(ctx context.Context, o RepairOptions) (RepairResult, error) {
 	e := newEngine(o)
 	start := e.Now()
@@ -326,7 +327,8 @@ func Repair(ctx context.Context, o RepairOptions) (RepairResult, error) {
 	return e.finishResult(start), err
 }
 
-// repair repairs the store of the data folder in place if that is possible, and otherwise builds a new one.
+// repair repairs the store of the data folder in place if that is possible, and then deletes a new store that an interrupted repair has left.
+// Otherwise it builds a new one.
 func (e *engine) repair(ctx context.Context) error {
 	why, err := e.findDamage(ctx)
 	if why == nil && err == nil {

@@ -76,8 +76,8 @@ func (c *contentRepair) repairFiles(ctx context.Context) error {
 	})
 }
 
-// forEachEntry calls fn for each entry of the log, and then waits until the repairs that fn has started are done. step is the name under which it
-// reports progress.
+// forEachEntry calls fn for each entry of the log, and then waits until the repairs that fn has started are done. Before each call it updates
+// c.jsons, the package JSONs in force. step is the name under which it reports progress.
 func (c *contentRepair) forEachEntry(ctx context.Context, step string, fn func(context.Context, logs.Indexed)) error {
 	c.jsons = make(map[string]kvstore.Hash)
 	var inner context.Context
@@ -105,7 +105,8 @@ func (c *contentRepair) forEachEntry(ctx context.Context, step string, fn func(c
 	return ctx.Err()
 }
 
-// startRepair starts the repair of a content in the background, unless that was started before. It waits if too many are running.
+// startRepair starts the repair of a content in the background, unless one is running, has succeeded or found the content sound. One that found no
+// source is repeated, since w may name another place of the content. It waits if too many are running.
 func (c *contentRepair) startRepair(ctx context.Context, w replication.Wanted) {
 	c.mu.Lock()
 	there := c.done[w.Hash]
@@ -133,8 +134,9 @@ func (c *contentRepair) startRepair(ctx context.Context, w replication.Wanted) {
 	})
 }
 
-// repairContent restores one content from its sound encodings or from a source, and reports that. If none has it, it records why and returns no
-// error. A content that was erased since the repair began stays erased.
+// repairContent restores one content from its sound encodings or from a source, counts that and, in place, reports it. It collects the rows that
+// queue missing encodings and deltas. If no source has the content, it records why and returns no error. A content that was erased since the repair
+// began stays erased.
 func (c *contentRepair) repairContent(ctx context.Context, w replication.Wanted) error {
 	dropped, err := c.store.RepairContent(w.Hash)
 	switch {

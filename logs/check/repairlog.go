@@ -36,8 +36,8 @@ func (e *LossError) Error() string {
 
 func (e *LossError) Unwrap() error { return e.Problem }
 
-// lossError returns the [*LossError] for signed entries that no source has, and reports each of them as a finding. problems are why the attempts
-// failed.
+// lossError returns the [*LossError] for signed entries that no source has: those that the damaged store lacks, which it also reports as findings, or
+// all if there is none. problems are why the attempts failed.
 func (e *engine) lossError(problems []error) error {
 	missing := []logs.Range{{From: 0, To: e.signed.Size}}
 	if e.damaged != nil {

@@ -46,8 +46,9 @@ func (c *check) verifiedEntries(signed logs.Checkpoint) int64 {
 	return v.Size
 }
 
-// writeRecord records in the store's folder that this deep check has verified everything up to the signed checkpoint. If something is wrong it
-// removes the record, so that the next deep check reads everything.
+// writeRecord records in the store's folder that this deep check has verified everything up to the signed checkpoint, and in the summary how far. If
+// something is wrong it removes the record, so that the next deep check reads everything. A check that is not deep, or of a log that is not signed,
+// records nothing.
 func (c *check) writeRecord(signed logs.Checkpoint) {
 	var err error
 	switch {
@@ -68,7 +69,7 @@ func (c *check) writeRecord(signed logs.Checkpoint) {
 }
 
 // replayEarlier applies entry e to the replayed map of live releases. Before the first new entry about a release it applies the release's entries
-// before the index from, to the map and to the second set of views: both follow from all of them.
+// before the index from, to the map, to the second set of views and to c.live: these follow from all of them.
 func (c *check) replayEarlier(ctx context.Context, e logs.Indexed, from int64) error {
 	id := release{e.Package, e.Version}
 	if _, done := c.recalled[id]; !done && e.Version != "" {

@@ -75,8 +75,9 @@ func rename(from, to string) error {
 	return disk.SyncFolder(vfs.Default, filepath.Dir(to))
 }
 
-// FinishRepair completes, or reverts, a repair of the data folder that was interrupted while it swapped the stores, and returns a sentence about what
-// it did, "" for nothing. No process may have the store open. mark is that of [kvstore.Options].
+// FinishRepair completes a repair of the data folder that was interrupted while it swapped the stores. If the old store is still in its place, it
+// takes the swap back, and the new store waits for the next repair. It returns a sentence about what it did, "" for nothing. No process may have the
+// store open. mark is that of [kvstore.Options].
 func FinishRepair(data, mark string) (did string, err error) {
 	ready, store := filepath.Join(data, readyName), filepath.Join(data, storeName)
 	switch {

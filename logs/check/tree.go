@@ -24,8 +24,8 @@ type tree struct {
 // maxVersions bounds how many hashes are considered for a subtree. Two stores in one folder have two.
 const maxVersions = 4
 
-// readTree finds, among the rows of a scan, the entries that belong to the tree of a checkpoint, with any gaps. Without entries it returns an empty
-// tree.
+// readTree finds, among the rows of a scan, the hashes of the entries of a checkpoint's tree, with any gaps; first those that its root proves, then
+// stored ones that nothing proves. For a checkpoint without entries it returns an empty tree.
 func readTree(ctx context.Context, scan *kvstore.FileScan, c logs.Checkpoint) (*tree, error) {
 	t := &tree{scan: scan, size: c.Size, leaves: make([]tlog.Hash, c.Size), computed: make(map[int64][]tlog.Hash)}
 	if c.Size == 0 {
@@ -36,8 +36,8 @@ func readTree(ctx context.Context, scan *kvstore.FileScan, c logs.Checkpoint) (*
 	return t, err
 }
 
-// resolveRange finds the hashes of the entries in a range whose tree has the root want, as far as rows of the scan prove them. It splits the range as
-// RFC 6962 does. Gaps are no error; only ctx ends it.
+// resolveRange sets in t.leaves the hashes of the entries in a range whose tree has the root want, as far as rows of the scan prove them. It splits
+// the range as RFC 6962 does. Gaps are no error; only ctx ends it.
 func (t *tree) resolveRange(ctx context.Context, from, to int64, want tlog.Hash) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -68,7 +68,7 @@ func (t *tree) resolveRange(ctx context.Context, from, to int64, want tlog.Hash)
 }
 
 // hashVersions returns the hashes, up to maxVersions, that the tree over a range of entries may have: those that were stored, and if compute is set
-// also those that follow from the hashes below.
+// also those that follow from the hashes below. It caches the latter for complete subtrees.
 func (t *tree) hashVersions(from, to int64, compute bool) (all []tlog.Hash) {
 	n := to - from
 	add := func(h tlog.Hash) {
@@ -133,8 +133,9 @@ func (t *tree) hasEntryAt(index int64, raw []byte) bool {
 	return index < t.size && t.leaves[index] == tlog.RecordHash(raw)
 }
 
-// believeStoredHashes accepts the stored hash of each entry that no root proves, because too much of the tree is lost. The root of the new log proves
-// them after other sources have supplied what is lost.
+// believeStoredHashes sets in t.leaves the hash of each entry that no root proves, because too much of the tree is lost: one that is stored, if
+// possible that of bytes that were found; without a stored one, that of the bytes. The root of the new log proves them after other sources have
+// supplied what is lost.
 func (t *tree) believeStoredHashes() {
 	for index := range t.size {
 		if t.leaves[index] != (tlog.Hash{}) {

@@ -74,7 +74,7 @@ func newViewsInMemory(most int64, why error) (*derivedViews, error) {
 	return s.open(dir, kvstore.Options{MinFreeBytes: -1, FS: memory})
 }
 
-// open opens the store of the set in dir and returns the set.
+// open opens the store of the set in dir and returns the set. If that fails, it deletes the folder of the set.
 func (s *derivedViews) open(dir string, o kvstore.Options) (_ *derivedViews, err error) {
 	store, err := kvstore.Open(dir, o)
 	if err != nil {
@@ -183,8 +183,8 @@ func (c *check) compareViews(ctx context.Context) error {
 	return nil
 }
 
-// compareView compares the view in one namespace with a second one that was derived from the log alone, and counts its rows. damage is why the view
-// in use cannot be read, err any other error.
+// compareView compares the view in one namespace with a second one that was derived from the log alone, reports differences and counts its rows;
+// after an earlier deep check only the rows that later entries change. damage is why the view in use cannot be read, err any other error.
 func (c *check) compareView(ctx context.Context, ns kvstore.Namespace, rows *Rows) (damage, err error) {
 	if c.summary.Since == 0 {
 		return c.compareRange(ctx, ns, kvstore.Range{}, rows)
@@ -255,8 +255,8 @@ func (c *check) compareRange(ctx context.Context, ns kvstore.Namespace, r kvstor
 	return damage, err
 }
 
-// compareRow compares have, a row in use, with want, the derived row of that key, counts it in rows, and reports a difference. A row that does not
-// exist is nil; one of them does.
+// compareRow compares have, a row in use, with want, the derived row of that key, counts it in rows, and reports a difference. A repair also replaces
+// the row. States that the bot may write by itself do not differ. A row that does not exist is nil; one of them does.
 func (c *check) compareRow(ns kvstore.Namespace, have, want *kvstore.Item, rows *Rows) error {
 	if want != nil {
 		rows.Rows++
