@@ -54,7 +54,8 @@ func (n *Node) checkpointOf(size int64) (logs.Checkpoint, error) {
 	return logs.Checkpoint{Size: size, Root: root}, err
 }
 
-// readCommits reads the bucket's commits, from the last one that it has read on, and compares them with the store's log, up to the end of either.
+// readCommits reads the bucket's commits from f.next on, and compares their entries with the store's log, up to the end of either. It advances f past
+// each commit that the log has completely, and records its packs and contents in f. If the log ends within a commit, it sets f.within instead.
 // Commits of another log are an error.
 func (f *bootstrap) readCommits(ctx context.Context) error {
 	size := f.Log.Checkpoint().Size
@@ -140,7 +141,8 @@ func (f *bootstrap) recordContents(from, to int64) error {
 }
 
 // runBootstrap commits to a new bucket those entries of the store's log that it lacks, if there are any, and has the store follow the bucket from
-// there. m is the machine of this node, which is about to lead. If another node takes over, the error is a [NotWriterError].
+// there. m, which tracks this node's attempts to create commits, is that of a node that is about to lead. If another node takes over, the error is a
+// [NotWriterError].
 func (n *Node) runBootstrap(ctx context.Context, m *machine) error {
 	n.catching.Lock()
 	defer n.catching.Unlock()
@@ -169,8 +171,9 @@ func (n *Node) runBootstrap(ctx context.Context, m *machine) error {
 	return f.finish()
 }
 
-// commitNext creates a commit with the next entries of the store's log, at most foundAtOnce or up to one that erases contents, and waits until it is
-// known what the bucket has under its number.
+// commitNext creates a commit with the next entries of the store's log, at most foundAtOnce or up to one that erases contents, after packs with the
+// contents that they need. It waits until it is known which commit the bucket has under the number: this one, or one of an earlier epoch, which is no
+// error. f does not advance: readCommits reads either. If a later epoch's leader has the number, the error is a [NotWriterError].
 func (f *bootstrap) commitNext(ctx context.Context, m *machine) error {
 	to := f.at.Size
 	c := Commit{Number: f.next.number, Epoch: m.epoch, Nonce: newNonce(), Before: f.at}
@@ -208,8 +211,8 @@ func (f *bootstrap) commitNext(ctx context.Context, m *machine) error {
 	return nil
 }
 
-// finish records in the store that it follows the bucket and has applied its commits. It queues all deltas, because commits have none, and they may
-// need dictionaries of any commit.
+// finish records in the store, in one batch, that it follows the bucket and has applied its commits, in place of what it recorded about an earlier
+// bucket. It queues all deltas, because commits have none, and they may need dictionaries of any commit. Then it sets the node's bootstrap to nil.
 func (f *bootstrap) finish() error {
 	b := f.Store.NewBatch()
 	defer b.Close()

@@ -99,7 +99,8 @@ func decodeCommit(number int64, data []byte) (Commit, error) {
 	return c, nil
 }
 
-// validate returns an error unless the commit is consistent in itself and has this number. It cannot check that the entries make the tree of After.
+// validate returns an error unless the commit is consistent in itself, within the limits, and has this number. It cannot check that the entries make
+// the tree of After.
 func (c *Commit) validate(number int64) error {
 	switch {
 	case c.Number != number:

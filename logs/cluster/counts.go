@@ -43,8 +43,9 @@ type seen struct {
 	sure bool
 }
 
-// ReadNew calls take with the encoded counts of each other node and day that have changed since the last call, for the days from since on. The last
-// change may be delivered twice. What fails is tried again by the next call; the errors are joined. today is the present day.
+// ReadNew calls take with the encoded counts of each other node and day that have changed since the last call, for the days from since on up to one
+// after today, the present day. The last change may be delivered twice. It does not read the counts of a day before yesterday again once two reads
+// were the same. What fails is tried again by the next call; the errors are joined.
 func (h *CountsReader) ReadNew(ctx context.Context, since, today time.Time, take func(name string, day time.Time, counts []byte) error) error {
 	if h.known == nil {
 		h.known = map[string]seen{}
@@ -88,7 +89,7 @@ func (h *CountsReader) ReadNew(ctx context.Context, since, today time.Time, take
 	return failed
 }
 
-// DeleteCounts deletes from the bucket the counts of all nodes for the days before one.
+// DeleteCounts deletes from the bucket the counts of all nodes for the days earlier than before.
 func (n *Node) DeleteCounts(ctx context.Context, before time.Time) error {
 	for o, err := range n.Bucket.List(ctx, countsPrefix, "") {
 		if err != nil || o.Key >= countsPrefix+before.Format(time.DateOnly) {

@@ -25,7 +25,7 @@ var (
 	deltaPrefix  = kvstore.Prefix("cluster", "delta")
 )
 
-// encodingsAtOnce bounds the contents and deltas that are shared in one go.
+// encodingsAtOnce bounds how many contents and deltas are shared at once, together.
 const encodingsAtOnce = 1000
 
 // QueueEncodings records in the store that it has smaller encodings of a content, so that [Node.ShareEncodings] sends them to the other nodes.
@@ -53,8 +53,9 @@ func (n *Node) queueKey(key []byte) error {
 	return b.Commit()
 }
 
-// ShareEncodings puts up to 1,000 of the queued encodings, and as many deltas, into the bucket for the other nodes, removes them from the queue and
-// returns how many. It first applies those of the other nodes. While the log is being brought to a new bucket, it does nothing.
+// ShareEncodings puts up to 1,000 of the queued encodings and deltas into the bucket for the other nodes, removes them from the queue and returns how
+// many. Those that the store lacks by now, or has damaged, are removed and counted, too. It first applies those of the other nodes. While the log is
+// being brought to a new bucket, it does nothing.
 func (n *Node) ShareEncodings(ctx context.Context) (shared int, err error) {
 	if err := n.attachBucket(ctx); err != nil || n.Bootstrapping() { // a new bucket has yet to get the contents
 		return 0, err
@@ -122,8 +123,9 @@ func (n *Node) createEncodings(ctx context.Context, pack []byte) error {
 	}
 }
 
-// ApplyEncodings stores the smaller encodings and deltas that other nodes have put into the bucket since the last call, and returns the number of the
-// next such pack, which the bucket does not have yet.
+// ApplyEncodings stores the smaller encodings and deltas that other nodes have put into the bucket since the last call, after the commits that bring
+// their contents. It returns the number of the next such pack, which the bucket does not have yet. While the log is being brought to a new bucket, it
+// does nothing and returns 0.
 func (n *Node) ApplyEncodings(ctx context.Context) (next int64, err error) {
 	n.forming.Lock()
 	defer n.forming.Unlock()
@@ -150,10 +152,10 @@ func (n *Node) ApplyEncodings(ctx context.Context) (next int64, err error) {
 	}
 }
 
-// storeEncodings stores those encodings and deltas of a pack that are smaller than the store's, and records that the pack with this number
-// is applied. It removes the pack's contents from the queue kvstore.Repaired, and from the queue of ShareEncodings the deltas that the
-// store has exactly so. It skips erased contents. It logs a malformed
-// pack and skips the rest of it. A pack of an unknown format is a [FormatError], and is not recorded as applied.
+// storeEncodings stores those encodings and deltas of a pack that are smaller than the store's, and records that the pack with this number is
+// applied. It removes the pack's contents from the queue kvstore.Repaired, and from the queue of ShareEncodings the deltas that the store has exactly
+// so. It skips erased contents. It logs a malformed pack and skips the rest of it. A pack of an unknown format is a [FormatError], and is not
+// recorded as applied.
 func (n *Node) storeEncodings(pack []byte, number int64) error {
 	b := n.Store.NewBatch()
 	defer b.Close()

@@ -85,7 +85,9 @@ func (m *machine) foundNothing() outcome {
 	return undecided
 }
 
-// foundCommit handles that the number has a commit with this epoch and nonce, and returns what that means for the attempt.
+// foundCommit handles that the number has a commit with this epoch and nonce. With the attempt's own nonce it returns landed, and for an earlier
+// epoch overtaken; either ends the attempt and advances to the next number. For the node's own epoch it returns forged, and for a later one deposed;
+// then the machine ends, and no commit of this node lands any more.
 func (m *machine) foundCommit(epoch int64, nonce string) outcome {
 	switch {
 	case nonce == m.nonce:
@@ -100,7 +102,7 @@ func (m *machine) foundCommit(epoch int64, nonce string) outcome {
 	return deposed
 }
 
-// endAttempt ends the attempt, advances to the next number, and returns o.
+// endAttempt ends the attempt to create a commit, advances to the next number, and returns o.
 func (m *machine) endAttempt(o outcome) outcome {
 	m.number++
 	m.nonce, m.phase = "", idle

@@ -149,8 +149,8 @@ func Joined(store kvstore.Reader) (bool, error) {
 	return err == nil, err
 }
 
-// attachBucket checks, until it has succeeded once, whether the bucket is the one that the store follows. If it is another one, the store follows
-// that from now on, or the leader has to bring the store's log there.
+// attachBucket checks, until it has succeeded once, whether the bucket is the one that the store follows, and claims one that has no log yet. If it
+// is another one, the store follows that from now on, or n.bootstrap is set, with which the leader brings the store's log there.
 func (n *Node) attachBucket(ctx context.Context) error {
 	n.mu.Lock()
 	confirmed := n.confirmed
@@ -201,7 +201,7 @@ func (n *Node) Status() Status {
 	return s
 }
 
-// recordResult puts into the status whether the node could catch up with the bucket, or the error why not.
+// recordResult records in the status that the node could follow or write the bucket just now, or the error why not. It ignores a canceled context.
 func (n *Node) recordResult(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -324,7 +324,8 @@ func (n *Node) checkComplete(ctx context.Context, next int64) error {
 	return nil
 }
 
-// requireCommit returns a [BehindError] if the bucket lacks the commit with this number.
+// requireCommit returns a [BehindError] if the bucket lacks the commit with this number, or the error with which it cannot be read. It returns nil
+// for a negative number.
 func (n *Node) requireCommit(ctx context.Context, number int64) error {
 	if number < 0 {
 		return nil
@@ -352,8 +353,9 @@ func (n *Node) readCommit(ctx context.Context, number int64) (Commit, error) {
 	return c, nil
 }
 
-// applyCommit applies a commit to the store, which is in state s: it stores the contents, then in one batch the entries with their views, and that
-// the commit is applied. If the state has changed, the error is errAppliedMeanwhile.
+// applyCommit applies a commit to the store, which is in state s: it stores the contents, then in one batch the entries that the store lacks with
+// their views, and that the commit is applied. It queues contents that are not in their best encodings for recompression. A commit that does not
+// continue the log, or whose entries make another root, is an error. If the state has changed, the error is errAppliedMeanwhile.
 func (n *Node) applyCommit(ctx context.Context, s state, c Commit) error {
 	pins := n.Store.Pin()
 	defer pins.Release()
@@ -408,7 +410,8 @@ func (n *Node) applyCommit(ctx context.Context, s state, c Commit) error {
 	})
 }
 
-// addViews adds to the batch of tx the rows of the views that follow from an entry, and the removal of the contents that it erases.
+// addViews adds to the batch of tx the rows of the views, the tables derived from the log, that follow from an entry. It also adds the removal of the
+// contents that the entry erases.
 func (n *Node) addViews(tx *logs.Tx, e logs.Indexed) error {
 	change, err := views.Load(n.Store, e)
 	if err != nil {
@@ -431,7 +434,8 @@ func (n *Node) addViews(tx *logs.Tx, e logs.Indexed) error {
 	return views.Apply(tx.Batch, change)
 }
 
-// recordApplied adds to a batch that the commit is applied, and which contents its packs have.
+// recordApplied adds to a batch the rows that say that the commit is applied, that its packs are in use, and that packs in the bucket have the
+// contents packed.
 func (c *Commit) recordApplied(b *kvstore.Batch, packed []kvstore.Hash) {
 	b.Set(kvstore.Meta, stateKey, state{c.Number + 1, c.Epoch}.encode())
 	for _, p := range c.Packs {
@@ -442,8 +446,8 @@ func (c *Commit) recordApplied(b *kvstore.Batch, packed []kvstore.Hash) {
 	}
 }
 
-// storePack reads a pack from the bucket, verifies it, and pins and stores its contents. It returns their hashes, and in rough those of contents that
-// are not recompressed.
+// storePack reads a pack from the bucket, verifies its hash and encodings, pins and stores its contents, and stores its deltas. It returns the
+// contents' hashes, and in rough those of contents that are not in their best encodings.
 func (n *Node) storePack(ctx context.Context, pins *kvstore.Pins, name PackName) (hashes, rough []kvstore.Hash, err error) {
 	pack, _, err := n.Bucket.Get(ctx, name.Key, name.Size)
 	if err != nil {

@@ -87,8 +87,8 @@ func (n *Node) DeleteMember(ctx context.Context, name string) error {
 	return n.Bucket.Delete(ctx, memberKey(name))
 }
 
-// Members reads from the bucket the reports of all nodes of the last day, and returns them sorted, the leader first. A leader that is silent or
-// replaced has the role [Former].
+// Members reads from the bucket the reports of all nodes of the last day, at most 1,000, and returns them sorted, the leader first. A leader that is
+// silent or replaced has the role [Former].
 func (n *Node) Members(ctx context.Context) ([]Member, error) {
 	now := time.Now()
 	var all []Member

@@ -102,8 +102,8 @@ func (p *packer) addOnce(h kvstore.Hash) error {
 	return nil
 }
 
-// addDelta adds the delta of the content h against a dictionary to the pack. If the pack would be too large, it calls full with it first, and starts
-// another.
+// addDelta adds the delta of the content h against a dictionary to the pack. If the pack would be too large, or have too many deltas of h, it calls
+// full with it first, and starts another.
 func (p *packer) addDelta(h, dictionary kvstore.Hash) error {
 	delta, err := p.store.FindDelta(h, dictionary)
 	if err == nil {
@@ -127,7 +127,7 @@ func (p *packer) makeRoom(length int) error {
 	return nil
 }
 
-// flush completes the pack, calls full with it and starts another, unless the pack is empty.
+// flush completes the pack, calls full with its bytes and starts another, unless the pack is empty.
 func (p *packer) flush() error {
 	if len(p.index.Contents)+len(p.index.Deltas) == 0 {
 		return nil

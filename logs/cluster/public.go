@@ -39,8 +39,9 @@ var shownKey = kvstore.Key("cluster", "shown")
 // ErrNewerPublished says that the bucket shows a newer checkpoint already.
 var ErrNewerPublished = errors.New("the bucket shows a newer checkpoint")
 
-// UpdatePublic brings the copy of the log below public/ in the bucket up to a signed checkpoint: tiles and contents first, the checkpoint last. It
-// deletes the contents that only withdrawn releases have by now. If the bucket has a larger checkpoint, the error is [ErrNewerPublished].
+// UpdatePublic brings the copy of the log below public/ in the bucket up to a signed checkpoint: tiles and contents first, the checkpoint last. Then
+// it records in the store how far the copy is. It deletes the contents that only withdrawn releases have by now. If the bucket has a larger
+// checkpoint, the error is [ErrNewerPublished].
 func (n *Node) UpdatePublic(ctx context.Context, signed signing.Signed) error {
 	n.showing.Lock()
 	defer n.showing.Unlock()
@@ -70,12 +71,13 @@ type PublicCopy struct {
 }
 
 // Update brings a copy in the bucket, which has everything about the first from entries, up to a signed checkpoint: tiles and contents first, the
-// checkpoint last. Unless p.Retain, it deletes the contents that only withdrawn releases have by now.
+// checkpoint last. Unless p.Retain, it deletes the contents that only withdrawn releases have by now. If the bucket has a larger checkpoint, the
+// error is [ErrNewerPublished].
 func (p PublicCopy) Update(ctx context.Context, from int64, signed signing.Signed) error {
 	s := newPublication(ctx, p)
 	for _, t := range tlog.NewTiles(tileHeight, from, signed.Size) {
 		for _, path := range tilePaths(t) {
-			s.start(path, func() ([]byte, error) { return s.readLog(path) })
+			s.startPut(path, func() ([]byte, error) { return s.readLog(path) })
 		}
 	}
 	err := s.startContents(from, signed.Size)
@@ -136,7 +138,8 @@ func (p PublicCopy) Prune(ctx context.Context, from, to int64) error {
 	return s.group.Wait()
 }
 
-// newPublication returns a publication, whose requests run concurrently, at most showAtOnce, and end with ctx. The caller waits for its group.
+// newPublication returns the state of one update of public/ in the bucket. It starts no request yet. Those in its group run concurrently, at most
+// showAtOnce, and end with ctx; the caller waits for the group.
 func newPublication(ctx context.Context, p PublicCopy) *publication {
 	s := &publication{PublicCopy: p, started: map[kvstore.Hash]struct{}{}}
 	s.group, s.ctx = errgroup.WithContext(ctx)
@@ -193,8 +196,8 @@ type publication struct {
 	started map[kvstore.Hash]struct{} // contents that are brought up to date
 }
 
-// start puts the bytes that fn returns into the bucket at a path below public/, in a goroutine of the group.
-func (s *publication) start(path string, fn func() ([]byte, error)) {
+// startPut starts a goroutine of the group that puts the bytes that fn returns into the bucket at a path below public/.
+func (s *publication) startPut(path string, fn func() ([]byte, error)) {
 	s.group.Go(func() error {
 		data, err := fn()
 		if err != nil {
@@ -222,7 +225,8 @@ func (s *publication) readLog(path string) ([]byte, error) {
 	return data, nil
 }
 
-// startContents starts to bring the contents that the entries from one index to another, exclusive, name up to date, each once.
+// startContents starts a goroutine of the group for each content that the entries from one index to another, exclusive, and the manifests of their
+// releases name, once for each. The goroutine calls updateContent. It calls Progress, if that is set, for each entry.
 func (s *publication) startContents(from, to int64) error {
 	start := func(h kvstore.Hash) {
 		if _, ok := s.started[h]; !ok {
@@ -256,8 +260,9 @@ func (s *publication) startContents(from, to int64) error {
 	return nil
 }
 
-// updateContent puts a content into public/ if an entry or a live release names it by now, and deletes it, and returns true, if only withdrawn
-// releases do. In a backup it deletes nothing, and puts what the bucket lacks. A content that was erased is left out.
+// updateContent deletes a content from public/ in the bucket, and returns true, if only withdrawn releases name it by now. Otherwise it puts the
+// content's bytes there. For a backup (Retain) it deletes nothing, and puts only what the bucket lacks. A content that the store lacks is left out,
+// unless a live release or an entry names it: then that is an error.
 func (s *publication) updateContent(h kvstore.Hash) (deleted bool, err error) {
 	standing, err := views.StandingOf(s.Store, h)
 	switch {

@@ -71,7 +71,8 @@ func (s *PublishedView) UpToDate(now time.Time) bool {
 }
 
 // Refresh reads the bucket's checkpoint, verifies its signature and that it belongs to the log in the store, and serves it from now on if the store
-// has everything that it covers and it is not smaller than the last one. A checkpoint of another log is a [ForkError].
+// has everything that it covers and it is not smaller than the last one. It calls keep with a new one before. A checkpoint of another log is a
+// [ForkError]. Without a checkpoint in the bucket it returns nil.
 func (s *PublishedView) Refresh(ctx context.Context) error {
 	const key = publicPrefix + checkpointPath
 	b := s.node.Bucket
@@ -120,7 +121,7 @@ func (s *PublishedView) Refresh(ctx context.Context) error {
 }
 
 // recordFork returns a [ForkError] for the checkpoint signed, which is not one of the log in the store. If it and the checkpoint last prove that to
-// anyone, it stores them as evidence.
+// anyone, it has that evidence written into a file, whose path it records.
 func (s *PublishedView) recordFork(last, signed signing.Signed) error {
 	fork := &ForkError{Why: fmt.Sprintf("%s shows a signed checkpoint of %d entries with root %s, which is not that of the log that its commits make", s.node.Bucket, signed.Size, shortRoot(signed.Root))}
 	changes, err := s.KeyChanges()
@@ -171,8 +172,8 @@ func (s *PublishedView) keyChain(ctx context.Context) ([]string, error) {
 	return chain, nil
 }
 
-// MissingEntries returns how many signed entries of the bucket are missing in the store, and the path of the file that proves a fork of the log, "" if there
-// was no fork.
+// MissingEntries returns how many signed entries of the bucket are missing in the store, and the path of the file that proves a fork of the log, ""
+// if there was no fork.
 func (s *PublishedView) MissingEntries() (entries int64, evidence string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

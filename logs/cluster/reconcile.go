@@ -29,8 +29,10 @@ type Reconciled struct {
 	Partial int
 }
 
-// Reconcile compares the objects below public/ in the bucket with the log, as far as [Node.UpdatePublic] has published it, and removes the
-// differences. It compares contents by their sizes: a client that reads one checks its hash. It changes nothing if this node does not lead.
+// Reconcile compares the objects below public/ in the bucket with the log, as far as [Node.UpdatePublic] has published it. It puts those that are
+// missing or differ, and deletes contents that only withdrawn releases have and partial tiles that full ones have replaced. It returns how many. It
+// compares contents by their sizes: a client that reads one checks its hash. If this node does not lead, it changes nothing, and the error is a
+// [NotWriterError].
 func (n *Node) Reconcile(ctx context.Context) (Reconciled, error) {
 	m := &reconciliation{node: n, publication: publication{PublicCopy: n.publicCopy(), ctx: ctx}}
 	err := m.reconcileTiles()
@@ -75,8 +77,8 @@ func (m *reconciliation) putMissing(path string, read func() ([]byte, error)) er
 // mostPartial bounds the partial tiles that are removed at once; the next Reconcile goes on.
 const mostPartial = 10_000
 
-// reconcileTiles puts the tiles of the published log that are missing or have another size, and deletes up to 10,000 partial tiles that full ones
-// have replaced.
+// reconcileTiles puts those tiles of the published log, and bundles of its entries, that are missing in public/, and tiles of another size. It
+// deletes up to 10,000 partial tiles that full ones have replaced.
 func (m *reconciliation) reconcileTiles() error {
 	shown, err := m.node.publishedSize()
 	if err != nil {
@@ -145,7 +147,8 @@ func (m *reconciliation) reconcileKeys() error {
 // reconciledAtOnce is how many listed contents are held against the store at once.
 const reconciledAtOnce = 1000
 
-// reconcileContents compares the contents in public/ with those in the store in the order of their hashes, atOnce at a time, and corrects public/.
+// reconcileContents compares the contents in public/ with those in the store in the order of their hashes, atOnce at a time, and puts or deletes
+// those that are wrong there.
 func (m *reconciliation) reconcileContents(atOnce int) error {
 	listed := map[kvstore.Hash]int64{}
 	var from []byte
@@ -171,7 +174,8 @@ func (m *reconciliation) reconcileContents(atOnce int) error {
 	return m.compareContents(listed, kvstore.Range{From: from})
 }
 
-// compareContents compares contents that public/ has, with their sizes, with those in a range of the store, and corrects public/. It consumes listed.
+// compareContents compares the contents listed, which public/ has, with their sizes, with those in a range of the store, and puts or deletes those
+// that are wrong there. It consumes listed.
 func (m *reconciliation) compareContents(listed map[kvstore.Hash]int64, r kvstore.Range) error {
 	var wrong []kvstore.Hash
 	for item, err := range m.Store.Scan(kvstore.Contents, r) {
@@ -206,7 +210,7 @@ func (m *reconciliation) compareContents(listed map[kvstore.Hash]int64, r kvstor
 }
 
 // isPublishedRight reports whether public/ has a content as it should: there says whether it is there, size how many bytes it has. A content that
-// nothing names is right, because it may be newer than this node knows.
+// nothing names is right, because it may be newer than this node knows. So is a named one that the store lacks, which fsck reports.
 func (m *reconciliation) isPublishedRight(h kvstore.Hash, size int64, there bool) (bool, error) {
 	standing, err := views.StandingOf(m.Store, h)
 	switch {
@@ -222,7 +226,7 @@ func (m *reconciliation) isPublishedRight(h kvstore.Hash, size int64, there bool
 	return there && size == content.Size, err
 }
 
-// correctContent brings a content in public/ up to date, and counts that.
+// correctContent puts a content into public/, or deletes it there if only withdrawn releases name it, and counts that.
 func (m *reconciliation) correctContent(h kvstore.Hash) error {
 	deleted, err := m.updateContent(h)
 	switch {

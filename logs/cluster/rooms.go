@@ -55,9 +55,11 @@ func (n *Node) Rooms(ctx context.Context, name string) ([]string, error) {
 	return r.Rooms, err
 }
 
-// AllRooms returns the waiting rooms of all nodes that the bucket lists, by the nodes' names. strange has an error for each object there, by its key,
-// that is no valid list of a node. Such an object may have replaced a node's list. So its key is returned in all as a node that has all rooms and
-// never reports how many visitors are inside, and a new leader waits for it as long as for a node that is lost.
+// AllRooms returns the waiting rooms of all nodes that the bucket lists, by the nodes' names. strange has, by its key, an error for each object there
+// that is no valid list of a node.
+//
+// A strange object with the key of a node's list may have replaced that list. So all has its key as the name of a node that has the rooms of all
+// others. No such node reports how many visitors are inside, and a new leader waits for it as long as for a node that is lost.
 func (n *Node) AllRooms(ctx context.Context) (all map[string][]string, strange map[string]error, err error) {
 	all, strange = map[string][]string{}, map[string]error{}
 	for o, err := range n.Bucket.List(ctx, roomedPrefix, "") {

@@ -24,9 +24,9 @@ const (
 // beatKey returns the key of the object in the bucket that has the last heartbeat of an epoch's leader.
 func beatKey(epoch int64) string { return fmt.Sprintf("beat/%020d", epoch) }
 
-// Follow applies commits until ctx ends, and calls each, if it is set, whenever the store has all of them. If candidate is set, it also returns, with
-// vacant true, when there is no leader: there was none yet, or that of the epoch after has sent no heartbeat for a while or has left. Errors are
-// logged and in the status.
+// Follow applies new commits, every n.Rest, until ctx ends, and calls each, if it is set, whenever the store has all of them. If candidate is set, it
+// also returns, with vacant true, when there is no leader: there was none yet, or that of the epoch after has sent no heartbeat for a while or has
+// left. Errors are logged and in the status.
 func (n *Node) Follow(ctx context.Context, candidate bool, each func(context.Context) error) (after int64, vacant bool) {
 	w := heartbeatMonitor{heard: time.Now(), timeout: missedBeats * n.Beat}
 	var readAt time.Time
@@ -52,7 +52,8 @@ func (n *Node) Follow(ctx context.Context, candidate bool, each func(context.Con
 	return 0, false
 }
 
-// SendHeartbeats sends heartbeats to the bucket until this node does not lead any more, or ctx ends. Errors are logged and in the status.
+// SendHeartbeats sends a heartbeat to the bucket every n.Beat until this node does not lead any more, or ctx ends. Errors are logged and in the
+// status.
 func (n *Node) SendHeartbeats(ctx context.Context) {
 	for beat := int64(1); ctx.Err() == nil && n.Leads(); beat++ {
 		err := n.sendHeartbeat(ctx, beat)
@@ -139,8 +140,9 @@ type heartbeatMonitor struct {
 	timeout time.Duration
 }
 
-// isVacant reports whether there is no leader: it has left, or sign, the text of its last heartbeat, has not changed for the timeout. If err is set,
-// the heartbeat could not be read, which says nothing about the leader; then it is false.
+// isVacant reports whether there is no leader: it has left, there never was one, or sign, the text of its last heartbeat, has not changed for the
+// timeout. It records a new sign and when it came. If err is set, the heartbeat could not be read, which says nothing about the leader: then it
+// returns false, and the timeout starts again.
 func (w *heartbeatMonitor) isVacant(now time.Time, sign string, err error) bool {
 	switch {
 	case err != nil:

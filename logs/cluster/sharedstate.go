@@ -35,7 +35,7 @@ type Key struct {
 	secret []byte
 }
 
-// Derive returns 32 bytes for a purpose, which is any text, that only those who have the cluster's key can derive.
+// Derive returns 32 bytes for a purpose, which is any text: the same for each call, and only those who have the cluster's key can derive them.
 func (k *Key) Derive(purpose string) ([]byte, error) {
 	return hkdf.Key(sha256.New, k.secret, nil, "larder cluster: "+purpose, 32)
 }
@@ -81,8 +81,9 @@ func sharedStateData(number, epoch int64) []byte {
 	return fmt.Appendf(nil, "larder side %d %d", number, epoch)
 }
 
-// SaveSharedState encrypts state, the shared state of the cluster beside the log, and stores it in the bucket as a new version, if this node leads. After it
-// has returned nil, a node that takes over reads this version or a later one. It deletes old versions.
+// SaveSharedState encrypts state, the shared state of the cluster beside the log, and stores it in the bucket as a new version. After it has returned
+// nil, a node that takes over reads this version or a later one. It deletes the version before the previous one. If this node does not lead, or
+// another has taken over, the error is a [NotWriterError].
 func (n *Node) SaveSharedState(ctx context.Context, key *Key, state []byte) error {
 	epoch, leads := n.leadingEpoch()
 	if !leads {

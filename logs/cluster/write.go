@@ -110,8 +110,10 @@ func (n *Node) notLeaderError() error {
 	return &NotWriterError{n.writer}
 }
 
-// commitGrowth publishes an update of the log as a commit in the bucket. The log calls it under its lock before it writes the update; with an error
-// nothing is written. If the bucket does not confirm the commit in time, the error is [logs.ErrUnconfirmed], and a goroutine continues.
+// commitGrowth publishes an update of the log as a commit in the bucket, and adds to the update's batch that it is applied. The log calls it under
+// its lock before it writes the update; with an error nothing is written. If the bucket does not confirm the commit in time, the error is
+// [logs.ErrUnconfirmed], and a goroutine continues; until that is done, other updates get [ErrUnavailable]. If this node does not lead, or finds that
+// another does, which ends its lead, the error is a [NotWriterError].
 func (n *Node) commitGrowth(g logs.Growth) error {
 	n.mu.Lock()
 	l := n.leads
@@ -193,7 +195,8 @@ func (n *Node) stopLeading(o outcome, number int64) {
 	n.StepDown()
 }
 
-// land sends requests to the bucket until it is known what became of the commit data that m has started, or ctx ends, with an error.
+// land creates the commit whose encoded form is data, and which m has started, in the bucket, and returns what became of it. It repeats requests
+// until that is known, or ctx ends, which is an error.
 func (n *Node) land(ctx context.Context, m *machine, data []byte) (outcome, error) {
 	for {
 		o, err := n.stepOnce(ctx, m, data)
@@ -209,8 +212,8 @@ func (n *Node) land(ctx context.Context, m *machine, data []byte) (outcome, erro
 	}
 }
 
-// stepOnce sends the one request that the machine needs next, and returns what is known then. An error says why the machine knows no more than
-// before.
+// stepOnce sends the one request that the machine needs next, to create the commit data or to read the commit that has its number, and returns what
+// is known then. An error says why the machine knows no more than before.
 func (n *Node) stepOnce(ctx context.Context, m *machine, data []byte) (outcome, error) {
 	key := commitKey(m.number)
 	if m.phase == putting {
@@ -315,8 +318,8 @@ type epochRecord struct {
 // epochKey returns the key of the object in the bucket by which a node claims an epoch.
 func epochKey(epoch int64) string { return fmt.Sprintf("epoch/%020d", epoch) }
 
-// claimEpoch claims the epoch after the one given as after, by creating an object in the bucket, and returns its number. If another node was faster,
-// the error is a [NotWriterError].
+// claimEpoch claims the epoch after the one given as after, or with [AnyEpoch] after the latest, by creating an object in the bucket, and returns its
+// number. If another node was faster, the error is a [NotWriterError].
 func (n *Node) claimEpoch(ctx context.Context, after int64) (int64, error) {
 	latest, err := n.latestEpoch(ctx)
 	if err != nil {
