@@ -49,18 +49,21 @@ func FolderAt(dir string) (Bucket, error) {
 	return &folder{dir}, err
 }
 
-// decidedByKernel marks the folder for [Probe]: no gateway decides between writers.
+// decidedByKernel does nothing. That a bucket has it tells [Probe] that the kernel decides between writers, and no gateway, so that a few rounds are
+// enough.
 func (f *folder) decidedByKernel() {}
 
 // String implements [Bucket]: it returns the folder as a file URL.
 func (f *folder) String() string { return "file://" + f.dir }
 
-// Create implements [Bucket]. The kernel decides between writers, by a link that never replaces a file.
+// Create implements [Bucket]: it writes the file of a new object, or returns [ErrExists]. The kernel decides between writers, by a link that never
+// replaces a file.
 func (f *folder) Create(ctx context.Context, key string, data []byte) (Version, error) {
 	return f.writeWith(ctx, key, data, disk.Create)
 }
 
-// Replace implements [Bucket], under a lock that all writers share.
+// Replace implements [Bucket]: it replaces the object's file if the object has the version old, and otherwise returns [ErrChanged]. Only one Replace
+// at a time compares and writes, under a lock of the folder.
 func (f *folder) Replace(ctx context.Context, key string, data []byte, old Version) (Version, error) {
 	return f.writeWith(ctx, key, data, func(path string, data []byte, mode fs.FileMode) error {
 		return f.withLock(ctx, func() error {
@@ -74,14 +77,14 @@ func (f *folder) Replace(ctx context.Context, key string, data []byte, old Versi
 	})
 }
 
-// Put implements [Bucket].
+// Put implements [Bucket]: it creates or replaces the object's file, whatever its version.
 func (f *folder) Put(ctx context.Context, key string, data []byte) error {
 	_, err := f.writeWith(ctx, key, data, disk.Replace)
 	return err
 }
 
-// writeWith writes the object with this key by calling how with the path of its file, creates its folder before, and returns the object's version.
-// fs.ErrExist from how becomes [ErrExists].
+// writeWith writes the object with this key by calling how with the path of its file, creates its folder before, and returns the version that data
+// has. fs.ErrExist from how becomes [ErrExists].
 func (f *folder) writeWith(ctx context.Context, key string, data []byte, how func(path string, data []byte, mode fs.FileMode) error) (Version, error) {
 	path, err := f.path(key), errors.Join(checkKey(key), ctx.Err())
 	if err == nil {
@@ -124,12 +127,13 @@ func (f *folder) withLock(ctx context.Context, fn func() error) error {
 	}
 }
 
-// Get implements [Bucket].
+// Get implements [Bucket]: it returns an object of up to most bytes and its version, or [ErrNotFound], or [ErrTooLarge].
 func (f *folder) Get(ctx context.Context, key string, most int64) ([]byte, Version, error) {
 	return f.GetOther(ctx, key, most, "")
 }
 
-// GetOther implements [Bucket]. It reads the object in any case, because its version is a hash.
+// GetOther implements [Bucket]: it is Get, but returns nil for the bytes of an object that has the version known. It reads the object in any case,
+// because its version is a hash.
 func (f *folder) GetOther(ctx context.Context, key string, most int64, known Version) ([]byte, Version, error) {
 	data, err := f.read(ctx, key, most)
 	if err != nil {
@@ -158,7 +162,8 @@ func (f *folder) read(ctx context.Context, key string, most int64) ([]byte, erro
 	return readUpTo(file, most)
 }
 
-// List implements [Bucket]. It reads the names of all objects before it yields the first. An error is the last thing it yields.
+// List implements [Bucket]: it iterates over the objects whose keys begin with prefix and come after the key after, in their order. It reads the
+// names of all of them before it yields the first. An error is the last thing it yields.
 func (f *folder) List(ctx context.Context, prefix, after string) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		var all []Object
@@ -195,7 +200,7 @@ func (f *folder) List(ctx context.Context, prefix, after string) iter.Seq2[Objec
 	}
 }
 
-// Delete implements [Bucket].
+// Delete implements [Bucket]: it removes the object's file, if it exists.
 func (f *folder) Delete(ctx context.Context, key string) error {
 	err := errors.Join(checkKey(key), ctx.Err())
 	if err == nil {
@@ -228,7 +233,7 @@ func versionOf(data []byte) Version {
 	return Version(hex.EncodeToString(sum[:]))
 }
 
-// readUpTo reads r to its end and returns the bytes; if there are more than most, the error is [ErrTooLarge].
+// readUpTo returns what is left in r, up to most bytes; if there are more, it stops, and the error is [ErrTooLarge].
 func readUpTo(r io.Reader, most int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, most+1))
 	if err == nil && int64(len(data)) > most {

@@ -29,8 +29,8 @@ func parseURL(at string) (*url.URL, error) {
 	return nil, errors.New("must be s3://NAME[/PREFIX], or file:///DIR for a folder")
 }
 
-// Open returns the bucket at a URL that [CheckURL] accepts; a folder is created if necessary. endpoint is the URL of the object store, and region
-// that of the bucket, "" for the default one; both are ignored for a folder.
+// Open returns the bucket at a URL that [CheckURL] accepts; a folder is created if necessary, and an object store is not queried. endpoint is the URL
+// of the object store, which an s3 URL needs, and region that of the bucket, "" for the default one; both are ignored for a folder.
 func Open(at, endpoint, region string) (Bucket, error) {
 	u, err := parseURL(at)
 	switch {

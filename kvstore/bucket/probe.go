@@ -34,8 +34,8 @@ const (
 	folderProbeRounds = 4
 )
 
-// Probe checks that a bucket keeps its promises: it has competing writers create and replace objects below probe/, and returns an [UnfitError] if two
-// of them succeed or a condition is ignored. Another error is that of a request that failed.
+// Probe checks that a bucket keeps its promises: it has competing writers create and replace objects below probe/, which it deletes again, and
+// returns an [UnfitError] if two of them succeed or a condition is ignored. Another error is that of a request that failed.
 func Probe(ctx context.Context, b Bucket) error {
 	run := "probe/" + rand.Text() + "/"
 	first := run + "first"
@@ -64,7 +64,7 @@ func Probe(ctx context.Context, b Bucket) error {
 }
 
 // probeOnce does one round of [Probe]: competing writers create the object with this key, then replace it, and a late writer must fail to replace the
-// old version.
+// old version. It deletes the object at the end.
 func probeOnce(ctx context.Context, b Bucket, key string) error {
 	defer b.Delete(context.WithoutCancel(ctx), key) //nolint:errcheck // a leftover of a few bytes
 	created, err := raceWriters(ctx, b, key, func(data []byte) (Version, error) { return b.Create(ctx, key, data) })
@@ -90,7 +90,7 @@ func probeOnce(ctx context.Context, b Bucket, key string) error {
 const busyRounds = 10
 
 // raceWriters has several writers call write at the same time, of which only one may succeed, and returns the version that it wrote. It tries again,
-// up to busyRounds times, while the store decides nothing.
+// up to busyRounds times, while the store decides nothing. A store that lets none or two succeed, or then has other bytes, is an [UnfitError].
 func raceWriters(ctx context.Context, b Bucket, key string, write func([]byte) (Version, error)) (Version, error) {
 	for range busyRounds {
 		v, err := competeOnce(ctx, b, key, write)
@@ -101,7 +101,9 @@ func raceWriters(ctx context.Context, b Bucket, key string, write func([]byte) (
 	return "", fmt.Errorf("%s: object %s: %w, however often it is tried", b, key, errBusy)
 }
 
-// competeOnce is one attempt of raceWriters. If the store has not decided between the writers, it returns no version and no error.
+// competeOnce has several goroutines call write at the same time, each with its own bytes, and returns the version from the one that succeeded. If
+// none or two succeed, or the object with this key then has other bytes, the error is an [UnfitError]. If the store has not decided between the
+// writers, it returns no version and no error.
 func competeOnce(ctx context.Context, b Bucket, key string, write func([]byte) (Version, error)) (Version, error) {
 	var (
 		running  sync.WaitGroup

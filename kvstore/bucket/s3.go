@@ -107,10 +107,10 @@ func newTransport() *http.Transport {
 	return t
 }
 
-// String implements [Bucket].
+// String implements [Bucket]: it returns the bucket's URL and the store's host, for messages.
 func (s *s3) String() string { return s.where }
 
-// Create implements [Bucket], by a conditional write (If-None-Match: *).
+// Create implements [Bucket]: it creates an object by a conditional write (If-None-Match: *), or returns [ErrExists].
 func (s *s3) Create(ctx context.Context, key string, data []byte) (Version, error) {
 	var o minio.PutObjectOptions
 	o.SetMatchETagExcept("*")
@@ -118,10 +118,10 @@ func (s *s3) Create(ctx context.Context, key string, data []byte) (Version, erro
 	if isFailedCondition(err) {
 		err = ErrExists
 	}
-	return v, objectError(s, key, noStore(err))
+	return v, objectError(s, key, explainNoSuchKey(err))
 }
 
-// Replace implements [Bucket], by a conditional write (If-Match).
+// Replace implements [Bucket]: it replaces an object that has the version old by a conditional write (If-Match), and otherwise returns [ErrChanged].
 func (s *s3) Replace(ctx context.Context, key string, data []byte, old Version) (Version, error) {
 	var o minio.PutObjectOptions
 	o.SetMatchETag(string(old))
@@ -132,10 +132,10 @@ func (s *s3) Replace(ctx context.Context, key string, data []byte, old Version) 
 	return v, objectError(s, key, err)
 }
 
-// Put implements [Bucket].
+// Put implements [Bucket]: it creates or replaces an object, whatever its version.
 func (s *s3) Put(ctx context.Context, key string, data []byte) error {
 	_, err := s.put(ctx, key, data, minio.PutObjectOptions{})
-	return objectError(s, key, noStore(err))
+	return objectError(s, key, explainNoSuchKey(err))
 }
 
 // put writes an object under the conditions in o, and returns its version, the ETag. If the store does not decide between this and another writer,
@@ -162,12 +162,13 @@ func (s *s3) put(ctx context.Context, key string, data []byte, o minio.PutObject
 	return Version(info.ETag), nil
 }
 
-// Get implements [Bucket].
+// Get implements [Bucket]: it returns an object of up to most bytes and its version, or [ErrNotFound], or [ErrTooLarge].
 func (s *s3) Get(ctx context.Context, key string, most int64) ([]byte, Version, error) {
 	return s.GetOther(ctx, key, most, "")
 }
 
-// GetOther implements [Bucket], by a conditional request (If-None-Match).
+// GetOther implements [Bucket]: it is Get, but returns nil for the bytes of an object that has the version known, by a conditional request
+// (If-None-Match).
 func (s *s3) GetOther(ctx context.Context, key string, most int64, known Version) ([]byte, Version, error) {
 	var o minio.GetObjectOptions
 	if known != "" {
@@ -185,8 +186,8 @@ func (s *s3) GetOther(ctx context.Context, key string, most int64, known Version
 	return data, v, nil
 }
 
-// get returns an object of at most most bytes and its version, under the conditions in o. It ends with errLate if the head, or the body for its size,
-// takes too long.
+// get returns an object of at most most bytes and its version, under the conditions in o, or [ErrNotFound], or [ErrTooLarge]. It ends with errLate if
+// the head, or the body for its size, takes too long.
 func (s *s3) get(ctx context.Context, key string, most int64, o minio.GetObjectOptions) ([]byte, Version, error) {
 	if err := checkKey(s.prefix + key); err != nil {
 		return nil, "", err
@@ -220,7 +221,8 @@ func (s *s3) get(ctx context.Context, key string, most int64, o minio.GetObjectO
 	return data, Version(info.ETag), err
 }
 
-// List implements [Bucket], with a request for each 1,000 objects.
+// List implements [Bucket]: it iterates over the objects whose keys begin with prefix and come after the key after, in their order, with a request
+// for each 1,000. An error ends it.
 func (s *s3) List(ctx context.Context, prefix, after string) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		if after != "" {
@@ -254,7 +256,7 @@ func (s *s3) List(ctx context.Context, prefix, after string) iter.Seq2[Object, e
 	}
 }
 
-// Delete implements [Bucket].
+// Delete implements [Bucket]: it removes an object, if it exists.
 func (s *s3) Delete(ctx context.Context, key string) error {
 	err := checkKey(s.prefix + key)
 	if err == nil {
@@ -273,7 +275,7 @@ func withTimeout(ctx context.Context, bytes int64) (context.Context, context.Can
 	return context.WithTimeout(ctx, bodyTime(bytes))
 }
 
-// bodyTime returns how long a request or response with a body of that many bytes may take.
+// bodyTime returns how long a request or response with a body of that many bytes may take: 10 s, and one more for each MiB.
 func bodyTime(bytes int64) time.Duration {
 	return requestTime + time.Duration(bytes)*time.Second/slowestRate
 }
@@ -288,9 +290,9 @@ func isMissing(err error) bool {
 	return err != nil && minio.ToErrorResponse(err).Code == minio.NoSuchKey
 }
 
-// noStore explains err, the error of a write, if it says that the object is missing: then the endpoint is not an object store. It returns other
-// errors as they are.
-func noStore(err error) error {
+// explainNoSuchKey explains err, the error of a write, if it says that the object is missing: then the endpoint is not an object store. It returns
+// other errors as they are.
+func explainNoSuchKey(err error) error {
 	if isMissing(err) {
 		return fmt.Errorf("what answers there is not an object store; check --bucket-endpoint: %w", err)
 	}
