@@ -97,8 +97,8 @@ func (a *alarms) init() {
 	a.held = make(map[string]hold)
 }
 
-// alarmChanged is called when it is durable that an object's alarm was replaced by to, or removed for nil. It wakes the loop that fires alarms if
-// necessary.
+// alarmChanged is called when it is durable that an object's alarm was replaced by to, or removed for nil. It no longer holds the alarm back after a
+// failure, and wakes the loop that fires alarms if necessary.
 func (a *alarms) alarmChanged(name string, to *alarm) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -147,8 +147,8 @@ func (c *class) fireAlarms() {
 	}
 }
 
-// dueAlarms returns the names of the objects whose alarm is to fire now, as many as the limit allows, and marks them as running. next is the time in
-// nanoseconds at which the loop reads the alarms again.
+// dueAlarms returns the names of the objects whose alarm is to fire now, as many as the limit allows, and marks them as running. It skips those that
+// are running already or held back after a failure. next is the time in nanoseconds at which the loop reads the alarms again.
 func (c *class) dueAlarms() (names []string, next int64, err error) {
 	a := &c.alarms
 	a.mu.Lock()
@@ -235,8 +235,9 @@ func (c *class) fireAlarm(name string) {
 	a.wakeLoop()
 }
 
-// handleAlarm calls the class's handler if the object's alarm is still due, and then deletes the alarm, or sets it again if the handler failed. retry
-// is how often it failed at least. It returns the alarm that was handled, the zero value if none was due.
+// handleAlarm calls the class's handler if the object's alarm is still due, and then deletes the alarm, or sets it to a later time if the handler
+// failed. An alarm that was set or deleted meanwhile stays as it is. retry is how often it failed at least. It returns the alarm that was handled,
+// the zero value if none was due.
 func (o *object) handleAlarm(ctx context.Context, s *State, instance any, retry uint32) (alarm, error) {
 	o.mu.Lock()
 	if o.alarm == nil || o.alarm.next > s.Now().UnixNano() {
@@ -270,13 +271,15 @@ func (c *class) retryAlarm(a alarm) *alarm {
 // firstRetry is the wait after the first failure.
 const firstRetry = 2 * time.Second
 
-// retryAt returns the time in nanoseconds of the next attempt of an alarm that has just failed and had failed before times before.
+// retryAt returns the time in nanoseconds of the next attempt of an alarm that has just failed and had failed before times before. The wait from now
+// is two seconds, doubled for each failure before, up to the class's limit, and a random part longer.
 func (c *class) retryAt(before uint32) int64 {
 	wait := retry.Doubled(int(before)+1, firstRetry, c.limits.LongestRetry)
 	return c.runtime.now().Add(wait + c.runtime.jitter(wait)).UnixNano()
 }
 
-// recordAlarmFailure stores that the due alarm of the object with this name failed, for an instance that was stopped before it could do so.
+// recordAlarmFailure counts a failure of the alarm of the object with this name, and sets the alarm to its next attempt, which it stores, if the
+// alarm is still due: the instance was stopped before it could do so. Otherwise it changes nothing.
 func (c *class) recordAlarmFailure(name string) error {
 	ctx := c.runtime.ctx
 	return c.withInstance(name, func(o *object) error {

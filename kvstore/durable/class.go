@@ -118,8 +118,8 @@ func (n *Namespace[Q, A]) Object(name string) Object[Q, A] { return Object[Q, A]
 // NewUniqueID returns a random name for a new object: 26 letters and digits that cannot be guessed.
 func (n *Namespace[Q, A]) NewUniqueID() string { return rand.Text() }
 
-// Names returns the names of up to limit objects that have stored something, in the order of their bytes, from the first one after the name after.
-// Writes that are not yet durable do not count.
+// Names returns the names of up to limit objects that have stored a value, in the order of their bytes, from the first one after the name after.
+// Writes that are not yet durable do not count, nor do alarms.
 func (n *Namespace[Q, A]) Names(after string, limit int) ([]string, error) {
 	class := kvstore.Prefix("o", n.class.name)
 	names := []string{}
@@ -178,7 +178,8 @@ func (o Object[Q, A]) Name() string { return o.name }
 // object's event it is a call of that object's: see [State.Call].
 //
 // An error of the handler is returned as it is; another one is wrapped with the object's name. The handler runs with ctx, and Send returns when it
-// does. If ctx ends before the event is delivered, or while the object's writes are not yet durable, Send returns its error at once.
+// does. If ctx ends before the event is delivered, or while the object's writes are not yet durable, Send returns its error at once. If the object is
+// stopped meanwhile, the error is [ErrReset].
 func (o Object[Q, A]) Send(ctx context.Context, request Q) (A, error) {
 	var answer, none A
 	var own error
@@ -215,7 +216,7 @@ type class struct {
 }
 
 // send delivers an event, which is f, to the object with this name, and returns when its response may leave. If ctx is that of an event of another
-// object, it is a call of that object's. Events beyond the limit are refused.
+// object, it is a call of that object's; if that event has ended, the error is [ErrOutside]. Events beyond the limit are refused.
 func (c *class) send(ctx context.Context, name string, f handle) error {
 	if s, ok := ctx.Value(stateKey{}).(*State); ok {
 		switch s.turnState() {
@@ -260,8 +261,8 @@ func (c *class) addUser(o *object) {
 	c.mu.Unlock()
 }
 
-// release counts one user of an object fewer. An object without users is idle, and is evicted from memory after a while, or at once if there are too
-// many.
+// release counts one user of an object fewer. An object without users is idle, and is evicted from memory after a while. If too many are idle, or the
+// objects' caches are nearly full, the longest idle one is evicted at once.
 func (c *class) release(o *object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -53,7 +53,7 @@ func (w *write) wait(ctx context.Context) error {
 	}
 }
 
-// checkWriteSize returns [ErrTooLarge] if a write of so many bytes must not grow by more bytes. A deletion is always allowed.
+// checkWriteSize returns [ErrTooLarge] if a write of so many bytes would exceed [MaxWriteBytes] with more bytes. A deletion is always allowed.
 func checkWriteSize(bytes, more int, deleted bool) error {
 	if !deleted && bytes+more > MaxWriteBytes {
 		return fmt.Errorf("%w: more than %d MiB would be written at once", ErrTooLarge, MaxWriteBytes>>20)
@@ -101,7 +101,8 @@ func (o *object) addChange(c change) error {
 	return nil
 }
 
-// setAlarm sets the object's alarm, or removes it for nil; it is durable with the pending write. The caller holds o.mu.
+// setAlarm sets the object's alarm, or removes it for nil, and records that, so that a handler of the old alarm does not change it. It is durable
+// with the pending write, for which responses wait. The caller holds o.mu.
 func (o *object) setAlarm(a *alarm) {
 	o.alarm, o.replaced = a, true
 	w := o.pendingWrite()
@@ -109,7 +110,7 @@ func (o *object) setAlarm(a *alarm) {
 }
 
 // commitPending passes the object's pending write to the committer, which writes it with others; later changes start another one. It does nothing
-// without one. The caller holds o.mu.
+// without one, or if the object was stopped. The caller holds o.mu.
 func (o *object) commitPending() {
 	w := o.pending
 	if w == nil || o.failed != nil {
@@ -315,8 +316,8 @@ type cached struct {
 // size returns about how many bytes of memory an entry takes.
 func (e *cached) size() int64 { return int64(len(e.key) + len(e.value) + 192) }
 
-// get returns the cached value of a key. known reports whether the cache has an entry about the key, ok whether that is a value, rather than that
-// there is none.
+// get returns the cached value of a key, and counts that as a use, so that other entries are evicted before. known reports whether the cache has an
+// entry about the key, ok whether that is a value, rather than that there is none.
 func (c *cache) get(key string) (value []byte, ok, known bool) {
 	at := c.entries[key]
 	if at == nil {

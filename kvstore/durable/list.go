@@ -32,7 +32,8 @@ type Entry struct {
 	Value []byte
 }
 
-// List returns the entries that o selects, with the object's writes that are not yet durable. It always reads the store.
+// List returns the entries that o selects, with the object's writes that are not yet durable. It always reads the store, passes the pending write to
+// the committer before, and caches what it returns unless an option forbids that.
 func (s *State) List(ctx context.Context, o ListOptions, options ...Option) ([]Entry, error) {
 	if o.Start != "" && o.StartAfter != "" {
 		return nil, errors.New("a list can start at a key or after one, not both")

@@ -222,8 +222,9 @@ func (c *class) withInstance(name string, f func(*object) error) error {
 	}
 }
 
-// handleEvent runs an event, which is f, when it has the turn, and returns its error once everything that the object wrote before is durable. limited
-// says that the limit of events applies.
+// handleEvent runs an event, which is f, in a goroutine when it has the turn, and returns its error once everything that the object wrote before is
+// durable. If the instance is stopped meanwhile, it waits for f only a second longer. limited says that the limit of events applies, beyond which the
+// error is [ErrOverloaded].
 func (o *object) handleEvent(ctx context.Context, f handle, limited bool) error {
 	o.mu.Lock()
 	if limited && o.events >= o.class.limits.Events {
@@ -350,7 +351,8 @@ func (o *object) recover(err *error) {
 	o.mu.Unlock()
 }
 
-// load creates the instance of an object that has none, with its alarm. The caller's strand has the turn.
+// load reads the object's alarm and creates its instance, if it has none, and lets no other event run meanwhile. If the creation fails, the object is
+// stopped. The caller's strand has the turn.
 func (o *object) load(ctx context.Context, s *State) error {
 	if o.instance != nil {
 		return nil

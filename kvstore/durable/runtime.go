@@ -165,7 +165,7 @@ func (r *Runtime) isClosed() bool { return r.ending.Load() }
 
 // Close delivers no more events, cancels the contexts of alarms that are being handled, and waits until all events have ended and their writes are
 // durable. An alarm that fails because of it counts as not tried. If ctx ends first, the error says how many objects are still at work; what these
-// write later may be lost.
+// write later may be lost. A second call does nothing.
 func (r *Runtime) Close(ctx context.Context) error {
 	r.mu.Lock()
 	first := !r.ending.Swap(true)
@@ -252,14 +252,15 @@ func newDescription(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("larder_objects_"+name, help, []string{"class"}, nil)
 }
 
-// Describe implements prometheus.Collector.
+// Describe implements prometheus.Collector: it sends the descriptions of the metrics.
 func (collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{eventsDesc, overloadsDesc, resetsDesc, alarmsDesc, failuresDesc, liveDesc, lateDesc} {
 		to <- d
 	}
 }
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector: it sends each metric once for each class. It reads from the store for how long the oldest due alarm is
+// late.
 func (c collector) Collect(to chan<- prometheus.Metric) {
 	c.runtime.mu.Lock()
 	classes := slices.Collect(maps.Values(c.runtime.classes))

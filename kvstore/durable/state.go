@@ -31,13 +31,14 @@ func joinOptions(options []Option) (all Option) {
 	return all
 }
 
-// Get returns a copy of the value of a key; the bool is false if none exists.
+// Get returns a copy of the value of a key; the bool is false if none exists. A value that is not in memory is read from the store, and cached.
 func (s *State) Get(ctx context.Context, key string, options ...Option) ([]byte, bool, error) {
 	value, ok, err := s.get(ctx, key, joinOptions(options))
 	return bytes.Clone(value), ok, err
 }
 
-// GetAll returns copies of the values of up to [MaxKeys] keys. A key without a value is missing in the result.
+// GetAll returns copies of the values of up to [MaxKeys] keys. A key without a value is missing in the result. Values that are not in memory are read
+// from the store, and cached.
 func (s *State) GetAll(ctx context.Context, keys []string, options ...Option) (map[string][]byte, error) {
 	if len(keys) > MaxKeys {
 		return nil, fmt.Errorf("%w: %d keys were asked for at once, %d are allowed", ErrTooLarge, len(keys), MaxKeys)
@@ -57,7 +58,8 @@ func (s *State) get(ctx context.Context, key string, option Option) (value []byt
 	return value, ok, err
 }
 
-// getAll does the work of [State.GetAll], but its values are shared with the cache, and must not be changed.
+// getAll does the work of [State.GetAll]: it returns the values of keys, from memory or else the store, and caches them. They are shared with the
+// cache, and must not be changed.
 func (s *State) getAll(ctx context.Context, keys []string, option Option) (map[string][]byte, error) {
 	for _, key := range keys {
 		if err := checkKey(key); err != nil {
@@ -128,8 +130,9 @@ func (o *object) readStored(r kvstore.Reader, key string) ([]byte, bool, error) 
 	return value, err == nil, err
 }
 
-// read calls f with a snapshot of the store, and then keep, which caches what f has read, unless an option forbids that or something was written
-// meanwhile. With AllowConcurrency other events get the turn while f runs. The caller holds the object's mu, which read unlocks.
+// read passes the pending write to the committer, and calls f with a snapshot of the store. Then it calls keep, which caches what f has read, unless
+// an option forbids that, f failed or something was written meanwhile. With AllowConcurrency other events get the turn while f runs. The caller holds
+// the object's mu, which read unlocks.
 func (s *State) read(option Option, f func(kvstore.Reader) error, keep func()) error {
 	o := s.object
 	o.commitPending()
@@ -213,8 +216,7 @@ func (s *State) write(c change, option Option) error {
 	return s.object.addChange(c)
 }
 
-// Sync waits until every write of the object is durable, those with
-// [AllowUnconfirmed] too. It keeps the turn.
+// Sync waits until every write of the object is durable, those with [AllowUnconfirmed] too. It keeps the turn.
 func (s *State) Sync(ctx context.Context) error {
 	if err := s.lock(ctx); err != nil {
 		return err
@@ -297,7 +299,7 @@ func (s *State) Transaction(ctx context.Context, f func(context.Context, *State)
 	return o.applyTransaction(tx)
 }
 
-// end closes the transaction and wakes the tasks that wait for that. The caller holds o.mu.
+// end closes the transaction, without applying its changes, and wakes the tasks that wait for that. The caller holds o.mu.
 func (tx *transaction) end(o *object) {
 	o.tx = nil
 	close(tx.done)

@@ -46,7 +46,7 @@ type stateContext struct {
 	state *State
 }
 
-// Value implements [context.Context].
+// Value implements [context.Context]: it returns the State for stateKey, and for other keys what the context within has.
 func (c stateContext) Value(key any) any {
 	if key == (stateKey{}) {
 		return c.state
@@ -180,7 +180,8 @@ type gatedTransport struct {
 	base  http.RoundTripper
 }
 
-// RoundTrip implements [http.RoundTripper], within a [State.Call].
+// RoundTrip implements [http.RoundTripper]: it sends the request within a [State.Call], so after all earlier writes are durable. If the class has no
+// HTTP client, it returns an error.
 func (g gatedTransport) RoundTrip(r *http.Request) (response *http.Response, err error) {
 	if g.base == nil {
 		return nil, fmt.Errorf("objects of class %s have no HTTP client: give their class one", g.state.object.class.name)
