@@ -44,7 +44,8 @@ func (b *Batch) Delete(ns Namespace, key []byte) {
 }
 
 // Remove adds to the batch the removal of a content with all its encodings and deltas, if it is stored when the batch is committed. Commit refuses
-// the whole batch with a [PinnedError] if the content is pinned, because a release that is being made may name it.
+// the whole batch with a [PinnedError] if the content is pinned, because a release that is being made may name it, and with [ErrCorrupt] if the
+// content's row is damaged.
 func (b *Batch) Remove(h Hash) {
 	b.removed = append(b.removed, h)
 }
@@ -58,8 +59,8 @@ func (b *Batch) fits(n int) bool {
 	return b.err == nil
 }
 
-// Commit writes the batch atomically and waits until it, and every content that was put before it, is on the disk. It returns the first error of the
-// calls that built the batch, if any. A second call returns an error.
+// Commit writes the batch atomically and waits until it, and every content that was put before it, is on the disk. If a call that built the batch
+// failed, it writes nothing and returns the first such error. A second call returns an error.
 //
 // A write that is refused, because the disk is nearly full or failed before, changes nothing. If the disk fails during a write, the store becomes
 // read-only, and after the next Open the batch is there as a whole or not at all.
@@ -87,6 +88,7 @@ func (b *Batch) Close() error {
 // are pinned: what is about to be published may name them.
 type PinnedError struct{ Hashes []Hash }
 
+// Error returns a message with the number of pinned contents and the hash of the first one.
 func (e *PinnedError) Error() string {
 	return fmt.Sprintf("%d contents are needed by a release that is being made, content %s among them", len(e.Hashes), e.Hashes[0])
 }
@@ -110,8 +112,8 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 }
 
 // removeContents writes a batch, which it closes, and removes contents with their deltas in the same write. It returns how many of them were stored,
-// and how many stored bytes that makes stale. If erased is true, the write is synced, and disk space is reclaimed soon. The caller holds the lock of
-// the pins.
+// and how many stored bytes that makes stale. If erased is true, the write is synced, and disk space is reclaimed soon. Afterwards it deletes what is
+// recorded about damage of these contents. The caller holds the lock of the pins.
 func (s *Store) removeContents(b handle, removed []Hash, erased bool) (n int, stale int64, err error) {
 	s.contents.Lock()
 	defer s.contents.Unlock()
@@ -144,7 +146,7 @@ func (s *Store) removeContents(b handle, removed []Hash, erased bool) (n int, st
 }
 
 // deleteContent adds to a batch the deletion of the content h, described by c, with its encodings, its deltas, and the deltas that have it as their
-// dictionary. It records the bytes of the deltas as [Store.deleteDeltas] does. The caller holds s.contents.
+// dictionary. It adds to deltas how many stored bytes each deleted delta has, by content and dictionary. The caller holds s.contents.
 func (s *Store) deleteContent(batch handle, h Hash, c Content, deltas map[[2]Hash]int64) error {
 	b := batch.(*pebble.Batch)
 	err := b.Delete(Contents.physical(h[:]), nil)

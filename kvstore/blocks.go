@@ -33,8 +33,8 @@ type checkedFile struct {
 	guard *guard
 }
 
-// openBlobFile returns the opened blob file f, wrapped so that the checksum of each block is checked when it is read. It returns errBlobFile, and
-// closes f, if its size is not the expected one or its footer is damaged. f and err are the results of opening it.
+// openBlobFile returns the opened blob file f, wrapped so that the checksum of each block is checked when it is read. It returns errBlobFile if the
+// file is missing, or, after closing it, if its size is not the expected one or its footer is damaged. f and err are the results of opening it.
 func (g *guard) openBlobFile(name string, f vfs.File, err error) (vfs.File, error) {
 	size, err := checkOpened(errBlobFile, name, f, g.expectedSize(name), err)
 	if err != nil {
@@ -68,7 +68,7 @@ func (g *guard) openTableFile(name string, f vfs.File, err error) (vfs.File, err
 }
 
 // ReadAt implements [vfs.File]. It returns an error if p, a block that Pebble reads as a whole, does not have its checksum; the footer at the end of
-// the file is not a block.
+// the file is not a block. An error is recorded as damage of the store, and stops the calling goroutine for good if that rewrites blob files.
 func (c checkedFile) ReadAt(p []byte, offset int64) (int, error) {
 	n, err := c.File.ReadAt(p, offset)
 	if err == nil && offset+int64(n) < c.size && !isBlock(p[:n]) {

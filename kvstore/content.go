@@ -36,10 +36,10 @@ func ParseHash(s string) (Hash, error) {
 	return h, nil
 }
 
-// MarshalText implements encoding.TextMarshaler with [Hash.String].
+// MarshalText implements encoding.TextMarshaler: it returns the hash in lower-case hexadecimal.
 func (h Hash) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler with [ParseHash].
+// UnmarshalText implements encoding.TextUnmarshaler: it sets the hash from 64 hexadecimal digits.
 func (h *Hash) UnmarshalText(text []byte) (err error) {
 	*h, err = ParseHash(string(text))
 	return err
@@ -110,14 +110,16 @@ func (s *Store) PutContent(h Hash, size int64, squeezed bool, coded []Coded) err
 	return s.putContent(h, size, squeezed, coded, true)
 }
 
-// ImproveContent is [Store.PutContent] for a content that is stored already. It returns [ErrNotFound] for one that is not, or no longer: an encoder
-// that took a while must not restore what was removed meanwhile.
+// ImproveContent stores those of the given encodings of a stored content that are new or smaller than the stored ones, without waiting for the disk.
+// squeezed marks the content as having its best encodings. It returns [ErrNotFound] for a content that is not stored, or no longer: an encoder that
+// took a while must not restore what was removed meanwhile.
 func (s *Store) ImproveContent(h Hash, size int64, squeezed bool, coded []Coded) error {
 	return s.putContent(h, size, squeezed, coded, false)
 }
 
-// putContent stores those of the given encodings of a content that are new or smaller than the stored ones. If the content is not stored, it is added
-// if add is true; otherwise the error is [ErrNotFound].
+// putContent stores those of the given encodings of a content that are new or smaller than the stored ones, and marks it as squeezed if squeezed is
+// true. If the content is not stored, it is added if add is true; otherwise the error is [ErrNotFound]. Another size than the stored one is an error.
+// It does not wait for the disk.
 func (s *Store) putContent(h Hash, size int64, squeezed bool, coded []Coded, add bool) error {
 	sums := make([]Hash, len(coded))
 	for i, c := range coded {
@@ -234,7 +236,8 @@ func (s *Store) Read(h Hash, r Representation) ([]byte, error) {
 	return coded, err
 }
 
-// Identity returns a content's identity bytes, checked against h. It decodes another encoding if one is damaged. Errors are those of [Store.Coded].
+// Identity returns a content's identity bytes, checked against h. It reads the identity encoding if that is stored, and decodes another one if that
+// is missing or damaged. It returns [ErrNotFound] if the content is not stored, and [ErrCorrupt] if no encoding is sound. Damage schedules a repair.
 func (s *Store) Identity(h Hash) ([]byte, error) {
 	content, err := s.Content(h)
 	if err != nil {
@@ -257,8 +260,8 @@ func (s *Store) Identity(h Hash) ([]byte, error) {
 	return nil, failed
 }
 
-// decodeVerified reads a content in one encoding, decodes it to size bytes, and checks their hash. If that fails, the error is [ErrCorrupt] and a
-// repair is scheduled.
+// decodeVerified reads a content in one encoding, decodes it to size bytes, and checks that their hash is h. If the encoding is damaged or decodes to
+// other bytes, the error is [ErrCorrupt] and a repair is scheduled. If it is not stored, the error is [ErrNotFound].
 func (s *Store) decodeVerified(h Hash, c coding.Coding, size int64) ([]byte, error) {
 	_, coded, err := s.Coded(h, c)
 	if err != nil {
@@ -353,7 +356,7 @@ func (d *rowDecoder) next(n int) []byte {
 	return taken
 }
 
-// byte consumes one byte of the row; it returns 0 if none exists.
+// byte consumes one byte of the row. If none exists, it returns 0 and marks the decoder as failed.
 func (d *rowDecoder) byte() byte {
 	if b := d.next(1); b != nil {
 		return b[0]
@@ -361,7 +364,7 @@ func (d *rowDecoder) byte() byte {
 	return 0
 }
 
-// hash consumes a hash, 32 bytes, of the row; it returns zeros if there are fewer.
+// hash consumes a hash, 32 bytes, of the row. If there are fewer, it returns zeros and marks the decoder as failed.
 func (d *rowDecoder) hash() (h Hash) {
 	copy(h[:], d.next(len(h)))
 	return h

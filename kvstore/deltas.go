@@ -31,7 +31,8 @@ var ErrBadDelta = errors.New("it is not a delta of the content")
 // content is unknown.
 func (s *Store) Deltas(h Hash) ([]Delta, error) { return ReadDeltas(s, h) }
 
-// ReadDeltas is [Store.Deltas] for any reader of a store's rows, such as a snapshot.
+// ReadDeltas returns the deltas of a content that a store or a snapshot of it has, in the order of their dictionaries' hashes; nil without an error
+// if there are none or the content is unknown. A malformed row is [ErrCorrupt].
 func ReadDeltas(from Reader, h Hash) (deltas []Delta, err error) {
 	for item, err := range from.Scan(Deltas, Range{Prefix: deltaPrefix(ofContent, h)}) {
 		if err != nil {
@@ -128,8 +129,9 @@ func (s *Store) verifyDelta(h Hash, delta []byte) (dictionary Hash, err error) {
 	return dictionary, nil
 }
 
-// FindDelta returns the bytes of the delta of a content against a dictionary. It returns [ErrNotFound] if none is stored; other errors are those of
-// [Store.ReadDelta].
+// FindDelta returns the bytes of the delta of a content against a dictionary. It returns [ErrNotFound] if none is stored, and [ErrCorrupt] if it is
+// damaged. If its bytes are missing or do not have the stored checksum, it also deletes the delta and queues it to be made again, unless the store is
+// read-only.
 func (s *Store) FindDelta(h, dictionary Hash) ([]byte, error) {
 	d, err := s.deltaRow(h, dictionary)
 	if err != nil {
@@ -139,8 +141,8 @@ func (s *Store) FindDelta(h, dictionary Hash) ([]byte, error) {
 }
 
 // ReadDelta returns the bytes of the delta of the content h whose encoded bytes have the SHA-256 sum. It returns [ErrNotFound] if no such delta is
-// stored (any more), and [ErrCorrupt] if it is damaged. In that case it also deletes the delta and queues it to be made again, unless the store is
-// read-only.
+// stored (any more), and [ErrCorrupt] if it is damaged. If its bytes are missing or do not have that checksum, it also deletes the delta and queues
+// it to be made again, unless the store is read-only.
 func (s *Store) ReadDelta(h, sum Hash) ([]byte, error) {
 	deltas, err := s.Deltas(h)
 	if err != nil {
@@ -153,7 +155,9 @@ func (s *Store) ReadDelta(h, sum Hash) ([]byte, error) {
 	return s.readDelta(h, deltas[i])
 }
 
-// readDelta does the work of [Store.ReadDelta] for the delta that the row d describes.
+// readDelta returns the bytes of the delta of the content h that the row d describes, checked against d. It returns [ErrNotFound] if the delta was
+// replaced or deleted since the row was read. Otherwise bytes that are missing or do not match d are [ErrCorrupt]; then, unless the store is
+// read-only, it deletes the delta and queues it to be made again. An error of reading the bytes is returned as it is.
 func (s *Store) readDelta(h Hash, d Delta) ([]byte, error) {
 	delta, err := s.get(s.db, Blobs, deltaBlobKey(h, d.Dictionary))
 	if err != nil && !errors.Is(err, ErrNotFound) {
@@ -240,7 +244,8 @@ func (s *Store) deleteDelta(batch handle, h, dictionary Hash) (stale int64, err 
 }
 
 // deleteDeltas adds to a batch the deletion of all deltas of a content, and of all deltas of other contents that have it as their dictionary. It
-// records in stale how many stored bytes each of them has, by content and dictionary. The caller holds s.contents.
+// records in stale how many stored bytes each of them has, by content and dictionary. It also deletes malformed rows, and the content's delta bytes
+// whose row is lost. Where rows cannot be read for damage, it leaves out the rest of them. The caller holds s.contents.
 func (s *Store) deleteDeltas(batch handle, h Hash, stale map[[2]Hash]int64) error {
 	b := batch.(*pebble.Batch)
 	for _, kind := range []byte{ofContent, ofDictionary} {

@@ -336,8 +336,8 @@ func (s *FileScan) addVersion(v rowVersion) error {
 	return s.flushIfLarge()
 }
 
-// rowPrefix returns the prefix that the keys of all versions of a row have in the index. class is 'r' for versions from files that count, or 'x' for
-// others; key begins with the namespace.
+// rowPrefix returns the prefix that the keys of all versions of a row have in the index. class is 'r' for versions from files that belong to the last
+// state of the store, or 'x' for others; key begins with the namespace.
 func rowPrefix(class byte, key []byte) []byte {
 	digest := sha256.Sum256(key)
 	return append([]byte{class, key[0]}, digest[:16]...)
@@ -425,8 +425,9 @@ func (s *FileScan) Gaps() []Gap { return s.gaps }
 // scan may return deleted rows.
 func (s *FileScan) Uncertain() bool { return !s.counted.known }
 
-// Values yields all values of a row that were found in any file, newest first among those of files that count, then others. They may be old, deleted
-// since, or forged: the caller verifies them. Each is valid until the next step. [FileScan.Err] says afterwards whether all could be read.
+// Values yields all values of a row that were found in any file, newest first: those of files that belong to the last state of the store, then
+// others. They may be old, deleted since, or forged: the caller verifies them. Each is valid until the next step. [FileScan.Err] says afterwards
+// whether all could be read.
 func (s *FileScan) Values(ns Namespace, key []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for _, class := range []byte{'r', 'x'} {
@@ -451,8 +452,9 @@ func (s *FileScan) Count(ns Namespace) (n int64) {
 	return n
 }
 
-// Get implements [Getter]. It returns the newest value of a row among files that count, or [ErrNotFound], also if the newest version is a deletion.
-// Of versions with the same sequence number, it takes the one in the file with the highest number. Another error is that of [FileScan.Err].
+// Get implements [Getter]. It returns the newest value of a row among files that belong to the last state of the store, or [ErrNotFound], also if the
+// newest version is a deletion. Of versions with the same sequence number, it takes the one in the file with the highest number. Another error is
+// that of reading the scan's index.
 func (s *FileScan) Get(ns Namespace, key []byte) ([]byte, error) {
 	for _, value := range s.scanIndex(rowPrefix('r', ns.physical(key))) {
 		if _, row, ok := splitVersion(value); ok {
@@ -514,10 +516,10 @@ func splitVersion(value []byte) (key, row []byte, ok bool) {
 	return rest[:n], rest[n:], value[0] == 1
 }
 
-// Rows yields the newest version of each row of a namespace, in no order, among files that count. It leaves out rows whose newest version is a
-// deletion. If another value, or a deletion, has the sequence number of the newest, it yields one of the values with [ErrUndecided] and continues;
-// but for the number 0, which compactions give, the version in the file with the highest number is taken. Another error is the last thing it yields,
-// without a row.
+// Rows yields the newest version of each row of a namespace, in no order, among files that belong to the last state of the store. It leaves out rows
+// whose newest version is a deletion. If another value, or a deletion, has the sequence number of the newest, it yields one of the values with
+// [ErrUndecided] and continues; but for the number 0, which compactions give, the version in the file with the highest number is taken. Another error
+// is the last thing it yields, without a row.
 func (s *FileScan) Rows(ctx context.Context, ns Namespace) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		var group []byte  // what the versions of the row begin with

@@ -147,8 +147,9 @@ const (
 	searchSteps  = 1 << 26
 )
 
-// searchBlocks reads a table without its index, from block to block; after damage it searches for the next block by its checksum. Beyond bounds of
-// the search it returns nil, and the rest of the file is in the gap. Rows after the first damage do not count, because a published file may have
+// searchBlocks adds the rows of a table to the scan's index without the table's own index: it reads block after block, and after damage, which
+// becomes a gap, it searches for the next block by its checksum. When the search has taken too many steps it returns nil, and the rest of the file is
+// in the gap. counts says that the file belongs to the last state of the store; rows after the first damage do not, because a published file may have
 // forged them.
 func (r *fileReader) searchBlocks(ctx context.Context, counts bool) error {
 	steps, lost := searchSteps, int64(-1)

@@ -114,7 +114,8 @@ const (
 	identifyFactor = 64
 )
 
-// identifyOnce calls identify, unless that has succeeded before. Concurrent calls wait for the first.
+// identifyOnce decodes the values of blob files that no row names, within a budget of bytes, and records in the index which contents they are. It
+// does nothing if that has succeeded before. Concurrent calls wait for the first.
 func (s *FileScan) identifyOnce(ctx context.Context) error {
 	s.identifying.Lock()
 	defer s.identifying.Unlock()

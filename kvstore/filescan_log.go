@@ -58,9 +58,9 @@ func (l *logReader) mayHave(log uint32) bool {
 	return log < max(l.named, l.begins) && !elsewhere
 }
 
-// readBlock reads the chunks of b, the block of the log at offset, and puts them together to records. It records a gap where no valid chunk is,
-// unless no record is open and the bytes seem left from an older log than the newest one read. It ends at zeros, at a log's trailer, and at a rest
-// that is too short for a chunk.
+// readBlock reads the chunks of b, the block of the log at offset, puts them together to records, and adds the changes of each complete record to the
+// scan's index. It records a gap where no valid chunk is, unless no record is open and the bytes seem left from an older log than the newest one
+// read. It ends at zeros, at a log's trailer, and at a rest that is too short for a chunk.
 func (l *logReader) readBlock(b []byte, offset int64) error {
 	sound := true // the beginning of a block is one of a chunk
 	for at := 0; at < len(b); {
@@ -188,8 +188,8 @@ type countedFiles struct {
 	next   uint32           // tables from this number on are newer than the facts; 0: there are none
 }
 
-// filesThatCount returns which files belong to the last state of the store, according to the MANIFEST if it is reliable, or else to the mark. If
-// neither says it, known is false, and all files count.
+// filesThatCount returns which files belong to the last state of the store, according to the MANIFEST if it is reliable, or else to the mark, the
+// record of what was durable. If neither says it, known is false, and all files count.
 func (l *inspection) filesThatCount() countedFiles {
 	f := countedFiles{known: true, sizes: make(map[int64]bool)}
 	switch {

@@ -49,8 +49,8 @@ type guard struct {
 // it, because it tries again at once and for ever.
 const pause = time.Second
 
-// newGuard returns the guard of the store in dir, whose files were inspected. It passes errors of the disk on to Pebble until startGuarding is
-// called.
+// newGuard returns the guard of the store in dir, the layer between Pebble and the disk. inspected is what was found in the store's files. It passes
+// errors of the disk on to Pebble until startGuarding is called.
 func newGuard(dir string, o Options, inspected *inspection) *guard {
 	return &guard{dir: dir, opts: o, failed: make(chan struct{}), closing: make(chan struct{}),
 		disk: durableState{files: make(map[string]*extent)}, inspected: inspected, sizes: inspected.version.fileSizes()}
@@ -67,8 +67,8 @@ func (g *guard) fs() vfs.FS {
 	return guardFS{FS: vfs.OnDiskFull(g.opts.FS, g.waitForSpace), guard: g}
 }
 
-// waitForSpace waits while the disk is full, up to Options.fullDiskTimeout. It is called when a write found the disk full; the caller then tries the
-// write once more.
+// waitForSpace waits while the disk is full, up to Options.fullDiskTimeout or until the store closes. It returns at once while the store is being
+// opened. It is called when a write found the disk full; the caller then tries the write once more.
 func (g *guard) waitForSpace() {
 	if !g.opened.Load() {
 		return
@@ -94,8 +94,8 @@ func (g *guard) waitForSpace() {
 }
 
 // checkWrite handles err, the result of writing or syncing the named file. nil, and errors before the store is open, are returned. An error of a
-// table or blob file is returned after a pause, unless the store has become read-only. An error of any other file makes the store read-only, and
-// checkWrite never returns: it stops the calling goroutine, which is Pebble's.
+// table or blob file is returned after a pause of up to a second. An error of any other file makes the store read-only. Once the store is read-only,
+// checkWrite returns no error any more: it stops the calling goroutine, which is Pebble's, for good.
 func (g *guard) checkWrite(name string, err error) error {
 	if err == nil || !g.opened.Load() {
 		return err
@@ -295,7 +295,8 @@ func (f guardedFile) WriteAt(p []byte, offset int64) (int, error) {
 // may make the store read-only and never return.
 func (f guardedFile) Sync() error { return f.syncWith(f.File.Sync) }
 
-// SyncData implements [vfs.File], as Sync does, without the file's metadata.
+// SyncData implements [vfs.File]: it syncs the file without its metadata, and records that what was written before is on the disk. An error goes
+// through guard.checkWrite, which may make the store read-only and never return.
 func (f guardedFile) SyncData() error { return f.syncWith(f.File.SyncData) }
 
 // syncWith syncs the file by calling sync, and records that all bytes that were written before are on the disk. An error goes through

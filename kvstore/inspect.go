@@ -402,9 +402,10 @@ func (l *inspection) inspectOptions(name string, o Options) {
 	}
 }
 
-// CheckTables inspects the store in dir as [Inspect] does, and then reads every block of every table that the store needs. It returns a
-// [*DamageError] that names the damaged tables: a compaction of such a table never succeeds, whatever is written above it. It does not read blob
-// files, in which [Store.RestoreContent] replaces damaged contents. No process may have the store open for writing meanwhile.
+// CheckTables compares the MANIFEST and the logs of the store in dir with its files, as [Inspect] does, and if it finds no damage then reads every
+// block of every table that the store needs. It returns a [*DamageError] that names the damaged tables: a compaction of such a table never succeeds,
+// whatever is written above it. It does not read blob files, in which [Store.RestoreContent] replaces damaged contents. No process may have the store
+// open for writing meanwhile.
 func CheckTables(ctx context.Context, dir string, o Options) error {
 	o.setDefaults()
 	l, err := inspectFiles(dir, o)

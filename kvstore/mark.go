@@ -54,7 +54,8 @@ func (m mark) encode() []byte {
 	return fmt.Appendf(nil, "%s\n%08x\n", line, checksum(line))
 }
 
-// readMark reads a mark from its file and checks its checksum. It returns an empty mark if the file does not exist.
+// readMark reads the mark of a store, the record of what it has had on its disk, from the file at path and checks its checksum. It returns an empty
+// mark if the file does not exist.
 func readMark(fs vfs.FS, path string) (mark, error) {
 	f, err := fs.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -196,8 +197,8 @@ func (s *Store) startMarker() *marker {
 	return m
 }
 
-// write replaces the mark file if what is durable has changed since it was last written. It logs the first of several failures. It does nothing for
-// nil.
+// write replaces the mark file if the last committed change, or the synced sizes of the logs and the MANIFEST, have changed since it was last
+// written. The mark also has the tables that the MANIFEST names. It logs the first of several failures. It does nothing for nil.
 func (m *marker) write() {
 	if m == nil {
 		return

@@ -49,7 +49,7 @@ func newCounter(name, help string, value func(*pebble.Metrics) float64) metric {
 	return metric{prometheus.NewDesc("larder_store_"+name, help, nil, nil), prometheus.CounterValue, value}
 }
 
-// Describe implements prometheus.Collector.
+// Describe implements prometheus.Collector: it sends the descriptions of the metrics that Collect sends.
 func (c collector) Describe(descs chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, descs) }
 
 // Collect implements prometheus.Collector. It sends nothing after the store was closed, and only some metrics after it has failed.

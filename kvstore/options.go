@@ -225,7 +225,10 @@ type fatal struct {
 	cause   error
 }
 
+// Error returns the message that Pebble logged.
 func (f fatal) Error() string { return f.message }
+
+// Unwrap returns the last error among the arguments of that message, nil if there was none.
 func (f fatal) Unwrap() error { return f.cause }
 
 // newEventListener returns a listener for Pebble's events that logs failed background work, damage, and at debug level write stalls. Damage found

@@ -62,10 +62,10 @@ type Snapshot struct {
 }
 
 // Snapshot returns an unchanging view of all rows as they are now. The caller closes it soon, because it keeps replaced rows on the disk. If the
-// store is closed, reading the snapshot returns [ErrClosed].
+// store is closed, reading the snapshot returns an error.
 func (s *Store) Snapshot() *Snapshot {
 	if !s.users.enter() {
-		return &Snapshot{store: s} // reading it returns ErrClosed
+		return &Snapshot{store: s} // reading it returns closedError
 	}
 	defer s.users.leave()
 	return &Snapshot{store: s, snap: pebbleOf(s).NewSnapshot()}

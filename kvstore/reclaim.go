@@ -37,7 +37,8 @@ const (
 
 var staleKey = []byte("stale")
 
-// startReclaim prepares the reclaiming of disk space: it reads how many stale bytes earlier processes have left. It starts no goroutine.
+// startReclaim prepares the reclaiming of disk space: it creates the context that ends when the store closes, reads how many stale bytes earlier
+// processes have left, and computes how many make a compaction due. It starts no goroutine.
 func (s *Store) startReclaim() error {
 	s.reclaim.ctx, s.reclaim.end = context.WithCancel(context.Background())
 	value, err := s.Get(Meta, staleKey)
@@ -58,8 +59,8 @@ func (s *Store) reclaimDue() int64 {
 	return due
 }
 
-// writeReplacing writes a batch, as write does, that makes stale bytes of stored encodings useless, and records that number in the store. If enough
-// are stale, it starts a compaction in the background. The caller holds s.contents.
+// writeReplacing writes a batch that makes stale bytes of stored encodings useless, with that number added to the store's count of them, and closes
+// it. If enough are stale, or something was erased, it starts a compaction in the background. The caller holds s.contents.
 func (s *Store) writeReplacing(b handle, stale int64, o *pebble.WriteOptions) error {
 	r := &s.reclaim
 	if stale == 0 {
@@ -111,7 +112,7 @@ func (s *Store) compactBlobs() {
 	}
 }
 
-// stopReclaim cancels a compaction that is running, and waits for its end. Later writes start none.
+// stopReclaim cancels a compaction that is running, and waits for its end. Later writes start none. It also ends the updates of the mark file.
 func (s *Store) stopReclaim() {
 	s.contents.Lock()
 	s.reclaim.end()

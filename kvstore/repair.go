@@ -14,9 +14,9 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// RepairContent reads and decodes a content in all its encodings, and deletes the damaged ones, which it returns. A damaged identity is stored again
-// from a sound encoding. The content then counts as not recompressed and gets a queue row below [Repaired], so that the recompressor makes the
-// deleted encodings again.
+// RepairContent reads and decodes a content in all its encodings, and deletes the damaged ones, which it returns; nil if nothing is damaged. A
+// damaged identity is stored again from a sound encoding, and a damaged row is written again. The content then counts as not recompressed and gets a
+// queue row below [Repaired], so that the recompressor makes the deleted encodings again.
 //
 // A store that is open for writing calls it by itself for contents that its readers find damaged.
 //
@@ -81,7 +81,8 @@ const (
 	rowUnreadable
 )
 
-// examineContent reads and decodes every encoding of a content, and returns which are sound and which damaged. It holds no lock, because that takes a
+// examineContent reads and decodes every encoding of a content, and returns which are sound and which damaged, the identity bytes if one is sound,
+// and the state of the row. If the row is missing or damaged, it tries every coding. It changes nothing, and holds no lock, because that takes a
 // while for a large content.
 func (s *Store) examineContent(h Hash) (condition, error) {
 	if !s.users.enter() {
@@ -146,7 +147,8 @@ func decodeAs(h Hash, c coding.Coding, coded []byte, limit int64) (identity []by
 }
 
 // rewriteContent writes the row of a content as examineContent found it, deletes its damaged encodings, and stores its identity bytes if asIdentity
-// is true, in one synced batch that also queues it for recompression. It returns false and writes nothing if the row has changed since.
+// is true, in one synced batch that also queues it for recompression. Then it counts the repair and notifies the function of OnRepaired. It returns
+// false and writes nothing if the row has changed since.
 func (s *Store) rewriteContent(h Hash, found condition, asIdentity bool) (done bool, err error) {
 	s.contents.Lock()
 	defer s.contents.Unlock()
@@ -286,8 +288,8 @@ func (s *Store) repairQueued(h Hash) {
 	}
 }
 
-// recordRestored records that a content was repaired, and calls the function of OnRepaired, unless the content was queued for recompression before
-// (queued).
+// recordRestored counts a repaired content, and deletes what is recorded about its damage. It calls the function of OnRepaired unless queued says
+// that the content was queued for recompression before.
 func (m *repairer) recordRestored(h Hash, queued bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -26,7 +26,8 @@ const (
 	diskFull            // nothing is written
 )
 
-// diskStateOf returns the state of a disk with free of total bytes, of which least must be free for a write.
+// diskStateOf returns the state of a disk with free of total bytes, of which least must be free for a write: full below least, low below four times
+// that or a tenth of total, else ample.
 func diskStateOf(free, total, least int64) diskState {
 	switch {
 	case free < least:
@@ -62,7 +63,7 @@ func (s *Store) CheckSpace() (note string, err error) {
 const spaceToOpen = 32 << 20
 
 // CheckSpaceToOpen returns an error if fewer than 32 MiB are free on the disk of dir: Pebble writes what its logs have when the store is opened for
-// writing, and ends the process if it cannot.
+// writing, and ends the process if it cannot. It returns nil if the free space cannot be read.
 func CheckSpaceToOpen(dir string) error {
 	usage, err := vfs.Default.GetDiskUsage(dir)
 	if err != nil || usage.AvailBytes >= spaceToOpen {
@@ -71,9 +72,9 @@ func CheckSpaceToOpen(dir string) error {
 	return fmt.Errorf("couldn't open the store in %s for writing: %s are free, and %s are needed", dir, humanize.IBytes(usage.AvailBytes), humanize.IBytes(spaceToOpen))
 }
 
-// SpacePart returns a part that checks the store's disk every ten seconds and logs when its space becomes low, full or ample. After a full disk has
-// made the store read-only and the disk has space again, it calls reopen until that returns true: the process has to restart and open the store
-// again, because goroutines that wait for the disk still have the store.
+// SpacePart returns a background task of the process that checks the store's disk every ten seconds and logs when its space becomes low, full or
+// ample. After a full disk has made the store read-only and the disk has space again, it calls reopen until that returns true: the process has to
+// restart and open the store again, because goroutines that wait for the disk still have the store.
 func (s *Store) SpacePart(logger *slog.Logger, reopen func() bool) parts.Part {
 	return parts.Part{Name: "space on the disk", Run: func(ctx context.Context) error {
 		for was := diskAmple; ; {

@@ -22,7 +22,7 @@ type Store struct {
 	dir   string
 	opts  Options
 	lock  handle // a *pebble.Lock
-	db    handle // a *pebble.DB, see database
+	db    handle // a *pebble.DB, see pebbleOf
 	guard *guard
 
 	users users
@@ -75,8 +75,9 @@ func Open(dir string, o Options) (*Store, error) {
 	return s, nil
 }
 
-// open opens Pebble's database behind the guard, checks the store's format, and starts what runs while a store is open: reclaiming space and updating
-// the mark.
+// open opens Pebble's database behind the guard, checks the store's format or writes that of a new store, and records the version of the program.
+// Then the guard starts to hide fatal errors of the disk, and a goroutine to update the mark file. It closes the database after an error; if the
+// store is read-only, damage is only logged.
 func (s *Store) open() (err error) {
 	// While it opens, Pebble reports a file system that refuses the MANIFEST to
 	// the logger only.
@@ -99,7 +100,7 @@ func (s *Store) open() (err error) {
 	po.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {
 		p := policy()
 		if s.guard.unsound.Load() || !s.guard.opened.Load() {
-			p.TargetGarbageRatio = 1 // nothing is rewritten, see unread
+			p.TargetGarbageRatio = 1 // nothing is rewritten, see checkRead
 		}
 		return p
 	}
@@ -131,8 +132,8 @@ func (s *Store) open() (err error) {
 	return nil
 }
 
-// checkFormat returns [ErrNewer] if a newer Larder wrote the store in a format that this one does not know. It writes the present format into a new
-// store.
+// checkFormat returns [ErrNewer] if a newer Larder wrote the store in a format that this one does not know, and [ErrNoStore] if a read-only store has
+// no format. It writes the present format into a new store.
 func (s *Store) checkFormat() error {
 	have, err := s.Get(Meta, formatKey)
 	switch {
@@ -218,7 +219,8 @@ func openError(dir string, err error) error {
 	return fmt.Errorf("couldn't open the store in %s: %w", dir, err)
 }
 
-// lockError wraps err, which occurred while the folder dir was locked: it is [ErrLocked] if a process has the folder open, else that of openError.
+// lockError wraps err, which occurred while the folder dir was locked: it is [ErrLocked] if a process has the folder open. Any other error is
+// returned as one of opening the store in dir.
 func lockError(dir string, err error) error {
 	// A lock that someone holds is a bare EAGAIN or EACCES, or Pebble's own
 	// message where it is this process. A file that can't be made is a PathError.
@@ -231,7 +233,7 @@ func lockError(dir string, err error) error {
 }
 
 // write applies a batch to the database, unless the store is closed, read-only or its disk nearly full, and closes the batch in any case. With
-// [pebble.Sync] it returns when the batch is on the disk.
+// [pebble.Sync] it returns when the batch is on the disk, and records that for the mark.
 func (s *Store) write(b handle, o *pebble.WriteOptions) error {
 	if !s.users.enter() {
 		return errors.Join(s.closedError(), b.Close())
@@ -476,6 +478,7 @@ func stripTrace(err error) error {
 
 type plainError struct{ cause error }
 
+// Error returns the text of the cause on one line, without Pebble's marker of corruption.
 func (e plainError) Error() string {
 	lines := strings.FieldsFunc(e.cause.Error(), func(r rune) bool { return r == '\n' })
 	lines = slices.DeleteFunc(lines, func(line string) bool { return line == "<corruption detail carrier>" })

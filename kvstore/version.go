@@ -13,7 +13,7 @@ import (
 
 // version is the state that a MANIFEST describes: the files that hold the store's tables and large values,
 // and which write-ahead logs are needed beside them. A MANIFEST is a list of edits, and
-// Pebble exports nothing that reads one, so decode does, as far as it is needed here.
+// Pebble exports nothing that reads one, so applyEdit does, as far as it is needed here.
 type version struct {
 	tables   map[placed]uint64 // where each table is, and the file that it is in
 	blobs    map[uint64]uint64 // the file of each blob file's identity
