@@ -8,8 +8,9 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Alike returns the groups of paths that differ only in case or in Unicode form, sorted. Larder distinguishes
-// them, as URLs do; many file systems do not, and keep one file of each group.
+// Alike returns the groups, of two or more, of paths that differ only in case or in Unicode form. Groups and paths are
+// sorted, and each path is there once. Larder distinguishes such paths, as URLs do; many file systems do not, and keep one
+// file of each group.
 func Alike(paths []string) [][]string {
 	groups := make(map[string][]string, len(paths))
 	fold := cases.Fold()
@@ -28,7 +29,8 @@ func Alike(paths []string) [][]string {
 	return alike
 }
 
-// foldPath returns a path in the form in which paths that differ only in case are equal (Unicode, D145).
+// foldPath returns a key that is equal for paths that differ only in case or in Unicode form: an ASCII path in lower case, or
+// the case folding of the path's canonical decomposition (Unicode, D145).
 func foldPath(fold cases.Caser, path string) string {
 	for i := range len(path) {
 		if path[i] >= 0x80 {

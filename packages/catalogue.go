@@ -35,7 +35,7 @@ type Catalogue struct {
 	popularity Popularity
 }
 
-// Starter returns the catalogue inside the program: a few well-known libraries.
+// Starter returns the catalogue that is embedded in the program: a few well-known libraries. It is parsed once.
 func Starter() *Catalogue { return starter() }
 
 var starter = sync.OnceValue(func() *Catalogue {
@@ -46,17 +46,16 @@ var starter = sync.OnceValue(func() *Catalogue {
 	return newCatalogue(files)
 })
 
-// Open reads the catalogue at source: a folder, or a .tar.gz, .tgz or .zip archive
-// of one; "" and "starter" are the catalogue inside the program (a folder of that
-// name is "./starter").
+// Open reads the catalogue at source: a folder, or a .tar.gz, .tgz or .zip archive of one; "" and "starter" are the catalogue
+// inside the program (a folder of that name is "./starter"). It also reads the file [PopularityFile] beside the packages, if
+// there is one.
 //
-// A catalogue keeps its files as packages/{first character}/{name}.json, see
-// [Path]. If there is no folder called packages, every .json file is taken, so
-// that a folder of a few files works as well. Hidden files and folders and
-// symbolic links are left out.
+// A catalogue keeps its files as packages/{first character}/{name}.json, see [Path]. If there is no folder called packages,
+// every .json file is taken, so that a folder of a few files works as well. Hidden files and folders and symbolic links are
+// left out.
 //
-// A file that is refused is among the catalogue's Problems; the error is only for
-// a source that cannot be read at all.
+// A file that is refused is among the catalogue's Problems; the error is only for a source that cannot be read at all, or
+// that has no package file.
 func Open(source string) (*Catalogue, error) {
 	if source == "" || source == "starter" {
 		return Starter(), nil
@@ -104,7 +103,8 @@ func (c *Catalogue) Get(name string) (*Package, bool) {
 	return p, ok
 }
 
-// FindNPM returns the package whose releases come from an npm package, the one of the same name if there are several.
+// FindNPM returns the package whose releases come from the npm package npm. If there are several, it prefers the one with the
+// same name as that, or else the first by name.
 func (c *Catalogue) FindNPM(npm string) (found *Package, ok bool) {
 	for _, p := range c.packages {
 		if p.Autoupdate != nil && p.Autoupdate.Source == "npm" && p.Autoupdate.Target == npm && (found == nil || p.Name == npm) {
@@ -120,11 +120,11 @@ func (c *Catalogue) Mentions(name string) bool {
 	return c.byName[name] != nil || slices.ContainsFunc(c.problems, func(i *Invalid) bool { return i.packageName() == name })
 }
 
-// packageName is the name that the package of a refused file should have.
+// packageName returns the base name of the refused file without .json, which is the name that its package should have.
 func (i *Invalid) packageName() string { return strings.TrimSuffix(path.Base(i.File), ".json") }
 
-// Keeping returns the catalogue with the former package in place of each refused file. before returns the former package
-// with a name. The Problems stay.
+// Keeping returns a copy of the catalogue with the former package in place of each refused file, unless the catalogue has a
+// package of that name. before returns the former package with a name, and whether there is one. The Problems stay.
 func (c *Catalogue) Keeping(before func(name string) (*Package, bool)) *Catalogue {
 	kept := &Catalogue{packages: slices.Clone(c.packages), byName: maps.Clone(c.byName), problems: c.problems, popularity: c.popularity}
 	for _, i := range c.problems {
@@ -149,7 +149,8 @@ type file struct {
 	refuse string
 }
 
-// newCatalogue parses the files of a catalogue.
+// newCatalogue parses the files of a catalogue, which it sorts by name. A file that is invalid, or whose package an earlier
+// file has, becomes one of the Problems.
 func newCatalogue(files []file) *Catalogue {
 	slices.SortFunc(files, func(a, b file) int { return cmp.Compare(a.name, b.name) })
 	c := &Catalogue{byName: make(map[string]*Package, len(files))}
@@ -175,7 +176,8 @@ func newCatalogue(files []file) *Catalogue {
 	return c
 }
 
-// parse parses a file of a catalogue. The error is an *Invalid.
+// parse parses a file of a catalogue. The package has a warning if the file is below packages/, but not at the package's
+// [Path]. The error is an *Invalid.
 func (f file) parse() (*Package, error) {
 	if f.refuse != "" {
 		return nil, newInvalid(f.name, "unreadable", "", f.refuse)
@@ -246,7 +248,8 @@ func EachFile(fsys fs.FS, folder string, do func(name string, err error) error) 
 	})
 }
 
-// readFile reads the file name of a file system, of at most most bytes. Messages call it shown.
+// readFile reads the file name of a file system; of a file of over most bytes it reads most+1, which the parser refuses. The
+// returned file is called shown, and has the error of a file that cannot be read.
 func readFile(fsys fs.FS, name, shown string, most int64) file {
 	f, err := fsys.Open(name)
 	if err != nil {
@@ -256,7 +259,8 @@ func readFile(fsys fs.FS, name, shown string, most int64) file {
 	return readWhole(shown, f, most)
 }
 
-// readWhole reads a file of at most most bytes, and of a longer one a byte more; an error is in the returned file.
+// readWhole reads r; if it has over most bytes, only most+1 of them, which the parser refuses. The returned file has the
+// given name, and has the error if reading fails.
 func readWhole(name string, r io.Reader, most int64) file {
 	data, err := io.ReadAll(io.LimitReader(r, most+1))
 	if err != nil {
@@ -276,7 +280,8 @@ type popularityFile struct {
 	modified time.Time // zero where unknown
 }
 
-// findPopularity reads the popularity file of a folder, if there is one.
+// findPopularity reads the popularity file of a folder; nil if there is none. The result has the error of a file that cannot
+// be read.
 func findPopularity(fsys fs.FS) *popularityFile {
 	info, err := fs.Stat(fsys, PopularityFile)
 	switch {
@@ -298,7 +303,8 @@ func causeOf(err error) string {
 }
 
 // readArchive reads the package JSONs and the popularity file of an archive, with or without a folder around everything, as
-// forges add one.
+// forges add one. If the archive has files below a folder packages, only those are package JSONs. The popularity file is nil
+// if there is none.
 func readArchive(name string) ([]file, *popularityFile, error) {
 	source, err := archive.OpenFile(name)
 	if err != nil {

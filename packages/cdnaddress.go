@@ -26,7 +26,8 @@ var CDNURL = text.NewRegexp(`(?i)(?:https?:)?//(?:cdnjs\.cloudflare\.com|[a-z0-9
 // exactVersion matches versions of npm packages, as opposed to tags and ranges.
 var exactVersion = text.NewRegexp(`^\d+\.\d+\.\d+(?:[-+][0-9A-Za-z.+-]+)?$`)
 
-// IsExact reports whether the address names one release, rather than the newest one of a tag or range.
+// IsExact reports whether the address names one release, rather than the newest one of a tag or range. The version of an npm
+// package must have three numbers for that; for a library alone, any valid version does.
 func (a CDNAddress) IsExact() bool {
 	return ValidVersion(a.Version) && (a.NPM == "" || exactVersion.MatchString(a.Version))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// explainSyntax returns why data is not JSON, in plain words, and at which byte.
+// explainSyntax returns why data is not JSON, in plain words, and at which byte. err is the decoder's error for data.
 func explainSyntax(data []byte, err error) (offset int, message string) {
 	var syntax *json.SyntaxError
 	if !errors.As(err, &syntax) {
@@ -55,16 +55,17 @@ func explainSyntax(data []byte, err error) (offset int, message string) {
 	}
 }
 
-// schemaErrors adds a problem for each error that the schema library found.
-func (c *check) schemaErrors(err *jsonschema.ValidationError) {
+// addSchemaErrors adds a problem, with a message in plain words, for each error that the schema library found, also those
+// that err consists of.
+func (c *check) addSchemaErrors(err *jsonschema.ValidationError) {
 	if len(err.Causes) > 0 {
 		for _, cause := range err.Causes {
-			c.schemaErrors(cause)
+			c.addSchemaErrors(cause)
 		}
 		return
 	}
 	c.failed = true
-	if c.isFull() {
+	if c.countIfFull() {
 		return // before the work of writing a message
 	}
 	at, s := err.InstanceLocation, schemaAt(err.InstanceLocation)
@@ -81,7 +82,7 @@ func (c *check) schemaErrors(err *jsonschema.ValidationError) {
 	case *kind.AdditionalProperties:
 		slices.Sort(k.Properties)
 		for _, name := range k.Properties {
-			if c.isFull() {
+			if c.countIfFull() {
 				continue
 			}
 			location := append(slices.Clone(at), name)
@@ -127,7 +128,8 @@ func describeMissing(name string, s *jsonschema.Schema) string {
 	return message
 }
 
-// describeUnknown returns the message that an object must not have a property, with the one that was probably meant.
+// describeUnknown returns the message that the object at the location at must not have the property name. The message names
+// the property that was probably meant, or else those that the object's schema s has.
 func describeUnknown(name string, at []string, s *jsonschema.Schema) string {
 	message := quote(name) + " is not a property"
 	if len(at) == 0 {
@@ -167,7 +169,8 @@ func nameType(jsonType string) string {
 	}
 }
 
-// exampleOf returns an example of a value that the schema accepts, "" if the schema has none.
+// exampleOf returns the text ", for example …" with the first example of the schema, to be appended to a message; "" if the
+// schema has none.
 func exampleOf(s *jsonschema.Schema) string {
 	if len(s.Examples) == 0 {
 		return ""
@@ -189,7 +192,7 @@ func encodeExample(v any) string {
 // quote returns a text from outside for a message: quoted, short, without control characters.
 func quote(s string) string { return strconv.Quote(shorten(s)) }
 
-// shorten cuts a text for a message.
+// shorten cuts a text to 80 bytes for a message.
 func shorten(s string) string { return text.Short(s, 80) }
 
 // joinWithOr returns the words as "a", "b" or "c".

@@ -45,7 +45,8 @@ func Format(data []byte, reorder bool) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// PropertyOrder returns the properties of a package JSON in the order in which the schema describes them.
+// PropertyOrder returns the names of the top-level properties of a package JSON, in the order in which the schema describes
+// them.
 func PropertyOrder() []string {
 	var names []string
 	for _, child := range schemaNode().properties["properties"].children {

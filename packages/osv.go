@@ -79,8 +79,8 @@ type osvRecord struct {
 // errOSVForm is the error of JSON that is not in the OSV format.
 var errOSVForm = errors.New("it must be JSON in the OSV format (records, lists of them, or the response of an OSV API), or a .zip of such files")
 
-// ReadAdvisories reads size bytes of OSV data: records, lists of records or responses of an OSV API, one after another, or a zip
-// archive of such files.
+// ReadAdvisories reads size bytes of OSV data: records, lists of records or responses of an OSV API, one after another, or a
+// zip archive of such files. It keeps the vulnerabilities of npm packages that are not withdrawn.
 func ReadAdvisories(data io.ReaderAt, size int64) (AdvisoryDatabase, error) {
 	if size > MaxAdvisoriesSize {
 		return nil, fmt.Errorf("it has over %d bytes", int64(MaxAdvisoriesSize))
@@ -118,7 +118,8 @@ type osvReader struct {
 	records int
 }
 
-// readArchive adds the records in the JSON files of a zip archive.
+// readArchive adds the records in the .json files of a zip archive. A file that is invalid or too large ends it with an
+// error.
 func (r *osvReader) readArchive(data io.ReaderAt, size int64) error {
 	archive, err := zip.NewReader(data, size)
 	if err != nil {
@@ -147,7 +148,7 @@ func (r *osvReader) readArchive(data io.ReaderAt, size int64) error {
 	return nil
 }
 
-// readRecords adds the records in JSON data.
+// readRecords adds the records in JSON data, which is one or more values, one after another.
 func (r *osvReader) readRecords(data io.Reader) error {
 	decoder := json.NewDecoder(data)
 	for read := false; ; read = true {
@@ -164,7 +165,8 @@ func (r *osvReader) readRecords(data io.Reader) error {
 	}
 }
 
-// readValue adds the records in one JSON value: a record, a list of records, or the response of an OSV API.
+// readValue adds the records in one JSON value: a record, a list of records, or the response of an OSV API. Too many records
+// so far are an error.
 func (r *osvReader) readValue(raw json.RawMessage) error {
 	var records []osvRecord
 	var one struct {
@@ -194,7 +196,8 @@ func (r *osvReader) readValue(raw json.RawMessage) error {
 	return nil
 }
 
-// add adds a record for each npm package that it is about.
+// add adds a record to the entries of each npm package that it is about, with its texts cut and its version ranges sorted. It
+// ignores a record that is withdrawn, or whose ID is missing or over 100 bytes.
 func (d AdvisoryDatabase) add(r osvRecord) {
 	if r.Withdrawn != "" || r.ID == "" || len(r.ID) > 100 {
 		return

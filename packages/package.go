@@ -107,7 +107,8 @@ type Modules struct {
 	off bool // the package JSON says false
 }
 
-// MayBuild reports whether a path is one that a module of the package may be published at. Which there are is known after building them.
+// MayBuild reports whether the package has modules built and a module of it may be published at a path, which then is
+// esm/….mjs. Which modules there are is known only after building them.
 func (p *Package) MayBuild(file string) bool {
 	return p.Autoupdate != nil && p.Autoupdate.Modules != nil && strings.HasPrefix(file, "esm/") && strings.HasSuffix(file, ".mjs")
 }
@@ -187,8 +188,8 @@ func (a Author) String() string {
 	return s
 }
 
-// LaidOut returns the package for releases whose files already have their final paths: all files are published, and no
-// minified copies are made.
+// LaidOut returns a copy of the package without Autoupdate and Optimization, for releases whose files already have their
+// final paths: all files are published, and no minified copies are made.
 func (p *Package) LaidOut() *Package {
 	laid := *p
 	laid.Autoupdate, laid.Optimization, laid.selectors = nil, Optimization{}, nil

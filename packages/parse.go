@@ -50,8 +50,8 @@ func Parse(file string, data []byte) (*Package, error) {
 	return p, nil
 }
 
-// CheckNew returns what is wrong with the package only if it is new in a catalogue: it must say where its releases come
-// from.
+// CheckNew returns what is wrong with the package only if it is new in a catalogue: an error if it has no autoupdate, which
+// says where its releases come from. It returns nil if nothing is wrong.
 func (p *Package) CheckNew() []Problem {
 	if p.Autoupdate != nil {
 		return nil
@@ -72,12 +72,13 @@ type check struct {
 	more     int // problems over maxProblems
 }
 
-// add records a problem of the value at a location, which starts at a byte of the file.
+// add records a problem of the value at a location, which starts at the byte offset of the file. An Error marks the file as
+// failed. Beyond the limit of problems it only counts them.
 func (c *check) add(severity Severity, rule string, offset int, location []string, message string) {
 	if severity == Error {
 		c.failed = true
 	}
-	if c.isFull() {
+	if c.countIfFull() {
 		return
 	}
 	line, column := LineColumn(c.data, offset)
@@ -91,8 +92,8 @@ func (c *check) refuse(rule, message string, location ...string) {
 	c.add(Error, rule, c.root.find(location...).at, location, message)
 }
 
-// isFull reports whether the file has too many problems to record another one, and counts the one that is not recorded.
-func (c *check) isFull() bool {
+// countIfFull reports whether the file has too many problems to record another one, and counts the one that is not recorded.
+func (c *check) countIfFull() bool {
 	if len(c.problems) < maxProblems {
 		return false
 	}
@@ -100,7 +101,7 @@ func (c *check) isFull() bool {
 	return true
 }
 
-// sort sorts the problems by their place in the file.
+// sort sorts the problems by their place in the file, and appends one that says how many more there are beyond the limit.
 func (c *check) sort() {
 	slices.SortStableFunc(c.problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
@@ -116,7 +117,8 @@ func (c *check) sort() {
 	}
 }
 
-// parse checks the file in all ways, and returns the package, nil if it cannot be read at all.
+// parse checks the file in all ways, and adds the problems to c. It returns the package; nil if the file is not JSON or does
+// not follow the schema.
 func (c *check) parse() *Package {
 	if !c.checkEncoding() {
 		return nil
@@ -146,7 +148,7 @@ func (c *check) parse() *Package {
 		if !errors.As(err, &invalid) {
 			c.add(Error, "schema", root.at, nil, "the document could not be checked: "+err.Error())
 		} else {
-			c.schemaErrors(invalid)
+			c.addSchemaErrors(invalid)
 		}
 		return nil
 	}
@@ -191,7 +193,8 @@ func (c *check) checkEncoding() bool {
 	return false
 }
 
-// checkName checks that the package has the name of its file.
+// checkName records an error if the package does not have the name of its file. It does nothing if the file's name is not
+// known.
 func (c *check) checkName(p *Package) {
 	if c.file == "" {
 		return
@@ -202,7 +205,8 @@ func (c *check) checkName(p *Package) {
 	}
 }
 
-// checkFilename checks that the default file can be published.
+// checkFilename records a warning if the package names no default file, and an error if its path cannot be that of a
+// published file.
 func (c *check) checkFilename(p *Package) {
 	location := []string{"filename"}
 	if p.Filename == "" {
@@ -222,7 +226,8 @@ func isValidFilePath(name string) bool {
 	})
 }
 
-// compileAutoupdate compiles the globs of autoupdate for [Package.Select] and [Package.IgnoresVersion].
+// compileAutoupdate compiles the globs of autoupdate into the package, for [Package.Select] and [Package.IgnoresVersion], and
+// records problems of globs, folders and modules. It compiles nothing if there are too many globs.
 func (c *check) compileAutoupdate(p *Package) {
 	if p.Autoupdate == nil {
 		return
@@ -265,7 +270,8 @@ func (c *check) compileAutoupdate(p *Package) {
 	}
 }
 
-// checkModules refuses modules of releases that are not from npm, whose package.json need not be that of what was built.
+// checkModules removes a.Modules if the package JSON turns modules off. It records an error for modules of releases that are
+// not from npm, whose package.json need not be that of what was built.
 func (c *check) checkModules(a *Autoupdate) {
 	if a.Modules == nil {
 		return
@@ -279,7 +285,8 @@ func (c *check) checkModules(a *Autoupdate) {
 	}
 }
 
-// checkProvenance records a problem for a policy that no release can fulfil.
+// checkProvenance records an error for a provenance policy of a package whose releases are not from npm, because these have
+// no attestation.
 func (c *check) checkProvenance(p *Package) {
 	if p.Provenance != nil && p.Autoupdate != nil && p.Autoupdate.Source != "npm" {
 		c.refuse("provenance", "\"provenance\" requires an attestation of each release, and only releases from npm have one; set the source of \"autoupdate\" to \"npm\", or remove \"provenance\"", "provenance")

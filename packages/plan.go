@@ -123,8 +123,8 @@ func (s *Plan) Nothing() string {
 	return fmt.Sprintf("the package JSON's fileMap selects none of the release's %d files; `basePath` or `files` does not fit this release%s", s.Entries, s.describeFolders())
 }
 
-// describeFolders returns the folders at the top of the release in words, for a message about a file map that names a missing
-// folder.
+// describeFolders returns up to ten folders at the top of the release with their numbers of files in words, for a message
+// about a file map that names a missing folder; "" if there are none.
 func (s *Plan) describeFolders() string {
 	counts := make(map[string]int)
 	for source := range s.sizes {
@@ -147,10 +147,10 @@ func (s *Plan) describeFolders() string {
 	return FoldersNote + strings.Join(shown, ", ")
 }
 
-// Minified returns where the minified form of the file at source is published that is made for its
-// published path, and the extension that says of what kind it is, ".js" or ".css". They are "" where it
-// has none: the package does not want it, it is minified itself, or upstream has one beside it, be that
-// published or not. Nothing is made of a file over MaxMinify, nor of one that does not parse.
+// Minified returns where the minified form of the file at source is published that is made for its published path, and the
+// extension that says of what kind it is, ".js" or ".css". They are "" where none is to be made: the package does not want
+// it, the file is minified itself, or upstream has one beside it, be that published or not. It does not look at the file's
+// size or content: the caller makes nothing of a file over MaxMinify, nor of one that does not parse.
 func (s *Plan) Minified(source, published string) (target, extension string) {
 	for _, kind := range []struct {
 		extension string
@@ -169,7 +169,7 @@ func (s *Plan) Minified(source, published string) (target, extension string) {
 	return "", ""
 }
 
-// Files returns all files that will be published, sorted by path.
+// Files returns all files that will be published, with the minified ones that the bot makes, sorted by path.
 func (s *Plan) Files() []PlannedFile {
 	var files []PlannedFile
 	for source, paths := range s.Targets {
@@ -187,9 +187,9 @@ func (s *Plan) Files() []PlannedFile {
 // Sources returns the paths of all files in the release, sorted.
 func (s *Plan) Sources() []string { return slices.Sorted(maps.Keys(s.sizes)) }
 
-// DefaultFile returns a release's main file among its published paths: the one at filename, which the
-// package JSON gives, else the most similar of the same type, or "" if no file is similar. Libraries
-// rename their files now and then, and a package without a default file looks broken.
+// DefaultFile returns a release's main file among its published paths: the one at filename, which the package JSON gives,
+// else the one with the same extension whose base name is most similar, or "" if no file has that extension. Libraries rename
+// their files now and then, and a package without a default file looks broken.
 func DefaultFile(filename string, paths []string) string {
 	if filename == "" {
 		return ""
@@ -216,7 +216,7 @@ func DefaultFile(filename string, paths []string) string {
 	})
 }
 
-// baseDistance returns how many letters differ between base and the last part of a path.
+// baseDistance returns the edit distance between base, which is in lower case, and the last part of the path p in lower case.
 func baseDistance(base, p string) int {
 	return levenshtein.ComputeDistance(base, strings.ToLower(path.Base(p)))
 }
@@ -270,7 +270,7 @@ type GlobUse struct {
 	Matches int
 }
 
-// GlobUses returns, for each glob of the fileMap, which of the paths of a release it selects.
+// GlobUses returns, for each glob of the fileMap, how many of a release's paths below its basePath it matches.
 func (p *Package) GlobUses(paths []string) []GlobUse {
 	var uses []GlobUse
 	for i, s := range p.selectors {
@@ -306,8 +306,8 @@ func (s selector) matches(name string) bool {
 	return slices.ContainsFunc(s.globs, func(g *glob.Glob) bool { return g.Match(name) })
 }
 
-// newBase returns basePath as the start of the paths below it; false if it leads out of the release. It accepts "dist",
-// "dist/", "/dist" and "./dist".
+// newBase returns basePath as the prefix of the paths below it, such as "dist/", and "" for the whole release; false if it
+// leads out of the release. It accepts "dist", "dist/", "/dist" and "./dist".
 func newBase(basePath string) (string, bool) {
 	if slices.Contains(strings.Split(basePath, "/"), "..") {
 		return "", false

@@ -27,7 +27,8 @@ type Popularity struct {
 	Downloads map[string]int64 // in a month, by package
 }
 
-// ParsePopularity reads a popularity file.
+// ParsePopularity parses the content of a popularity file, see [PopularityFile]. A malformed line, or a file that is too
+// long, is an error.
 func ParsePopularity(data []byte) (Popularity, error) {
 	p := Popularity{Downloads: map[string]int64{}}
 	if len(data) > maxPopularity {
@@ -86,7 +87,8 @@ func PopularRank(npm string) int { return popularRanks()[npm] }
 // Popularity returns the popularity of packages according to the catalogue, empty if it has no popularity file.
 func (c *Catalogue) Popularity() Popularity { return c.popularity }
 
-// addPopularity parses the popularity file and adds it to the catalogue. An invalid one becomes one of the Problems.
+// addPopularity parses the popularity file and adds it to the catalogue, as of modified if it has no date itself. An invalid
+// one becomes one of the Problems.
 func (c *Catalogue) addPopularity(f file, modified time.Time) {
 	if f.refuse != "" {
 		c.problems = append(c.problems, newInvalid(f.name, "unreadable", "", f.refuse))

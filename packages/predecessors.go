@@ -2,9 +2,9 @@ package packages
 
 import "slices"
 
-// Predecessors returns the versions from which most users of a version come: of the releases among others that are before it, the last one of the
-// same minor version, the last one of an earlier minor version of the same major version, and the last one of an earlier major version. Prereleases
-// are no predecessors and have none.
+// Predecessors returns the versions from which most users of a version come: of the releases among others that are before it,
+// the last one of the same minor version, the last one of an earlier minor version of the same major version, and the last
+// one of an earlier major version. Prereleases are no predecessors and have none.
 func Predecessors(version string, others []string) []string {
 	const sameMinor, sameMajor, earlier, kinds = 0, 1, 2, 3
 	own, _, ok := coerce(version)

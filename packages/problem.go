@@ -120,8 +120,8 @@ type indexer struct {
 	decoder *json.Decoder
 }
 
-// nextToken returns at which byte the next token starts.
-func (ix *indexer) nextToken() int {
+// nextTokenOffset returns at which byte the next token starts, without reading it.
+func (ix *indexer) nextTokenOffset() int {
 	at := int(ix.decoder.InputOffset())
 	for at < len(ix.data) && strings.IndexByte(" \t\r\n,:", ix.data[at]) >= 0 {
 		at++
@@ -134,7 +134,7 @@ func (ix *indexer) readValue(n *node, depth int) error {
 	if depth > maxDepth {
 		return errTooDeep
 	}
-	n.at = ix.nextToken()
+	n.at = ix.nextTokenOffset()
 	token, err := ix.decoder.Token()
 	if err != nil {
 		return err
@@ -149,7 +149,7 @@ func (ix *indexer) readValue(n *node, depth int) error {
 		}
 	case json.Delim('['):
 		for ix.decoder.More() {
-			child := &node{keyAt: ix.nextToken()}
+			child := &node{keyAt: ix.nextTokenOffset()}
 			n.children = append(n.children, child)
 			if err := ix.readValue(child, depth+1); err != nil {
 				return err
@@ -164,9 +164,10 @@ func (ix *indexer) readValue(n *node, depth int) error {
 	return err
 }
 
-// readProperty reads a property of an object into n.
+// readProperty reads a property, its name and its value, and adds it to the object n; also to n.twice if n has one of that
+// name.
 func (ix *indexer) readProperty(n *node, depth int) error {
-	child := &node{keyAt: ix.nextToken()}
+	child := &node{keyAt: ix.nextTokenOffset()}
 	key, err := ix.decoder.Token()
 	if err != nil {
 		return err
@@ -196,7 +197,8 @@ func (n *node) find(location ...string) *node {
 	return n
 }
 
-// findDuplicates calls yield for every property whose name occurs twice in an object.
+// findDuplicates calls yield for every property in the tree whose name an earlier property of the same object has, with its
+// location.
 func (n *node) findDuplicates(yield func(location []string, duplicate *node)) {
 	var walk func(n *node, location []string)
 	walk = func(n *node, location []string) {

@@ -10,12 +10,13 @@ const (
 // not count, nor do more than a few prereleases; and it looks at a bounded number.
 type Start struct{ left, prereleases, looks int }
 
-// NewStart returns a Start that chooses the given number of releases.
+// NewStart returns a Start that chooses as many releases as newest says.
 func NewStart(newest int) *Start {
 	return &Start{left: newest, prereleases: mostPrereleases, looks: mostLooks}
 }
 
-// Wants reports whether the version, the next older one, should be tried.
+// Wants reports whether the version, the next older one, should be tried. It returns false if enough releases are chosen, if
+// 200 were tried, or for a prerelease after two chosen ones.
 func (s *Start) Wants(version string) bool {
 	return s.left > 0 && s.looks > 0 && (s.prereleases > 0 || !IsPrerelease(version))
 }
@@ -29,11 +30,11 @@ func (s *Start) Take(version string) {
 	}
 }
 
-// Pass counts a version that was tried and cannot be published.
+// Pass counts a version that was tried and cannot be published, so that it was not chosen.
 func (s *Start) Pass() { s.looks-- }
 
-// Full reports whether all releases are chosen.
+// Full reports whether as many releases are chosen as [NewStart] was told.
 func (s *Start) Full() bool { return s.left <= 0 }
 
-// Examined returns how many versions were tried.
+// Examined returns how many versions were tried, whether they were chosen or not.
 func (s *Start) Examined() int { return mostLooks - s.looks }

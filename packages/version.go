@@ -104,7 +104,8 @@ const (
 	semantic
 )
 
-// classify returns the class of a version, which decides how it is compared.
+// classify returns how a version is compared: as a semantic version, by the numbers that coerce finds in it, or as other
+// text.
 func classify(v string) class {
 	// x/mod also accepts v1 and v1.2, which semver.org does not.
 	core, _, _ := strings.Cut(v, "+")
@@ -121,7 +122,8 @@ func classify(v string) class {
 // maxNumber is the greatest that a script can count to, and node-semver the greatest number of a version.
 const maxNumber = 1<<53 - 1
 
-// isCountable reports whether node-semver takes these for the numbers of a version.
+// isCountable reports whether node-semver takes these for the numbers of a version: each is at most 2^53-1, without leading
+// zeros.
 func isCountable(numbers []string) bool {
 	for _, n := range numbers {
 		value, err := strconv.ParseUint(n, 10, 64)
@@ -135,8 +137,9 @@ func isCountable(numbers []string) bool {
 // maxDigits is the length, in digits, above which node-semver's coerce skips a number.
 const maxDigits = 16
 
-// coerce returns the three numbers that node-semver's coerce finds in v, and what follows them. It starts at the first
-// number with at most maxDigits digits, wherever that is. Sorting calls coerce for each comparison, so it scans v by hand.
+// coerce returns the three numbers that node-semver's coerce finds in v, and what follows them. It starts at the first number
+// with at most maxDigits digits, wherever that is; missing numbers are 0. ok is false if there is none, or one has a leading
+// zero or is too large. Sorting calls coerce for each comparison, so it scans v by hand.
 func coerce(v string) (numbers [3]string, rest string, ok bool) {
 	numbers, rest = [3]string{"0", "0", "0"}, v
 	for rest != "" {
@@ -211,7 +214,8 @@ func compareNatural(a, b string) int {
 	return cmp.Compare(len(a), len(b))
 }
 
-// collationWeight is the place of a character in the Unicode Collation Algorithm's order of those that versions have.
+// collationWeight returns the place of a character in the Unicode Collation Algorithm's order of those that versions have,
+// the same for both cases of a letter.
 func collationWeight(c byte) int {
 	switch i := strings.IndexByte("_-.+", c); {
 	case i >= 0:
