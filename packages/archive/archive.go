@@ -97,6 +97,7 @@ type RefusedError struct {
 	Reason string
 }
 
+// Error returns the reason and, if the error concerns one, the name of the entry.
 func (e *RefusedError) Error() string {
 	if e.Entry == "" {
 		return "archive refused: " + e.Reason
@@ -247,7 +248,8 @@ func isSparse(header *tar.Header) bool {
 	return false
 }
 
-// isTar reports whether head starts like a tar. Old tars have no magic number, so archive/tar verifies the checksum of the first header.
+// isTar reports whether head, the first 512 bytes of a file, starts like a tar. Old tars have no magic number, so archive/tar
+// verifies the checksum of the first header.
 func isTar(head []byte) bool {
 	_, err := tar.NewReader(bytes.NewReader(head)).Next()
 	return len(head) == 512 && (err == nil || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, tar.ErrInsecurePath))
@@ -275,7 +277,8 @@ func walkZip(w *walker, r io.ReaderAt, size int64) error {
 	return w.err
 }
 
-// walkZipEntry checks one entry of a zip, and passes it to the walk's function. size is the size of the zip, and total the unpacked bytes of its entries so far.
+// walkZipEntry checks one entry of a zip, and passes it to the walk's function. size is the size of the zip, and total the
+// unpacked bytes of its entries so far.
 func walkZipEntry(w *walker, f *zip.File, size int64, total *int64) error {
 	const encrypted = 0x1
 	mode := f.Mode()
@@ -324,7 +327,8 @@ type sourceReaderAt struct {
 	left int64 // bytes that may still be read, -1 for any number
 }
 
-// ReadAt implements [io.ReaderAt].
+// ReadAt implements [io.ReaderAt]: it reads from the archive. If the context has ended, reading fails or the list of entries
+// is too long, it ends the walk with that error.
 func (s *sourceReaderAt) ReadAt(p []byte, offset int64) (int, error) {
 	if err := s.w.ctx.Err(); err != nil {
 		return 0, s.w.fail(err)

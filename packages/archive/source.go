@@ -37,8 +37,9 @@ func (s Source) LeaveOut(below int64, why func(data []byte) (reason string)) Sou
 	return s
 }
 
-// OpenFile opens the archive or folder at path. The content, not the name, decides whether it is a folder, a .tar.gz, a .tar or a .zip. The
-// error for any other file is [ErrNotArchive]. Every walk opens the file again.
+// OpenFile opens the archive or folder at path. The content, not the name, decides whether it is a folder, a .tar.gz, a .tar
+// or a .zip. The error for any other file is [ErrNotArchive], or one that names its form, such as xz. Every walk opens the
+// file again.
 func OpenFile(path string) (Source, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -73,7 +74,8 @@ func OpenFile(path string) (Source, error) {
 	}}, nil
 }
 
-// Open opens the archive (.tar.gz, .tar or .zip) in the first size bytes of r, which must stay readable while the source is walked.
+// Open opens the archive (.tar.gz, .tar or .zip) in the first size bytes of r, which must stay readable while the source is
+// walked. Errors are those of [OpenFile].
 func Open(r io.ReaderAt, size int64) (Source, error) {
 	form, err := detectForm(r, size)
 	if err != nil {
@@ -94,7 +96,7 @@ func OpenDownload(f *os.File) (Source, error) {
 // form is one way an archive is written down.
 type form func(w *walker, r io.ReaderAt, size int64) error
 
-// detectForm detects the form of an archive by its first bytes.
+// detectForm detects the form of an archive by its first bytes, and returns the function that walks it.
 func detectForm(r io.ReaderAt, size int64) (form, error) {
 	head := make([]byte, min(size, 512))
 	if _, err := r.ReadAt(head, 0); err != nil && err != io.EOF {
@@ -121,6 +123,7 @@ type sourceReader struct {
 	read int64
 }
 
+// Read reads from the source, counts the bytes, and ends the walk with the error if the context has ended or reading fails.
 func (s *sourceReader) Read(p []byte) (int, error) {
 	if err := s.w.ctx.Err(); err != nil {
 		return 0, s.w.fail(err)
@@ -143,6 +146,8 @@ type unpacked struct {
 	most   int64
 }
 
+// Read returns decompressed bytes. It refuses the archive if there are too many in all, or too many for the compressed bytes
+// that were read.
 func (u *unpacked) Read(p []byte) (int, error) {
 	n, err := u.r.Read(p)
 	u.read += int64(n)
@@ -155,7 +160,7 @@ func (u *unpacked) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// checkRatio refuses the archive if it has unpacked to too many bytes for so many packed ones.
+// checkRatio refuses the archive if it has unpacked to over 16 MiB and to too many bytes for so many packed ones.
 func (w *walker) checkRatio(unpacked, packed int64) error {
 	if unpacked > ratioFrom && unpacked/w.limits.Ratio > packed {
 		return w.refuse("", "a compression bomb: %d bytes became more than %d", packed, unpacked)

@@ -76,7 +76,7 @@ func (w *walker) countEntry() error {
 	return nil
 }
 
-// addFolder checks an entry that is a folder.
+// addFolder checks an entry that is a folder, counts it and reserves its name. The walk's function is not called for it.
 func (w *walker) addFolder(raw string) error {
 	if err := w.countEntry(); err != nil {
 		return err
@@ -90,8 +90,9 @@ func (w *walker) skipEntry(raw, why string) error {
 	return w.addFile(raw, 0, why, false, nil)
 }
 
-// addFile checks an entry that is no folder, and passes it to the walk's function. A regular file has size bytes, which open opens. drain
-// says that the walker reads all of them even if the function does not. skipped says why any other entry is skipped.
+// addFile checks an entry that is no folder, and passes it to the walk's function. A regular file has size bytes, which open
+// opens; it is passed as skipped if its name is odd or [Source.LeaveOut] leaves it out. drain says that the walker reads all
+// of its bytes even if the function does not. skipped says why any other entry is skipped.
 func (w *walker) addFile(raw string, size int64, skipped string, drain bool, open func() (io.Reader, error)) error {
 	if err := w.countEntry(); err != nil {
 		return err
@@ -192,6 +193,8 @@ type body struct {
 	left  int64
 }
 
+// Read returns bytes of the entry, which the first call opens. It refuses the archive if the entry has more or fewer bytes
+// than announced, or is corrupt. After the walk has failed, it returns that error.
 func (b *body) Read(p []byte) (int, error) {
 	if b.w.err != nil {
 		return 0, b.w.err
