@@ -70,8 +70,8 @@ func expandBraces(pattern string) ([]string, error) {
 // the characters it writes.
 type expander struct{ written int }
 
-// expandNext handles the first pair of braces in text by itself, and what comes after
-// it by calling itself.
+// expandNext returns the texts that a text with braces stands for. It expands the first pair of braces, calls itself for what
+// follows them, and combines both; depth is how many braces are around the text. Too many or too long texts are an error.
 func (e *expander) expandNext(text []rune, depth int) ([][]rune, error) {
 	if depth > maxDepth {
 		return nil, errDepth

@@ -202,7 +202,8 @@ func (c *class) contains(unit uint16) bool {
 	return c.inverted
 }
 
-// newClass returns the class with these items; nil if a range in it is reversed.
+// newClass returns the class of these characters and ranges, where items are UTF-16 units and a '-' between two of them makes
+// a range; nil if a range is reversed. An inverted class has all other characters.
 func newClass(items []uint16, inverted bool) *class {
 	c := &class{inverted: inverted}
 	for i := 0; i < len(items); i++ {

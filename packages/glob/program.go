@@ -239,7 +239,8 @@ func (p *program) match(name string, steps *int) bool {
 	return r.matched[whole]
 }
 
-// consume marks the instructions of a section that take the character here.
+// consume adds to r.live those instructions of a section that match the character at r.at and lead to a live instruction at
+// the next position.
 func (r *run) consume(s *section) {
 	unit := r.units[r.at]
 	*r.steps += len(s.consuming)
@@ -262,7 +263,8 @@ func (r *run) consume(s *section) {
 	}
 }
 
-// addInstruction adds an instruction, and those that lead to it without a character.
+// addInstruction adds an instruction to r.live, and also those that lead to it without consuming a character, if their
+// condition holds at r.at.
 func (r *run) addInstruction(i int32) {
 	if bitSetContains(r.live, i) {
 		return

@@ -42,8 +42,9 @@ type group struct {
 // A span is the tokens of a closed !(…).
 type span struct{ start, end int }
 
-// scan translates a portion as minimatch 3 does, and reports whether it has any
-// wildcard. depth is 0 for a whole portion, more for a part of one.
+// scan translates a portion of a pattern, in UTF-16, into the tokens of a regular
+// expression, as minimatch 3 does, and reports whether it has any wildcard. depth is
+// 0 for a whole portion, more for a part of one.
 //
 // minimatch goes through the portion once and appends to a regular expression.
 // Some of its habits show, and patterns in use rely on some of them:
@@ -229,7 +230,8 @@ func signToken(sign uint16) token {
 	return token{op: opChar, unit: sign}
 }
 
-// unclose replaces the opening of an extended form that is never closed by plain characters.
+// unclose returns the tokens with plain characters in place of the opening of the extended form g, which is never closed, and
+// in place of every | after it. It adapts the positions of the negations behind it.
 func unclose(tokens []token, g group, negations []span) []token {
 	width := 1
 	if g.sign == '!' {
@@ -251,7 +253,9 @@ func unclose(tokens []token, g group, negations []span) []token {
 	return tokens
 }
 
-// closeOver copies what comes after a !(…) into it, as described at scan.
+// closeOver returns the tokens with a copy of what comes after a closed !(…) inserted into its lookahead, so that the pattern
+// matches "not this and then the rest". For each group that is open before the !(, the copy loses one closing parenthesis, as
+// in minimatch (see scan). If nothing follows, the end of the name is inserted instead, unless isPart is set.
 func closeOver(tokens []token, negation span, isPart bool) ([]token, error) {
 	opened := 0
 	for _, t := range tokens[:negation.start] {
