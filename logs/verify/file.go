@@ -398,6 +398,7 @@ type ForkError struct {
 	File string
 }
 
+// Error returns why the log has forked and, if the evidence was stored, the file with it.
 func (e *ForkError) Error() string {
 	text := "the log has forked: " + e.Fork.Why
 	if e.File != "" {

@@ -14,9 +14,9 @@ import (
 // maxDeferred bounds the checkpoints of a log that are stored to be compared later.
 const maxDeferred = 16
 
-// compareWithSeen compares the log with the checkpoints of it that earlier runs have seen. It returns a [ForkError] if they
-// contradict each other, marks the log as stale if it is smaller than one of them, and defers the comparisons that are not
-// possible yet.
+// compareWithSeen compares the log with the checkpoints of it that earlier runs have seen, and adds the former keys that
+// these know to l.trusted. It returns a [ForkError] if the checkpoints contradict the log, marks the log as stale if it is
+// smaller than the last one, and defers the comparisons that are not possible yet.
 func (l *Log) compareWithSeen(ctx context.Context) error {
 	known, ok := l.knownLog()
 	if !ok {

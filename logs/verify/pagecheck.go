@@ -535,7 +535,8 @@ func ReadAdvisories(ctx context.Context, o Options, at string) (packages.Advisor
 	return known, err
 }
 
-// IsPage reports whether an argument, a URL or the path of a file, names a web page rather than a library's file.
+// IsPage reports whether an argument, a URL or the path of a file, names a web page, by its extension, rather than a
+// library's file. A URL without an extension is one of a page; a URL with /ajax/libs/ is not.
 func IsPage(argument string) bool {
 	name := argument
 	if IsURL(argument) {

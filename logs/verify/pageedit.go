@@ -25,7 +25,7 @@ type PageTag struct {
 	attributes []tagAttribute
 }
 
-// End returns the offset of the byte after the tag.
+// End returns the offset in the page of the byte after the tag.
 func (t PageTag) End() int { return t.start + len(t.Text) }
 
 // Start returns the offset of the tag in the page.

@@ -142,8 +142,9 @@ func (p *page) addReference(kind, to string, attributes []html.Attribute, line i
 	p.references = append(p.references, r)
 }
 
-// addDataURL records a document, a script or a style sheet, of this kind of [Reference], that is contained in a data:
-// address.
+// addDataURL records in p the document, script or style sheet, of this kind of [Reference], that a data: address contains: a
+// frame with its document, a script as a module to be checked, a style sheet as one in the page. It ignores pictures and
+// preloads.
 func (p *page) addDataURL(kind string, at *webURL, line int) {
 	r := Reference{Kind: Inline, Line: line, From: p.from, page: p}
 	contentType, body, err := parseDataURL(at.path)

@@ -48,8 +48,8 @@ type Release struct {
 var errNoRelease = errors.New("the log does not say that it was published")
 
 // Release returns what the log says about a release, and verifies whether it is live. A withdrawn release is no error. For a
-// release that was never published, the error is errNoRelease. It reads all of a small log, and has the server prove it for
-// a large one.
+// release that was never published, the error is errNoRelease. It reads all of a small log, and has the server prove it for a
+// large one. It caches the last release.
 func (l *Log) Release(ctx context.Context, pkg, version string) (*Release, error) {
 	name := [2]string{pkg, version}
 	if r, ok := l.releases[name]; ok {

@@ -54,9 +54,9 @@ func (k *Known) isNewerList(root string, list *signing.KeyList) bool {
 	return err != nil || before.Version < list.Version
 }
 
-// readKeyList sets l.keyList to the list of keys that is signed with the root key: that of the server, or the one of earlier
-// runs if it is newer or the server has none. If both have none, that is an error. A list of the server that the root key
-// has not signed is a [Difference].
+// readKeyList sets l.keyList to the list of keys that is signed with the root key: that of the server, which it then stores
+// as known, or the one of earlier runs if it is newer or the server has none. If both have none, that is an error. A list of
+// the server that the root key has not signed is a [Difference], and so are two different lists with one version.
 func (l *Log) readKeyList(ctx context.Context) error {
 	root := l.options.Trust.Root
 	var seen *signing.KeyList
@@ -109,8 +109,8 @@ func (l *Log) readKeys(ctx context.Context) (err error) {
 	return nil
 }
 
-// openCheckpoint verifies the checkpoint that the server has, and sets l.trusted to the keys by which checkpoints of the log
-// count.
+// openCheckpoint verifies the checkpoint that the server has: with the root key's list of keys, with the trusted key and its
+// changes, or, for an old checkpoint, with a former key. It sets l.trusted to the keys by which checkpoints of the log count.
 func (l *Log) openCheckpoint(signed []byte) (checkpoint, error) {
 	if l.keyList != nil {
 		c, err := l.openWithKeyList(signed)
