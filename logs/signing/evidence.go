@@ -52,7 +52,7 @@ type Leaves struct {
 
 // NewEvidence returns the evidence that two signed checkpoints contradict each other, to a client that trusts the verifier
 // key key. changes lead from it to the keys that signed. tree reads the hashes of the larger tree; it is not used if both
-// have the same size. The error says why it cannot be proven that they do, as if they do not.
+// have the same size. The error says why a contradiction cannot be proven, such as that there is none.
 func NewEvidence(key string, changes []KeyChange, one, other []byte, tree tlog.HashReader) (*Evidence, error) {
 	e := &Evidence{Key: key, Changes: changes, Heads: [2]string{string(one), string(other)}}
 	heads, err := e.openHeads(key)

@@ -211,7 +211,8 @@ func readPublicFile(dir string) (_ note.Verifier, key string, err error) {
 	return verifier, key, nil
 }
 
-// publicFileText returns the content of the file with a verifier key.
+// publicFileText returns the content of the file log.pub: the verifier key in its canonical form, and a line break. v is the
+// verifier of key.
 func publicFileText(v note.Verifier, key string) string {
 	_, data, _ := strings.Cut(strings.TrimPrefix(key, v.Name()+"+"), "+")
 	return fmt.Sprintf("%s+%08x+%s\n", v.Name(), v.KeyHash(), data)

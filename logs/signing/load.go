@@ -65,8 +65,8 @@ func (s *Signer) load() error {
 	return errors.Join(s.publishCheckpoint(shown), s.publishIfMet(), s.writePublic(), s.storeSigner())
 }
 
-// loadKeys reads the keys into s.keys, or creates the first one. fresh says that the present key is new: it has not signed a
-// checkpoint yet.
+// loadKeys reads the present key and the old ones into s.keys. Without a present key, it takes the next key in the folder, or
+// creates one and writes it there as the next key; then fresh says that the key has not signed a checkpoint yet.
 func (s *Signer) loadKeys() (fresh bool, err error) {
 	data, err := s.folder.read(keyFile)
 	if err != nil {
@@ -121,9 +121,9 @@ func (s *Signer) createKey() ([]byte, error) {
 // restoreCheckpoint says what to do about a lost checkpoint.
 const restoreCheckpoint = "put the latest one into the key folder, from a backup of that or from a follower of the log"
 
-// loadCheckpoints reads what was signed and published before, and verifies that the log contains it. fresh says that the key
-// is new, and need not have signed anything. The error is a [*RefusedError] if nothing may be signed; any other one ends the
-// start.
+// loadCheckpoints reads what was signed and published before, and verifies that the log contains it. If the key folder or the
+// store does not have the newest one, it signs and stores that again. fresh says that the key is new, and need not have
+// signed anything. The error is a [*RefusedError] if nothing may be signed; any other one ends the start.
 func (s *Signer) loadCheckpoints(fresh bool) error {
 	data, unreadable, err := s.readCheckpoints()
 	switch {
@@ -153,9 +153,10 @@ func (s *Signer) loadCheckpoints(fresh bool) error {
 	return s.signAndStore(s.last.Checkpoint, s.keys.cosignedAt(s.last.Note))
 }
 
-// readCheckpoints reads what was signed and published before, sets s.last to the newest signed checkpoint, and has clients
-// get the newest one that they have seen. It returns the content of the key folder's checkpoint file, nil for a missing
-// file; unreadable says why that cannot be verified, and err that a file or the store could not be read.
+// readCheckpoints reads what was signed and published before, sets s.last to the newest signed checkpoint, publishes in
+// memory the newest one that clients have seen, and notes which cosignatures of witnesses it has. It returns the content of
+// the key folder's checkpoint file, nil for a missing file; unreadable says why that cannot be verified, and err that a file
+// or the store could not be read.
 func (s *Signer) readCheckpoints() (data []byte, unreadable, err error) {
 	stored, err := StoredNote(s.options.Store)
 	if err != nil {

@@ -163,7 +163,8 @@ func (p *policyParser) addLog(key string) error {
 	return p.addPublicKey("log", key)
 }
 
-// addWitness adds a witness with the submission prefix of its URL, "" if it has none.
+// addWitness adds a witness, and gives the quorum of it alone its name. prefix is the URL to submit checkpoints to, "" if it
+// has none. A name or key that was used before is an error.
 func (p *policyParser) addWitness(name, key, prefix string) error {
 	w := Witness{}
 	var err error

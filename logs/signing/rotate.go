@@ -30,8 +30,8 @@ func (c KeyChange) IsBy(v note.Verifier) bool {
 	return err == nil
 }
 
-// FollowedChanges returns those of the changes, oldest first, that lead from the trusted key to the present one. The others are not signed with the
-// key before, or precede the trusted key.
+// FollowedChanges returns those of the changes, oldest first, that lead from the trusted key to the present one. The others
+// are not signed with the key before, or precede the trusted key.
 func FollowedChanges(trusted note.Verifier, changes []KeyChange) (followed []KeyChange) {
 	last := trusted
 	for _, c := range changes {
@@ -133,7 +133,8 @@ func (s *Signer) rotate(now time.Time) (KeyChange, error) {
 	return change, errors.Join(err, s.publishIfMet(), s.writePublic(), s.storeSigner())
 }
 
-// announceKey appends the entry that announces the next key to the log, signed with the present key.
+// announceKey appends the entry that announces the next key, signed with the present key, to the log, and adds it to the
+// store's list of key changes.
 func (s *Signer) announceKey(next *key, now time.Time) (KeyChange, error) {
 	change := KeyChange{Key: next.public}
 	signed, err := note.Sign(&note.Note{Text: next.public + "\n"}, s.keys[0].signer)
@@ -214,7 +215,8 @@ func (s *Signer) loadOldKeys() error {
 	return nil
 }
 
-// RebuildKeyChanges writes the store's list of key changes as it follows from the log's entries.
+// RebuildKeyChanges writes the store's list of key changes as it follows from the log's entries, all of which it reads. If
+// there are no changes, it writes nothing.
 func RebuildKeyChanges(store *kvstore.Store) error {
 	var indexes []byte
 	for e, err := range logs.Entries(store, 0) {

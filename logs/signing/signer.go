@@ -95,6 +95,7 @@ type RefusedError struct {
 	Cause error
 }
 
+// Error returns the reason, and the cause if there is one.
 func (e *RefusedError) Error() string {
 	if e.Cause != nil {
 		return e.Reason + ": " + e.Cause.Error()
@@ -104,7 +105,9 @@ func (e *RefusedError) Error() string {
 
 func (e *RefusedError) Unwrap() error { return e.Cause }
 
-// Open opens the key folder, and creates a key if it has none.
+// Open opens the key folder and locks it until Close. A folder without a key gets one, which signs the first checkpoint. Open
+// publishes the checkpoint that was published before, finishes a change of keys that was interrupted, and registers the
+// metrics.
 //
 // If the tree does not contain the last signed checkpoint, there is no error: the Signer refuses to sign, see
 // [Signer.Checkpoint], so that everything else continues.
@@ -377,7 +380,8 @@ func (s *Signer) isPublished() bool {
 }
 
 // publishIfMet publishes the last signed checkpoint with all of its cosignatures, if these satisfy the policy. If they do
-// not, it does nothing and returns nil. The caller holds s.mu.
+// not, it publishes nothing and returns nil. It also sets s.confirmed if enough witnesses have cosigned for this Signer. The
+// caller holds s.mu.
 func (s *Signer) publishIfMet() error {
 	signed := Signed{s.last.Checkpoint, bytes.Clone(s.last.Note)}
 	for _, w := range s.witnesses {
@@ -395,7 +399,8 @@ func (s *Signer) publishIfMet() error {
 	return s.publishCheckpoint(signed)
 }
 
-// publishCheckpoint has clients get a checkpoint. If the log has witnesses, it first writes it to the key folder.
+// publishCheckpoint publishes a checkpoint to clients. If the log has witnesses, it first writes the checkpoint to the key
+// folder.
 func (s *Signer) publishCheckpoint(signed Signed) error {
 	if len(s.witnesses) > 0 && signed.Note != nil {
 		if err := s.folder.write(publishedFile, signed.Note, false); err != nil {
@@ -406,14 +411,14 @@ func (s *Signer) publishCheckpoint(signed Signed) error {
 	return nil
 }
 
-// setPublished has clients get a checkpoint, and err as the reason why no other one follows, nil if others do. It writes
-// nothing to the disk.
+// setPublished publishes a checkpoint to clients, with err as the reason why no other one follows, nil if others do, and
+// notifies waiters. It writes nothing to the disk.
 func (s *Signer) setPublished(signed Signed, err error) {
 	s.published.Store(&published{signed, s.inStore, s.keys[0].public, err})
 	s.notifyWaiters()
 }
 
-// refuseSigning ends signing until the next start, for the reason err. The published checkpoint stays.
+// refuseSigning ends signing until the next start, for the reason err, and logs that. The published checkpoint stays.
 func (s *Signer) refuseSigning(err *RefusedError) {
 	s.logger.Error("the log is not signed any more", "err", err, "keys", s.folder.dir)
 	s.setPublished(s.published.Load().signed, err)
@@ -422,8 +427,8 @@ func (s *Signer) refuseSigning(err *RefusedError) {
 // refusal returns why nothing is signed any more, nil if signing goes on.
 func (s *Signer) refusal() error { return s.published.Load().err }
 
-// Close signs the last entries, if the witnesses have confirmed what was signed before, and closes the key folder in any
-// case. Nothing may be appended after that, and Run must have ended. It must be called once.
+// Close signs the last entries, if the witnesses have confirmed what was signed before. In any case it unregisters the
+// metrics and unlocks the key folder. Nothing may be appended after that, and Run must have ended. It must be called once.
 func (s *Signer) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -67,8 +67,8 @@ type claim struct{ what string }
 
 func (e *claim) Error() string { return e.what + ", and has not proved it" }
 
-// runWitness requests the cosignatures of one witness whenever the last signed checkpoint changes, until ctx ends. The
-// intervals grow after failures.
+// runWitness requests the cosignatures of one witness whenever the last signed checkpoint changes, until ctx ends or signing
+// is refused. It counts each outcome, logs failures, and waits longer after each of them.
 func (s *Signer) runWitness(ctx context.Context, w *witness) {
 	pause := newBackoff(s.options.Every)
 	for s.awaitCondition(ctx, func() bool { return s.last.Size > 0 && !(w.agrees && bytes.Equal(w.sentNote, s.last.Note)) }) {
@@ -102,8 +102,8 @@ func (s *Signer) runWitness(ctx context.Context, w *witness) {
 	}
 }
 
-// recordFailure stores why a witness has not cosigned, and reports whether the log cannot continue without it: the last
-// signed checkpoint is not published, and the other witnesses are too few.
+// recordFailure stores why a witness has not cosigned, notifies waiters, and reports whether the log cannot continue without
+// the witness: the last signed checkpoint is not published, and the other witnesses are too few.
 func (s *Signer) recordFailure(w *witness, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
