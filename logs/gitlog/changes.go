@@ -23,7 +23,8 @@ func EntryHash(e logs.Indexed) string {
 	return base64.StdEncoding.EncodeToString(h[:])
 }
 
-// Changes returns the changes that a repository at a position lacks of the first size entries of the log in store.
+// Changes yields the changes that a repository at a position lacks of the first size entries of the log in store, oldest
+// first. A position that is not one of this log yields an error; an error is the last thing that it yields.
 func Changes(store *kvstore.Store, position Position, size int64) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		if err := checkPosition(store, position); err != nil {
@@ -45,7 +46,8 @@ func Changes(store *kvstore.Store, position Position, size int64) iter.Seq2[Chan
 	}
 }
 
-// checkPosition returns an error if a position is not that of a repository with this log.
+// checkPosition returns an error unless the log in store has the position's entry with the position's hash. The position of
+// an empty repository is never an error.
 func checkPosition(store *kvstore.Store, position Position) error {
 	if position.Index < 0 {
 		return nil
@@ -67,7 +69,8 @@ func checkPosition(store *kvstore.Store, position Position) error {
 	return nil
 }
 
-// newChange returns the change that commits an entry.
+// newChange returns the change that commits an entry: its path, its subject, and its text with the contents that it names,
+// read from the store.
 func newChange(store *kvstore.Store, e logs.Indexed) (Change, error) {
 	d, err := ReadDocuments(store, e)
 	if err != nil {
@@ -88,7 +91,7 @@ type SignedLog struct {
 	Signer *signing.Signer
 }
 
-// Changes returns the changes after a position, up to the last signed entry.
+// Changes yields the changes after a position, up to the last signed entry, or an error if the log is not signed.
 func (s SignedLog) Changes(after Position) iter.Seq2[Change, error] {
 	signed, err := s.Signer.Checkpoint()
 	if err != nil {
@@ -102,7 +105,8 @@ func (s SignedLog) Changes(after Position) iter.Seq2[Change, error] {
 // signedInterval is how long an entry waits to be signed, about.
 const signedInterval = 250 * time.Millisecond
 
-// Wait waits until there is a signed entry after a position, or signing is refused.
+// Wait waits until there is a signed entry after a position. It also returns nil if signing is refused, which Changes then
+// reports. The error says that ctx has ended, or that waiting for the log failed.
 func (s SignedLog) Wait(ctx context.Context, after Position) error {
 	if _, err := s.Log.Wait(ctx, after.Index+1); err != nil {
 		return err

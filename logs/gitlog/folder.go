@@ -26,7 +26,8 @@ type entry struct {
 // maxDepthInMemory is how deep folders stay in memory: those of packages are many.
 const maxDepthInMemory = 2
 
-// addToTree adds a change's text to its file in the tree f, and returns the tree's new hash.
+// addToTree adds a change's text to the end of its file in the tree f, and returns the tree's new hash. The new objects are
+// pending until the next flush.
 func (r *Repository) addToTree(f *folder, c Change) (plumbing.Hash, error) {
 	parts, err := splitPath(c.Path)
 	if err != nil {
@@ -36,7 +37,7 @@ func (r *Repository) addToTree(f *folder, c Change) (plumbing.Hash, error) {
 }
 
 // addToFolder adds a change's text to the file whose path from the folder f consists of parts, and returns the folder's new
-// hash. depth is that of f.
+// hash. It creates missing folders and files. depth is that of f: the entries of deep folders do not stay in memory.
 func (r *Repository) addToFolder(f *folder, parts []string, c Change, depth int) (plumbing.Hash, error) {
 	if err := r.readFolder(f); err != nil {
 		return plumbing.ZeroHash, err
@@ -95,7 +96,7 @@ func sortName(e object.TreeEntry) string {
 	return e.Name
 }
 
-// readFolder reads the entries of a folder, unless they are in memory.
+// readFolder reads the entries of a folder into f.entries, unless they are in memory. A new folder has none.
 func (r *Repository) readFolder(f *folder) error {
 	if f.entries != nil {
 		return nil
@@ -125,7 +126,8 @@ func (r *Repository) readFolder(f *folder) error {
 	return nil
 }
 
-// appendToFile adds a change's text to a file, and returns the file's new hash.
+// appendToFile adds a change's text to the content of a file, given by its hash (zero for a new file), as a new pending
+// object, and returns its hash.
 func (r *Repository) appendToFile(file plumbing.Hash, c Change) (plumbing.Hash, error) {
 	var before []byte
 	if file != plumbing.ZeroHash {

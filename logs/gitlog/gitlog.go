@@ -45,7 +45,8 @@ const (
 	bytesPerFlush   = 64 << 20
 )
 
-// Open opens the repository in dir, or creates it if dir is empty or does not exist.
+// Open opens the bare repository in dir, or creates it if dir is empty or does not exist. The last commit of the branch tells
+// the position; if it was not made by an export, that is an error.
 func Open(dir string) (*Repository, error) {
 	if _, err := os.Stat(filepath.Join(dir, ".git")); err == nil {
 		return nil, fmt.Errorf("%s is a repository with files checked out, which an export would leave behind; give a bare one (git clone --bare), or a new folder", dir)
@@ -88,7 +89,7 @@ func Open(dir string) (*Repository, error) {
 // Position returns the position of the last change that was added, flushed or not.
 func (r *Repository) Position() Position { return r.position }
 
-// resetPending drops the pending objects, which were flushed.
+// resetPending drops the pending objects, which were flushed, and their counts.
 func (r *Repository) resetPending() { r.pending, r.changes, r.bytes = memory.NewStorage(), 0, 0 }
 
 // Add adds a commit with a change. Flush writes it, which Add calls when many changes are pending.
@@ -120,7 +121,8 @@ func (r *Repository) Add(c Change) error {
 	return nil
 }
 
-// Flush writes the pending commits and moves the branch.
+// Flush writes the pending commits as a pack and moves the branch to the last one. If the branch had commits, it fails if
+// another writer has moved it since.
 func (r *Repository) Flush() error {
 	if r.changes == 0 {
 		return nil

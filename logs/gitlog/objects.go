@@ -28,7 +28,8 @@ type tip struct {
 // notPushed is what to do about a branch that another program has committed to.
 const notPushed = "nothing is pushed there: give a new branch or an empty repository, or take the branch back to Larder's last commit"
 
-// readTip requests the last commit of the branch, and how far it has come.
+// readTip requests the last commit of the branch from GitHub, and how far it has come. A missing branch and an empty
+// repository have the position -1. A last commit that Larder has not made is an error.
 func (p *Pusher) readTip(ctx context.Context) (tip, error) {
 	r := p.Remote
 	none := tip{position: Position{Index: -1}}
@@ -70,8 +71,8 @@ func (p *Pusher) getRepository(ctx context.Context) (*github.Repository, error) 
 	return about, p.describeError("find the repository", err)
 }
 
-// push creates a commit for each change and moves the branch to the last one. It returns the branch's last commit as far as it
-// knows, also with an error.
+// push creates a commit for each change and moves the branch to the last one. If a commit fails, it moves the branch to the
+// one before. It returns the branch's last commit as far as it knows, also with an error.
 func (p *Pusher) push(ctx context.Context, from tip, batch []Change) (tip, error) {
 	at := from
 	var err error
@@ -100,7 +101,7 @@ func (p *Pusher) push(ctx context.Context, from tip, batch []Change) (tip, error
 	return at, err
 }
 
-// createFirstCommit creates the first commit of an empty repository.
+// createFirstCommit creates the first commit of an empty repository, by which GitHub also creates the branch.
 func (p *Pusher) createFirstCommit(ctx context.Context, c Change) (tip, error) {
 	r := p.Remote
 	who, message := author(c), c.Message()
@@ -114,8 +115,9 @@ func (p *Pusher) createFirstCommit(ctx context.Context, c Change) (tip, error) {
 	return at, checkComplete(at.commit, at.tree)
 }
 
-// createCommit creates the commit of a change after the commit at. The branch is at the commit from; files are those that the
-// commits between have written, by path.
+// createCommit creates the commit of a change after the commit at, and returns it; the branch does not move. The branch is at
+// the commit from; files has the content of the files that the commits between have written, by path, and gets that of this
+// one.
 func (p *Pusher) createCommit(ctx context.Context, at, from tip, c Change, files map[string][]byte) (tip, error) {
 	r := p.Remote
 	before, written := files[c.Path]
@@ -196,7 +198,8 @@ func (p *Pusher) getFile(ctx context.Context, at tip, path string) ([]byte, erro
 	return append([]byte{}, content...), nil // an empty file is one
 }
 
-// moveBranch moves the branch to a commit, and fails if another program has moved it.
+// moveBranch moves the branch to a commit, or creates it if from has no commit. It fails if another program has moved the
+// branch.
 func (p *Pusher) moveBranch(ctx context.Context, from, to tip) (err error) {
 	r := p.Remote
 	ref := &github.Reference{Ref: github.String(r.ref().String()), Object: &github.GitObject{SHA: &to.commit}}

@@ -48,6 +48,7 @@ func ParseRemote(s string) (Remote, error) {
 	return r, nil
 }
 
+// String returns OWNER/NAME@BRANCH.
 func (r Remote) String() string { return r.Owner + "/" + r.Name + "@" + r.Branch }
 
 // ref returns the name of the branch's reference.
@@ -109,7 +110,8 @@ const (
 	batchBytes   = 8 << 20
 )
 
-// NewPusher returns a pusher. Run or CatchUp push.
+// NewPusher returns a pusher, with the defaults of missing options, and registers its metrics. It sends nothing: Run or
+// CatchUp push.
 func NewPusher(o PushOptions) *Pusher {
 	if o.Describe == nil {
 		o.Describe = error.Error
@@ -135,7 +137,7 @@ func (p *Pusher) State() PushState {
 	return p.state
 }
 
-// Part returns the part of a role that pushes the log.
+// Part returns a [parts.Part] that runs the pusher until its context ends.
 func (p *Pusher) Part() parts.Part {
 	return parts.Part{Name: "pushing", Run: parts.RunUntilDone(p.Run)}
 }
@@ -200,8 +202,8 @@ func (p *Pusher) pushAll(ctx context.Context, wait bool) error {
 	}
 }
 
-// nextBatch returns the next changes after a position. It reads all of them before it returns, so that reading the log does
-// not wait for GitHub.
+// nextBatch returns the next changes after a position, at most batchChanges, and none after batchBytes of text. It reads all
+// of them before it returns, so that reading the log does not wait for GitHub.
 func (p *Pusher) nextBatch(after Position) (batch []Change, err error) {
 	size := 0
 	for c, err := range p.Changes(after) {
@@ -220,7 +222,8 @@ func (p *Pusher) nextBatch(after Position) (batch []Change, err error) {
 	return batch, nil
 }
 
-// recordFailure stores and logs a failure, after which the next attempt comes in rest.
+// recordFailure counts and stores a failure, after which the next attempt comes in rest. It logs the failure unless the last
+// one was the same.
 func (p *Pusher) recordFailure(err error, rest time.Duration) {
 	p.failures.Inc()
 	now, text := time.Now().UTC(), err.Error()
@@ -236,7 +239,8 @@ func (p *Pusher) recordFailure(err error, rest time.Duration) {
 	}
 }
 
-// recordProgress stores how far the branch has come. well says that all is pushed, which ends a problem.
+// recordProgress stores how far the branch has come. well says that pushing succeeded, which ends a problem; the end is
+// logged.
 func (p *Pusher) recordProgress(at Position, well bool) {
 	p.mu.Lock()
 	over := well && p.state.Problem != ""
@@ -250,7 +254,7 @@ func (p *Pusher) recordProgress(at Position, well bool) {
 	}
 }
 
-// registerMetrics registers the metrics of the pusher, if it has a registerer.
+// registerMetrics creates the metrics of the pusher, and registers them if it has a registerer.
 func (p *Pusher) registerMetrics() {
 	p.failures = prometheus.NewCounter(prometheus.CounterOpts{Name: "larder_log_push_failures_total", Help: "Attempts to push the log to GitHub that failed."})
 	if p.Registerer == nil {

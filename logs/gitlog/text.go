@@ -164,10 +164,11 @@ func WriteText(w io.Writer, e logs.Indexed, d Documents) error {
 // orNone returns an integrity, or words that say that upstream has none.
 func orNone(integrity string) string { return cmp.Or(integrity, "upstream does not have it") }
 
-// writeHeading writes a heading.
+// writeHeading writes an empty line and a heading with a colon.
 func writeHeading(b *strings.Builder, text string) { fmt.Fprintf(b, "\n%s:\n", text) }
 
-// writeProcessed writes what was done to each file.
+// writeProcessed writes the source of a release, what was done to each of its files, which were left out, and notes, as a
+// manifest has them.
 func writeProcessed(b *strings.Builder, m *logs.Manifest) {
 	if s := m.Source; s.Type != "" {
 		writeHeading(b, "source")
@@ -200,7 +201,7 @@ func writeProcessed(b *strings.Builder, m *logs.Manifest) {
 	}
 }
 
-// writeFiles writes which files are served.
+// writeFiles writes the path, size and integrity of each file in a manifest, and which is the main one.
 func writeFiles(b *strings.Builder, m *logs.Manifest) {
 	writeHeading(b, "files")
 	for _, f := range m.Files {
@@ -219,7 +220,7 @@ func writeText(b *strings.Builder, text string) {
 	}
 }
 
-// cleanLine returns a text on one line, with a mark in place of each character that is not readable text.
+// cleanLine returns a text on one line, with U+FFFD in place of each unprintable character but tabs.
 func cleanLine(s string) string {
 	parts := strings.Split(s, "\t")
 	for i, part := range parts {
