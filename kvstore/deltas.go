@@ -130,8 +130,8 @@ func (s *Store) verifyDelta(h Hash, delta []byte) (dictionary Hash, err error) {
 }
 
 // FindDelta returns the bytes of the delta of a content against a dictionary. It returns [ErrNotFound] if none is stored, and [ErrCorrupt] if it is
-// damaged. If its bytes are missing or do not have the stored checksum, it also deletes the delta and queues it to be made again, unless the store is
-// read-only.
+// damaged. If its bytes are missing, cannot be read, or do not have the stored checksum, it also deletes the delta and queues it to be made again,
+// unless the store is read-only.
 func (s *Store) FindDelta(h, dictionary Hash) ([]byte, error) {
 	d, err := s.deltaRow(h, dictionary)
 	if err != nil {
@@ -141,8 +141,8 @@ func (s *Store) FindDelta(h, dictionary Hash) ([]byte, error) {
 }
 
 // ReadDelta returns the bytes of the delta of the content h whose encoded bytes have the SHA-256 sum. It returns [ErrNotFound] if no such delta is
-// stored (any more), and [ErrCorrupt] if it is damaged. If its bytes are missing or do not have that checksum, it also deletes the delta and queues
-// it to be made again, unless the store is read-only.
+// stored (any more), and [ErrCorrupt] if it is damaged. If its bytes are missing, cannot be read, or do not have that checksum, it also deletes the
+// delta and queues it to be made again, unless the store is read-only.
 func (s *Store) ReadDelta(h, sum Hash) ([]byte, error) {
 	deltas, err := s.Deltas(h)
 	if err != nil {
@@ -156,11 +156,11 @@ func (s *Store) ReadDelta(h, sum Hash) ([]byte, error) {
 }
 
 // readDelta returns the bytes of the delta of the content h that the row d describes, checked against d. It returns [ErrNotFound] if the delta was
-// replaced or deleted since the row was read. Otherwise bytes that are missing or do not match d are [ErrCorrupt]; then, unless the store is
-// read-only, it deletes the delta and queues it to be made again. An error of reading the bytes is returned as it is.
+// replaced or deleted since the row was read. Otherwise bytes that are missing, damaged on the disk, or do not match d are [ErrCorrupt]; then, unless
+// the store is read-only, it deletes the delta and queues it to be made again. Other errors of reading the bytes are returned as they are.
 func (s *Store) readDelta(h Hash, d Delta) ([]byte, error) {
 	delta, err := s.get(s.db, Blobs, deltaBlobKey(h, d.Dictionary))
-	if err != nil && !errors.Is(err, ErrNotFound) {
+	if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrCorrupt) {
 		return nil, err
 	}
 	if err == nil && int64(len(delta)) == d.Length && Sum(delta) == d.Sum {

@@ -205,6 +205,29 @@ func TestDamagedDelta(t *testing.T) {
 	}
 }
 
+// TestDamagedBlobOfDelta tests that a delta whose bytes are damaged on the disk is made again. Pebble's own checksum fails first.
+func TestDamagedBlobOfDelta(t *testing.T) {
+	mem := vfs.NewMem()
+	s := open(t, "store", small(mem))
+	old := text(1, 20_000)
+	now := append(bytes.Clone(old), text(2, 20_000)...)
+	put(t, s, old)
+	put(t, s, now)
+	d := putDelta(t, s, now, old)
+	if err := pebbleOf(s).Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 40 {
+		damage(t, mem, "*.blob", float64(i)/40)
+	}
+	if got, err := s.ReadDelta(Sum(now), d.Sum); !errors.Is(err, ErrCorrupt) {
+		t.Fatalf("%d bytes, %v", len(got), err)
+	}
+	if got, err := s.Deltas(Sum(now)); got != nil || err != nil {
+		t.Errorf("the damaged delta is still listed: %v, %v", got, err)
+	}
+}
+
 // TestErasureOfDamagedDeltas tests that no bytes of an erased content stay in a delta that a damaged or lost row does not list.
 func TestErasureOfDamagedDeltas(t *testing.T) {
 	old, now := bytes.Repeat([]byte("dictionary "), 500), bytes.Repeat([]byte("dictionary "), 501)

@@ -372,7 +372,7 @@ func (s *Store) roomToCompact(from, to []byte) error {
 // written.
 func (s *Store) Failed() error { return s.guard.reason() }
 
-// closedError returns an error that says that the store is closed.
+// closedError returns an error, without a sentinel, that says that the store is closed and where it is.
 func (s *Store) closedError() error {
 	return fmt.Errorf("the store in %s is closed", s.dir)
 }

@@ -249,6 +249,11 @@ func DecodeManifest(data []byte) (*Manifest, error) {
 	if m.Format != ManifestFormat {
 		return nil, fmt.Errorf("logs: manifest format %d is not known to this release of Larder, which writes format %d", m.Format, ManifestFormat)
 	}
+	for _, f := range m.Files {
+		if f.Size < 0 {
+			return nil, fmt.Errorf("logs: malformed manifest: %s has %d bytes", f.Path, f.Size)
+		}
+	}
 	return m, nil
 }
 

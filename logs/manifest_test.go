@@ -29,6 +29,13 @@ func TestManifestRoundTrip(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
+	want.Files[0].Size = -1
+	if encoded, err = want.Encode(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := logs.DecodeManifest(encoded); err == nil || !strings.Contains(err.Error(), "a.js has -1 bytes") {
+		t.Errorf("a file of -1 bytes: %v", err)
+	}
 	if _, err := logs.DecodeManifest([]byte(`{"format":99}`)); err == nil || !strings.Contains(err.Error(), "99") {
 		t.Errorf("a manifest of format 99: %v", err)
 	}

@@ -110,7 +110,7 @@ func ParseNPMPath(escaped string) (a CDNAddress, ok bool) {
 	if rest != "" && err == nil {
 		a.NPMFile, err = text.DecodePathFile(rest)
 	}
-	return a, err == nil && name != "" && len(name) <= maxNPMName
+	return a, err == nil && name != "" && !strings.HasSuffix(name, "/") && len(name) <= maxNPMName
 }
 
 // maxNPMName is the most bytes that npm accepts in a name.

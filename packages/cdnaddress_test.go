@@ -27,7 +27,7 @@ func TestParseCDNAddress(t *testing.T) {
 	}
 	for _, other := range []string{
 		"", "%", "https://cdn.example.com/ajax/libs/d3/3.5.17/d3.js", "ftp://unpkg.com/d3@7.0.0/d3.js", "https://unpkg.com/", "https://unpkg.com/d3@7.0.0/../x.js",
-		"https://unpkg.com/d3@7.0.0/%2e%2e/x.js", "https://unpkg.com/d3@7.0.0/a%5Cb.js", "https://cdn.jsdelivr.net/gh/twbs/bootstrap@5.3.3/dist/js/bootstrap.js",
+		"https://unpkg.com/d3@7.0.0/%2e%2e/x.js", "https://unpkg.com/@scope", "https://unpkg.com/@scope/@1.0.0/x.js", "https://unpkg.com/d3@7.0.0/a%5Cb.js", "https://cdn.jsdelivr.net/gh/twbs/bootstrap@5.3.3/dist/js/bootstrap.js",
 		"https://cdn.jsdelivr.net/npm/jquery@3.7.1,npm/d3@7", "https://cdn.jsdelivr.net/combine/npm/a@1.0.0/a.js", "https://jsdelivr.net.example/npm/d3@7.0.0/d3.js",
 		"https://cdnjs.cloudflare.com/ajax/libs/d3/3.5.17/", "https://cdnjs.cloudflare.com/ajax/libs/d3", "https://cdnjs.cloudflare.com/ajax/libs//3.5.17/d3.js",
 		"https://code.jquery.com/jquery.js", "https://code.jquery.com/other/x-1.0.0.js", "https://code.jquery.com/jquery-3.7.1.min.map", "https://code.jquery.com/ui/1.13.2/",

@@ -36,7 +36,8 @@ type Origin struct {
 // Differs reports whether upstream lists another archive for the release than the one it was published from, or none.
 func (o Origin) Differs() bool { return o.Listed != o.Published }
 
-// Reason returns a sentence that says how upstream differs from what the release was published from.
+// Reason returns a sentence, never "", that says how upstream differs from what the release was published from, or that upstream
+// has the same archive or commit again.
 func (o Origin) Reason() string {
 	if o.Listed == "" {
 		return "upstream has this release no longer; the files published from it stay"

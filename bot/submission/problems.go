@@ -72,7 +72,8 @@ func (p *Preview) Problems() []packages.Problem {
 	return problems
 }
 
-// addModuleProblems adds why modules of the latest release cannot be built. Subpaths that the package JSON lists by name are errors.
+// addModuleProblems adds an error if no module of the latest release can be built. Otherwise it adds which subpaths are left out and
+// why, as errors if the package JSON lists subpaths by name and as warnings if not, and a warning if modules use globals of Node.js.
 func (p *Preview) addModuleProblems(add func(severity packages.Severity, rule string, at []string, format string, args ...any)) {
 	const most = 5
 	built, at := p.Latest.Modules, []string{"autoupdate", "modules"}

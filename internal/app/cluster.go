@@ -126,15 +126,18 @@ func (r *roleRun) setAsideStore(b bucket.Bucket, short *Shortfall) error {
 	}
 	aside := fmt.Sprintf("%s.lost-%d", storeDir(r.settings.Data), time.Now().Unix())
 	err = os.Rename(storeDir(r.settings.Data), aside)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return err
 	}
 	level := slog.LevelWarn
 	if short.Here == 0 && short.Damage == nil {
 		level = slog.LevelInfo // the node was started before, without the keys that name the log
 	}
 	r.logger.Log(ctx, level, "this node starts with a new store and follows the bucket from the first entry; the old store was renamed and can be removed", "why", short, "aside", aside)
-	return err
+	return nil
 }
 
 // openNodeFolder opens the data folder of a cluster node, and its bucket. A store that is damaged or lacks signed entries is set

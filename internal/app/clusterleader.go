@@ -199,8 +199,8 @@ func (l *clusterLeader) updatePublishedView(ctx context.Context) {
 }
 
 // reconcilePublishedView compares the published view in the bucket with the log at intervals, and repairs differences, until ctx
-// ends. The first time it also removes from the bucket what unfinished publications of earlier leaders left. It logs errors, and
-// tries again later.
+// ends. The first time only, it also removes from the bucket what unfinished publications of earlier leaders left; if that fails,
+// the next leader does it. It logs all errors, and compares again at the next interval.
 func (l *clusterLeader) reconcilePublishedView(ctx context.Context) {
 	for wait, first := reconcileFirst, true; retry.Sleep(ctx, wait) == nil; wait, first = reconcileEvery, false {
 		if first {

@@ -148,18 +148,19 @@ func Reload(ctx context.Context, data string) (done Reloaded, err error) {
 	if err = errors.Join(err, client.Close()); err != nil || !done.Restarted {
 		return done, err
 	}
+	before.Failed = "" // the reload has cleared it
 	return done, before.awaitNextRun(ctx, data)
 }
 
 // awaitNextRun waits until the process on the data folder data has restarted its role since p, an earlier state of the process,
-// was read. It returns the error with which the new run failed, or an error after upgradeTimeout.
+// was read. It returns the error with which the new run failed, but not one that p had already, or an error after upgradeTimeout.
 func (p Process) awaitNextRun(ctx context.Context, data string) error {
 	ctx, cancel := context.WithTimeout(ctx, upgradeTimeout)
 	defer cancel()
 	for {
 		now, err := requestProcess(ctx, data)
 		switch {
-		case err == nil && now.Failed != "":
+		case err == nil && now.Failed != "" && now.Failed != p.Failed:
 			return errors.New(now.Failed)
 		case err == nil && now.RunStarted.After(p.RunStarted):
 			return nil

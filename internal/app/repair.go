@@ -160,7 +160,9 @@ func (r *roleRun) addRebuild(all operations, shortfall *Shortfall) {
 			if err == nil {
 				r.requestRestart(restart{before: func() error {
 					kept, err := check.Swap(o)
-					r.logger.Warn("the repaired store replaces the damaged one", "kept", kept, "err", err)
+					if err == nil {
+						r.logger.Warn("the repaired store replaces the damaged one", "kept", kept)
+					}
 					return err
 				}})
 			}

@@ -261,8 +261,8 @@ func addRoomOperations(all operations, rooms *waitingroom.Rooms, roomRecord *wai
 	addRequest(all, OpUndoRooms, roomRecord.Undo)
 }
 
-// checkWebhookRooms changes the operation in all that adds webhooks, if there is one, so that it refuses those for rooms that do
-// not exist.
+// checkWebhookRooms changes the operation in all that adds webhooks, if there is one, so that it refuses those for a room that is
+// not in rooms. roomRecord only words the error, which names rooms with similar names.
 func checkWebhookRooms(all operations, rooms *waitingroom.Rooms, roomRecord *waitingroom.Record) {
 	add := all[string(OpWebhookAdd)]
 	if add == nil {

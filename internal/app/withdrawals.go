@@ -148,9 +148,9 @@ func purgeOptions(s *settings.Settings) notify.PurgeOptions {
 	}}
 }
 
-// servedURLs returns the URLs of the release version of the package name that caches may have: its files under the asset base, its
-// archives there and under the site base, and the API's responses about it there and under the API host. If the purge hook needs no
-// host or no address is known, the host is larder.invalid.
+// servedURLs returns the URLs of the release version of the package name that caches may have: its files under the asset base; its
+// archives under the asset base and the site base; and the API's responses about it under the asset base, the site base and the
+// API host. If the purge hook needs no host or no address is known, all are at the host larder.invalid instead.
 func servedURLs(c *settings.Settings, name, version string, files []string) []string {
 	release := []string{
 		"/download/" + url.PathEscape(name) + "/" + url.PathEscape(version) + ".tar.gz",

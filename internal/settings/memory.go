@@ -63,8 +63,8 @@ type memoryLimit struct {
 	exceeded bool  // whether more has been used
 }
 
-// next returns the limit in bytes for a process that uses used bytes. exceeded reports whether this is the first time that these
-// exceed the budget.
+// next returns the limit in bytes for a process that uses used bytes: the budget, or four thirds of used if that is more, but at
+// most m.most. exceeded reports whether this is the first time that used exceeds the budget.
 func (m *memoryLimit) next(used int64) (limit int64, exceeded bool) {
 	exceeded = used > m.budget && !m.exceeded
 	m.exceeded = m.exceeded || exceeded

@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"strings"
 )
@@ -95,4 +96,13 @@ func objectError(b Bucket, key string, err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s: object %s: %w", b, key, err)
+}
+
+// readUpTo returns what is left in r, up to most bytes; if there are more, it stops, and the error is [ErrTooLarge].
+func readUpTo(r io.Reader, most int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(r, most+1))
+	if err == nil && int64(len(data)) > most {
+		return nil, ErrTooLarge
+	}
+	return data, err
 }

@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"iter"
 	"os"
@@ -231,13 +230,4 @@ func versionAt(path string) (Version, error) {
 func versionOf(data []byte) Version {
 	sum := sha256.Sum256(data)
 	return Version(hex.EncodeToString(sum[:]))
-}
-
-// readUpTo returns what is left in r, up to most bytes; if there are more, it stops, and the error is [ErrTooLarge].
-func readUpTo(r io.Reader, most int64) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(r, most+1))
-	if err == nil && int64(len(data)) > most {
-		return nil, ErrTooLarge
-	}
-	return data, err
 }

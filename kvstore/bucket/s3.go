@@ -224,10 +224,10 @@ func (s *s3) get(ctx context.Context, key string, most int64, o minio.GetObjectO
 // List implements [Bucket]: it iterates over the objects whose keys begin with prefix and come after the key after, in their order, with a request
 // for each 1,000. An error ends it.
 func (s *s3) List(ctx context.Context, prefix, after string) iter.Seq2[Object, error] {
+	if after != "" {
+		after = s.prefix + after
+	}
 	return func(yield func(Object, error) bool) {
-		if after != "" {
-			after = s.prefix + after
-		}
 		for page := ""; ; {
 			var last string
 			n := 0

@@ -275,12 +275,12 @@ func (e *engine) appendUnsigned(ctx context.Context, base *ownLog) error {
 
 // addLostEntries lists the unsigned entries between two indexes as lost, one by one, and reports them. err is why the first cannot be read.
 func (e *engine) addLostEntries(from, to int64, err error) {
-	problem := "it was not signed yet, and cannot be read"
+	unreadable := "it was not signed yet, and cannot be read"
 	if err != nil {
-		problem += ": " + oneLine(err)
+		unreadable += ": " + oneLine(err)
 	}
 	for index := from; index < to; index++ {
-		where := fmt.Sprintf("entry %d", index)
+		where, problem := fmt.Sprintf("entry %d", index), unreadable
 		if e.damaged.tree.entry(index) != nil {
 			problem = "it was not signed yet, and an entry before it cannot be read"
 		}

@@ -115,7 +115,7 @@ func entriesBefore(ctx context.Context, r kvstore.Reader, id release, before int
 // reports differences.
 func (c *check) compareChangedLive(ctx context.Context) error {
 	rows := Rows{View: "live", Rows: int64(len(c.recalled))}
-	defer func() { c.summary.Views = append(c.summary.Views, rows) }()
+	defer func() { c.summary.Rows += rows.Rows; c.summary.Views = append(c.summary.Views, rows) }()
 	stored, err := logs.LiveMap(c.snapshot, c.summary.Checkpoint.Size)
 	if err != nil {
 		rows.Differing++

@@ -256,7 +256,8 @@ func (c *check) compareRange(ctx context.Context, ns kvstore.Namespace, r kvstor
 }
 
 // compareRow compares have, a row in use, with want, the derived row of that key, counts it in rows, and reports a difference. A repair also replaces
-// the row. States that the bot may write by itself do not differ. A row that does not exist is nil; one of them does.
+// the row. A state that the bot may write by itself may have any
+// value or be superfluous, but not be missing. A row that does not exist is nil; one of the two is not.
 func (c *check) compareRow(ns kvstore.Namespace, have, want *kvstore.Item, rows *Rows) error {
 	if want != nil {
 		rows.Rows++

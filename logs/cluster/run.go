@@ -52,8 +52,8 @@ func (n *Node) Follow(ctx context.Context, candidate bool, each func(context.Con
 	return 0, false
 }
 
-// SendHeartbeats sends a heartbeat to the bucket every n.Beat until this node does not lead any more, or ctx ends. Errors are logged and in the
-// status.
+// SendHeartbeats sends a heartbeat to the bucket every n.Beat until this node does not lead any more, or ctx ends. This node steps down if a
+// heartbeat finds that another node leads, or that the bucket has lost the last commit. Other errors are logged and in the status, and do not end it.
 func (n *Node) SendHeartbeats(ctx context.Context) {
 	for beat := int64(1); ctx.Err() == nil && n.Leads(); beat++ {
 		err := n.sendHeartbeat(ctx, beat)

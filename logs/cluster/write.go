@@ -75,8 +75,8 @@ func (n *Node) becomeLeader(l *lead, epoch int64) {
 	n.Logger.Info("this node publishes from now on", "epoch", epoch, "entries", l.at.Size)
 }
 
-// StepDown makes this node no longer the leader. It stores nothing in the bucket; see [Node.Leave]. A commit that the bucket has not confirmed is
-// undecided until a commit of another node decides.
+// StepDown makes this node no longer the leader. It stores nothing in the bucket; see [Node.Leave]. A commit that the bucket has not confirmed
+// stays undecided: this node goes on to confirm it in the background, or a commit of another node decides.
 func (n *Node) StepDown() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

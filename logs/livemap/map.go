@@ -101,7 +101,8 @@ func (m *Map) Prove(key kvstore.Hash) (Proof, error) {
 }
 
 // findLeaf returns the leaf at the end of the path that a key's bits lead to, which may have another key, nil if the path
-// has none. It also returns the hashes of the nodes beside the path, from the root down.
+// has none. It also returns the hashes of the nodes beside the path, from the root down. It loads the path's nodes that are not
+// in memory yet.
 func (m *Map) findLeaf(key kvstore.Hash) (*leaf, []kvstore.Hash, error) {
 	var siblings []kvstore.Hash
 	n := m.root

@@ -212,8 +212,9 @@ func (f *Follower) wants(pkg, version string) bool {
 	return (f.Only == nil || f.Only(pkg, version)) && (!partial || p.Has(pkg, version))
 }
 
-// fetchEntry stores and pins all contents that a pending entry needs and the store lacks: those that it names itself, and the files of its release
-// unless they are left out. Its errors name the entry.
+// fetchEntry pins all contents that a pending entry needs, and fetches and stores those that the store lacks: the contents that the entry names itself,
+// and the files of its release unless they are left out. It returns a [RefusedError] if the manifest does not belong to the entry. Its errors name
+// the entry.
 func (f *Follower) fetchEntry(ctx context.Context, c *pendingEntry) error {
 	for _, h := range c.entry.Contents() {
 		if err := f.fetchMissing(ctx, c, Wanted{Hash: h, Limit: logs.MaxManifest, Entry: c.entry}); err != nil {
@@ -284,18 +285,23 @@ func (f *Follower) fetchFiles(ctx context.Context, c *pendingEntry, files []logs
 }
 
 // fetchMissing pins a content that a pending entry needs. If the store does not list the content, it also fetches, verifies and stores it, and
-// records the dictionaries of its deltas. If another goroutine is fetching the same content, it waits for that and returns its error.
+// records the dictionaries of its deltas. If another goroutine is fetching the same content, it waits for that and returns its error, or
+// fetches the content itself if that goroutine's entry failed meanwhile.
 func (f *Follower) fetchMissing(ctx context.Context, c *pendingEntry, w Wanted) error {
 	if there, err := c.pins.Has(w.Hash); there || err != nil {
 		return err
 	}
-	_, err, _ := f.flights.Do(string(w.Hash[:]), func() (any, error) {
-		return nil, f.fetch(ctx, w, func(data []byte, found Found) error {
-			c.addDictionaries(w.Hash, found.Dictionaries)
-			return f.storeContent(w.Hash, data, found)
+	for {
+		_, err, _ := f.flights.Do(string(w.Hash[:]), func() (any, error) {
+			return nil, f.fetch(ctx, w, func(data []byte, found Found) error {
+				c.addDictionaries(w.Hash, found.Dictionaries)
+				return f.storeContent(w.Hash, data, found)
+			})
 		})
-	})
-	return err
+		if ctx.Err() != nil || !errors.Is(err, context.Canceled) {
+			return err
+		}
+	}
 }
 
 // fetch waits for memory, fetches and verifies a content, and calls use with its decoded bytes and its encodings. If all that the source sends is

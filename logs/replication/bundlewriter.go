@@ -78,14 +78,21 @@ func WriteBundle(ctx context.Context, path string, o BundleOptions) (BundleResul
 	if err == nil {
 		err = os.Rename(file.Name(), path)
 	}
+	var empty bool
+	if err != nil {
+		info, unknown := file.Stat()
+		if empty = unknown == nil && info.Size() == 0; empty { // removed before the lock is released
+			err = errors.Join(err, os.Remove(file.Name()))
+		}
+	}
 	if err = errors.Join(err, file.Close()); err == nil {
 		err = disk.SyncFolder(vfs.Default, filepath.Dir(path))
 	}
 	switch {
 	case err == nil:
 		return w.result, nil
-	case w.result.Bytes == 0:
-		return w.result, errors.Join(fmt.Errorf("couldn't write the bundle: %w", err), os.Remove(file.Name()))
+	case empty:
+		return w.result, fmt.Errorf("couldn't write the bundle: %w", err)
 	}
 	return w.result, fmt.Errorf("couldn't write the bundle: %w; run it again to go on with what %s has", err, file.Name())
 }
@@ -398,6 +405,7 @@ func (w *bundleWriter) resumeContents() error {
 		}
 		if h, _, ok := parseContentName(name); ok {
 			name = contentName(h, coding.Identity)
+			w.result.Contents++
 		}
 		w.written[name] = struct{}{}
 	}

@@ -145,7 +145,7 @@ func NewBudget() Budget { return Budget{semaphore.NewWeighted(contentMemory)} }
 // bytes; if err is not nil, it does not.
 func (b Budget) Take(ctx context.Context, w Wanted) (release func(), err error) {
 	weight := min(contentMemory, 3*w.Limit+1<<16)
-	if w.Limit == logs.MaxManifest { // nearly all documents are far smaller
+	if w.File == nil && w.Limit == logs.MaxManifest { // nearly all documents are far smaller
 		weight = 4 << 20
 	}
 	return func() { b.free.Release(weight) }, b.free.Acquire(ctx, weight)

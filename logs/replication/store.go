@@ -52,8 +52,9 @@ func (s *Store) Name() string { return s.name }
 // Close closes the store that is the source.
 func (s *Store) Close() error { return s.store.Close() }
 
-// Get implements [Log]: it returns what a Larder with this store serves at a path, from its rows, without verifying it. The checkpoint is the last
-// signed one, or the one of [Store.WithCheckpoint]. More than limit bytes are an error.
+// Get implements [Log]: it returns the checkpoint, the key or keys, a hash tile or a bundle of entries, whichever the path is that of, from the
+// store's rows, without verifying it. The checkpoint is the last signed one, or the one of [Store.WithCheckpoint]. Contents and any other path are
+// [fs.ErrNotExist]. More than limit bytes are an error.
 func (s *Store) Get(_ context.Context, path string, limit int64) (data []byte, err error) {
 	if path == checkpointPath && s.note != nil {
 		data = s.note

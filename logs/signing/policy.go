@@ -183,8 +183,8 @@ func (p *policyParser) addWitness(name, key, prefix string) error {
 	return p.defineQuorum(name, singleQuorum(len(p.witnesses)-1))
 }
 
-// addPublicKey records the public key of a line of this kind, and returns an error if another such line has the same one,
-// under any name.
+// addPublicKey records the public key in key, a verifier key that the caller has parsed already, as used by a line of this kind. It
+// returns an error if another line of this kind has the same public key, under any name.
 func (p *policyParser) addPublicKey(kind, key string) error {
 	id := kind + string(keyMaterial(key)[1:])
 	if p.keys[id] {

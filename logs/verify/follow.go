@@ -119,8 +119,9 @@ func (l *Log) compareWithCheckpoint(ctx context.Context, seen signing.Signed) er
 }
 
 // markStale marks the log as unverified because it is smaller than a checkpoint that was seen before. It then compares the
-// two, or defers that if the server does not have the tiles of the larger one. An error is a [ForkError], or says that ctx
-// has ended.
+// two, and records the result in the problem that users see. If the comparison fails without a proof of a fork, as when the
+// server does not have the tiles of the larger one, it defers that to a later run. An error is a [ForkError], or says that ctx has
+// ended.
 func (l *Log) markStale(ctx context.Context, seen signing.Signed) error {
 	l.unverified = &UnverifiedError{Stale, fmt.Sprintf("the server shows a log of %d entries, and one of %d was signed and seen before", l.Tree.N, seen.Size)}
 	larger := l.newTileReader(ctx, map[tlog.Tile][]byte{}).hashReader(tlog.Tree{N: seen.Size, Hash: seen.Root})

@@ -105,6 +105,8 @@ func TestHiddenScripts(t *testing.T) {
 		"a line break":            {"<script src='https://evil.exa\nmple/x.js'></script>", "", "script " + evil},
 		"srcdoc":                  {`<iframe srcdoc="&lt;script src=` + evil + `>&lt;/script>"></iframe>`, "", "frame about:srcdoc"},
 		"a data: frame":           {"<iframe src='data:text/html,<script src=" + evil + "></script>'></iframe>", "", "frame data:"},
+		"SVG in a data: frame":    {"<iframe src='data:image/SVG+xml ; charset=utf-8,<svg xmlns=http://www.w3.org/2000/svg><script href=" + evil + "/></svg>'></iframe>", "", "frame data:"},
+		"a picture in a frame":    {"<iframe src='data: IMAGE/png ;base64,AAAA'></iframe>", "", ""},
 		"an object":               {"<object data=https://evil.example/x.html></object>", "", "frame https://evil.example/x.html"},
 		"a refresh":               {"<meta http-equiv=Refresh content='0; URL=\"https://evil.example/\"'>", "", "frame https://evil.example/"},
 		"a template":              {"<div><template shadowrootmode=open>" + script + "</template></div>", "", "script " + evil},

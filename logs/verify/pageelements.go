@@ -171,6 +171,7 @@ func (p *page) addDataURL(kind string, at *webURL, line int) {
 // isPicture reports whether a Content-Type is that of an image that cannot run code, so not SVG.
 func isPicture(contentType string) bool {
 	kind, _, _ := strings.Cut(contentType, ";")
+	kind = strings.ToLower(strings.TrimSpace(kind))
 	return strings.HasPrefix(kind, "image/") && kind != "image/svg+xml"
 }
 

@@ -117,8 +117,9 @@ func Open(o Options) (_ *Witness, err error) {
 	return w, nil
 }
 
-// addKey accepts signatures by a verifier key for the log whose origin is the key's name, and returns that log. The log is
-// witnessed from then on. A key that is known already is no error.
+// addKey accepts signatures by a verifier key for the log whose origin is the key's name, and returns that log, which it registers
+// if it is new. It changes only memory: the caller then reads the log's stored checkpoint. A key that is known already is no
+// error; a malformed one is.
 func (w *Witness) addKey(key string) (*witnessed, error) {
 	v, err := note.NewVerifier(key)
 	if err != nil {

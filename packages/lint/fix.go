@@ -83,12 +83,15 @@ func Create(name string, data []byte) error {
 }
 
 // moveFile writes data, the file's new content, to a new file called to, and then removes the file from. If the file to
-// exists, it does nothing and the error is fs.ErrExist.
+// exists, it does nothing and the error is fs.ErrExist. If from cannot be removed, it removes to again.
 func moveFile(from, to string, data []byte) error {
 	if err := Create(to, data); err != nil {
 		return err
 	}
-	return os.Remove(from)
+	if err := os.Remove(from); err != nil {
+		return errors.Join(err, os.Remove(to))
+	}
+	return nil
 }
 
 // replaceFile replaces the content of a file by data, completely or not at all. The file keeps its permissions.

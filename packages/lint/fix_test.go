@@ -204,3 +204,17 @@ func TestFix(t *testing.T) {
 		}
 	})
 }
+
+// TestMoveFails tests that a file which cannot be removed is not left in two places.
+func TestMoveFails(t *testing.T) {
+	from, to := t.TempDir(), filepath.Join(t.TempDir(), "slider.json")
+	if err := os.WriteFile(filepath.Join(from, "file"), nil, 0o600); err != nil { // so that the folder cannot be removed
+		t.Fatal(err)
+	}
+	if err := moveFile(from, to, []byte(slider)); err == nil {
+		t.Error("a folder with a file in it was moved")
+	}
+	if _, err := os.Stat(to); err == nil {
+		t.Error("the new file is still there")
+	}
+}
