@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -262,6 +263,49 @@ func TestInterrupted(t *testing.T) {
 		m.Follower.Close()
 	}
 	m.same(t, u)
+}
+
+// TestContentOfTwoEntries tests that an entry is applied although the fetch of one of its contents ended with a later entry that
+// needs the same content and failed.
+func TestContentOfTwoEntries(t *testing.T) {
+	u := newUpstream(t)
+	u.Publish("first", "1.0.0", "first.js", map[string]string{"first.js": "only here", "LICENSE": "the same"})
+	size := u.Log.Checkpoint().Size
+	u.Publish("second", "1.0.0", "second.js", map[string]string{"second.js": "lost", "LICENSE": "the same"})
+	u.signNow(t)
+	var once sync.Once
+	fetching, waiting := make(chan struct{}), make(chan struct{})
+	m := newMirror(t, u.url, func(o *replication.Options) {
+		honest := replication.NewServer(serverOptions(u.url))
+		o.Source = memorySource{o.Source, func(ctx context.Context, w replication.Wanted) (replication.Found, error) {
+			switch {
+			case w.Entry.Package == "first" && w.File == nil:
+				<-fetching
+			case w.Hash == kvstore.Sum([]byte("the same")):
+				var interrupted bool
+				once.Do(func() {
+					close(fetching)
+					<-ctx.Done()
+					interrupted = true
+				})
+				if interrupted {
+					return replication.Found{}, ctx.Err()
+				}
+			case w.Hash == kvstore.Sum([]byte("only here")):
+				close(waiting) // the first entry has begun to wait for the other content before
+			case w.Hash == kvstore.Sum([]byte("lost")):
+				<-waiting
+				return replication.Found{}, errStop
+			}
+			return honest.Content(ctx, w)
+		}}
+	})
+	if err := m.CatchUp(t.Context()); !errors.Is(err, errStop) {
+		t.Error(err)
+	}
+	if got := m.Log.Checkpoint().Size; got != size {
+		t.Errorf("the log has %d entries, want %d", got, size)
+	}
 }
 
 func TestWrongFolders(t *testing.T) {
