@@ -146,8 +146,8 @@ func (c *Config) setRegistries(decisive map[string]setting) error {
 	return nil
 }
 
-// moveUserinfo removes user and password from the URL of a registry and stores them with the other credentials, so that the same rules
-// apply and no URL contains them.
+// moveUserinfo removes user and password from the URL of a registry, so that no URL contains them. It stores them as the credentials for
+// that registry, unless there are some already or either is empty.
 func (c *Config) moveUserinfo(registry *url.URL) {
 	if registry.User == nil {
 		return

@@ -68,7 +68,8 @@ type unverified struct {
 
 func (u unverified) Unwrap() error { return u.error }
 
-// wrongArchiveHash returns the hash of the bytes that upstream served instead of an archive, "" if err is another error.
+// wrongArchiveHash returns a hash that identifies what is wrong with an archive, "" if err is another error: of an archive of npm
+// that has not the integrity that npm states, the hash that it has; of a download that could not be verified, its hash.
 func wrongArchiveHash(err error) string {
 	var broken *npm.IntegrityError
 	var unusable unverified

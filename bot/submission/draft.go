@@ -172,7 +172,8 @@ func folderNames(set packages.FileSet) string {
 	return set.BasePath + "/"
 }
 
-// encodeJSON returns a package as JSON in a catalogue's form, without empty fields and defaults.
+// encodeJSON returns a package as JSON, formatted as in a catalogue and without its property optimization, which the caller has not
+// set.
 func encodeJSON(p *packages.Package) ([]byte, error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)

@@ -45,7 +45,7 @@ type standalone struct{}
 // addClusterParts implements [publisher]. It does nothing: there are no other nodes.
 func (standalone) addClusterParts(*roleRun, *siteOptions) error { return nil }
 
-// rooms implements [publisher] for waiting rooms that are shared with no other node.
+// rooms implements [publisher]: it returns a cluster of no other nodes, so that waiting rooms are shared with none.
 func (standalone) rooms() roomsCluster { return standaloneRooms{} }
 
 // serveOtherNodes implements [publisher]. It does nothing: there are no other nodes.

@@ -85,7 +85,7 @@ func (r *readiness) setState(state error) {
 	}
 }
 
-// addCheck adds a check that is called for each report, until the run of the role ends.
+// addCheck adds a check that is called for each report, unless the state is an error, until the next run of the role removes it.
 func (r *readiness) addCheck(check readinessCheck) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -45,7 +45,8 @@ func (s Server) openSiteWithRooms(ctx context.Context, r *roleRun, folder *Reade
 	return r.openSite(folder, site)
 }
 
-// announceSite registers a function that the run calls once all parts work: it calls s.Serving and writes the ready file. For a
+// announceSite registers a function that the run calls once all parts work: it calls s.Serving, with a function that returns the path of a file in
+// folder as an example, and writes the ready file. For a
 // node of a cluster it calls s.Serving only in the first run.
 func (s Server) announceSite(r *roleRun, folder *Reader) {
 	r.announce = append(r.announce, func() error {

@@ -88,8 +88,9 @@ type file struct {
 	err  error // why it cannot be read; nil if it can
 }
 
-// ReadFiles reads the files that settings name into this version of the settings, which does not change from then on. Later
-// changes of a file come into force at the next reload. It keeps errors for [Settings.ReadFile].
+// ReadFiles reads the files of the settings rooms, hook-secret-file, witness-policy and sigstore-root into this version of the
+// settings, which does not change from then on. Later changes of these files come into force at the next reload. It keeps errors
+// for [Settings.ReadFile]. Other files, such as certificates, it leaves to those that use them.
 func (s *Settings) ReadFiles() {
 	s.files = map[string]file{}
 	for name, path := range map[string]string{

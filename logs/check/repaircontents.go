@@ -41,7 +41,8 @@ func (e *engine) newContents(size int64) *contentRepair {
 	return &contentRepair{engine: e, size: size, pins: e.store.Pin(), memory: replication.NewBudget(), done: make(map[kvstore.Hash]bool), why: make(map[kvstore.Hash]error)}
 }
 
-// repairDocuments repairs the contents that the log's entries name themselves, such as manifests and package JSONs.
+// repairDocuments repairs the contents that the log's entries name themselves, such as manifests and package JSONs. One that no source has is
+// recorded as lost, and is no error.
 func (c *contentRepair) repairDocuments(ctx context.Context) error {
 	return c.forEachEntry(ctx, "documents", func(ctx context.Context, e logs.Indexed) {
 		for _, h := range e.Contents() {

@@ -398,8 +398,8 @@ func ForeignError(bucket, has, want string) error {
 	return fmt.Errorf("%s has the log %s, and this node's keys are those of %s; name the right bucket, or another prefix in it, with --bucket", bucket, has, want)
 }
 
-// claimBucket returns the bucket's id. A bucket without a log gets an id and this node's log, if the node has the log's key (Bootstraps). A bucket
-// with another log is an error.
+// claimBucket returns the bucket's id. If the bucket has no identity yet, it stores one, a new id and the name of this node's log, provided that this
+// node has the log's key (Bootstraps). It stores no entries. A bucket of a log with another name is an error.
 func (n *Node) claimBucket(ctx context.Context) (id string, err error) {
 	is, err := readIdentity(ctx, n.Bucket)
 	if err == nil && is.ID == "" && !n.Bootstraps {

@@ -257,7 +257,8 @@ func (f *Follower) fetchRelease(ctx context.Context, c *pendingEntry) error {
 	return f.fetchFiles(ctx, c, m.Files)
 }
 
-// fetchFiles stores the contents of the files of a pending entry's release that the store lacks, several at the same time. The error of a file over
+// fetchFiles pins the contents of the files of a pending entry's release, and fetches and stores those that the store lacks, several at the same
+// time. The error of a file over
 // maxFile bytes is a [RefusedError]; a file that the source lacks is an error that wraps [fs.ErrNotExist].
 func (f *Follower) fetchFiles(ctx context.Context, c *pendingEntry, files []logs.File) error {
 	group, ctx := errgroup.WithContext(ctx)

@@ -98,8 +98,9 @@ func (s *Signer) Rotate(now time.Time) (KeyChange, error) {
 	return change, nil
 }
 
-// rotate does the steps of Rotate, with s.mu held. The change may be returned with an error: then the new key signs, and
-// only publishing it failed.
+// rotate does the steps of Rotate, with s.mu held. An error does not say that nothing changed. The new key may sign already and only
+// publishing it failed (then the change may be returned, too); or the log announces the new key, but it could not be installed: then
+// the next start does that, and later calls fail.
 func (s *Signer) rotate(now time.Time) (KeyChange, error) {
 	if s.rotationErr != nil { // what is in the folder is no longer what is in memory
 		return KeyChange{}, s.rotationErr

@@ -68,8 +68,9 @@ type target struct {
 	file  file         // what a proof is about
 }
 
-// caching returns how long caches may store a tile, a bundle of entries or a content; other targets are never cached by it. None
-// of them changes. A partial tile gets only an hour, because only clients of one checkpoint request it, and the full tile replaces it.
+// caching returns how long caches may store the response for a tile, a bundle of entries or a content, the only targets that it may
+// be called for. None of these changes. A partial tile gets an hour, because only clients of one checkpoint request it, and the full
+// tile replaces it.
 func (t target) caching() answers.Caching {
 	if t.width == Width || t.kind == content {
 		return answers.CacheImmutable(answers.Forever)

@@ -6,8 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// styleReferences returns the addresses in a CSS text, as they are written there: those of @import rules, and all others. It
-// may return some that browsers ignore, such as an import that is not at the beginning.
+// styleReferences returns the addresses in a CSS text, not resolved, with CSS escapes decoded: those of @import rules, quoted or in
+// url(), and those of all other url(). Quoted addresses elsewhere, as in image-set(), are left out. It may return some that
+// browsers ignore, such as an import that is not at the beginning.
 func styleReferences(text string) (imports, urls []string) {
 	s := styleScanner{rest: text}
 	importing := false
