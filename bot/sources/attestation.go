@@ -16,15 +16,17 @@ type Attested struct {
 	Bundles npm.AttestationBundles
 }
 
-// setBoth stores one outcome and reason for the attestations of the build and of the publication, and returns the result.
+// setBoth stores one outcome and reason, cut to [MaxNote] bytes, for the attestations of the build and of the publication, and returns a copy of the
+// result.
 func (a *Attested) setBoth(outcome logs.AttestationOutcome, reason string) Attested {
 	a.Found.Outcome, a.Found.Reason = outcome, text.Short(reason, MaxNote)
 	a.Found.Publish.Outcome, a.Found.Publish.Reason = outcome, a.Found.Reason
 	return *a
 }
 
-// fetchAttestations fetches the attestations of a version from the registry and verifies them. The outcome of an attestation that is missing or invalid
-// is in the result, not an error: the policy of the package decides whether the release may be published.
+// fetchAttestations fetches the attestations of a version from the registry and verifies them. The outcome of an attestation that is missing or
+// invalid is in the result, not an error: the policy of the package decides whether the release may be published. An error says that the registry
+// could not be requested, so that a later attempt may succeed.
 func (s NpmSource) fetchAttestations(ctx context.Context, v npm.Version) (Attested, error) {
 	var a Attested
 	if !v.Attested {
@@ -47,7 +49,8 @@ func (s NpmSource) fetchAttestations(ctx context.Context, v npm.Version) (Attest
 	return a, a.verifyPublication(ctx, s, v)
 }
 
-// verifyBuild verifies the attestation of the build of v, and stores the outcome and what it proves.
+// verifyBuild verifies the attestation of the build of v in Bundles, and stores the outcome: verified and what it proves, invalid, or unverified if
+// the registry did not return one.
 func (a *Attested) verifyBuild(by *npm.AttestationVerifier, v npm.Version) {
 	found := &a.Found
 	if a.Bundles.Build == nil {
@@ -62,7 +65,8 @@ func (a *Attested) verifyBuild(by *npm.AttestationVerifier, v npm.Version) {
 	found.Outcome, found.Repository, found.Commit, found.Workflow = logs.AttestationVerified, build.Repository, build.Commit, build.Workflow
 }
 
-// verifyPublication verifies the registry's attestation of the publication of v with the registry's key, and stores the outcome.
+// verifyPublication verifies the registry's attestation of the publication of v with the registry's key, and stores the outcome: verified, invalid,
+// missing, or unverified if the registry does not publish that key. It returns an error only if the registry's keys cannot be fetched.
 func (a *Attested) verifyPublication(ctx context.Context, s NpmSource, v npm.Version) error {
 	found := &a.Found.Publish
 	if a.Bundles.Publish == nil {

@@ -29,7 +29,8 @@ var auditSuffix = []byte("audit\x00")
 // AuditKey returns the key of the row with the last [Audit] of a release.
 func AuditKey(pkg, version string) []byte { return kvstore.Key(pkg, "audit", version) }
 
-// ReadAudits returns the last audit of each release of a package that was audited, or of all packages if pkg is "".
+// ReadAudits returns the last audit of each release of a package that was audited, or of all packages if pkg is "". It leaves out rows that are
+// damaged.
 func ReadAudits(r kvstore.Reader, pkg string) (map[ReleaseName]Audit, error) {
 	var within kvstore.Range
 	if pkg != "" {
@@ -56,8 +57,8 @@ type ReleaseName struct {
 	Version string `json:"version"`
 }
 
-// UpstreamNote returns a sentence for people that says how a release differs from its upstream, or that it was found equal, "" if neither is known.
-// problem reports whether it differs.
+// UpstreamNote returns a sentence for people that says how what upstream lists differs from what a release was published from; else the result of the
+// last audit, if it found a difference or found all that could be checked equal; else "". problem reports a difference.
 func UpstreamNote(r kvstore.Reader, pkg, version string) (note string, problem bool, err error) {
 	origins, err := LookupOrigins(r, pkg)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
@@ -93,7 +94,7 @@ func UpstreamNote(r kvstore.Reader, pkg, version string) (note string, problem b
 	return "", false, nil
 }
 
-// Reason returns a sentence that says how a release differs from its upstream, for an audit whose outcome is that it does.
+// Reason returns a sentence without its full stop that says how a release differs from its upstream. The outcome of a is [verify.Differs].
 func (a Audit) Reason() string {
 	return "what is served is not what upstream has: " + strings.TrimSuffix(a.Problem, ".")
 }

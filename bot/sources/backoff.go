@@ -24,13 +24,14 @@ func Backoff(attempts int) time.Duration {
 // longestRetryAfter is the longest wait that an upstream may ask for; package fetch bounds it.
 const longestRetryAfter = 24 * time.Hour
 
-// longestDelay returns how far ahead a stored time of a poll or attempt can be.
+// longestDelay returns how far ahead a stored time of a poll or attempt can be: the longest of the poll interval, the longest backoff and the longest
+// Retry-After, and an hour more.
 func (r *Records) longestDelay() time.Duration {
 	return max(longestRetryAfter, r.options.Interval, LongestWait) + time.Hour
 }
 
-// BoundTime returns a stored time that is at most so far ahead. One that is further ahead was stored by a clock that was ahead
-// itself, and counts as now: so a wrong clock delays nothing for longer than that.
+// BoundTime returns stored, or now if stored is more than longest after now. Such a time was stored while the clock was ahead; so a wrong clock
+// delays nothing for longer than that.
 func BoundTime(stored, now time.Time, longest time.Duration) time.Time {
 	if stored.After(now.Add(longest)) {
 		return now

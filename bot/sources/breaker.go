@@ -59,7 +59,7 @@ func (o *Breakers) get(upstream string) *breaker {
 	return h
 }
 
-// IsDown reports whether an upstream does not respond.
+// IsDown reports whether an upstream is down: several requests in a row failed, and none has succeeded since.
 func (o *Breakers) IsDown(upstream string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -96,9 +96,9 @@ func (o *Breakers) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(lastPoll, prometheus.GaugeValue, at)
 }
 
-// Admit reports whether the caller may send a request to an upstream: it responds, or the caller's request is the one in a minute that tries it.
-// Otherwise resume is called later, when the caller may try again; of several calls with the same id, only for the last. An id begins with the package's
-// name and a space.
+// Admit reports whether the caller may send a request to an upstream: it is not down, or the time of the next probe has come, and the caller's
+// request is that probe. Otherwise it stores resume, which is called later, when the caller may try again; of several calls with the same id, only
+// the last. An id begins with the package's name and a space.
 func (o *Breakers) Admit(upstream, id string, resume func()) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -118,8 +118,8 @@ func (o *Breakers) Admit(upstream, id string, resume func()) bool {
 	return false
 }
 
-// resumeOne lets one of the waiting callers try an upstream that is down, preferably for a package that has not failed yet, and sets the timer for the
-// next one.
+// resumeOne runs when the timer of an upstream that is down fires. Once the next probe is due, it calls the resume function of one waiting caller,
+// preferably for a package that has not failed yet. It sets the timer again, or stops if no caller waits.
 func (o *Breakers) resumeOne(h *breaker) {
 	o.mu.Lock()
 	if h.timer == nil || len(h.parked) == 0 {
@@ -152,8 +152,9 @@ func packageOf(id string) string {
 	return name
 }
 
-// Record counts how a request to an upstream for a package ended; err is nil if it succeeded. After several failures in a row the upstream is down. After
-// a response all waiting callers resume.
+// Record counts how a request to an upstream for a package ended; err is nil if it succeeded. An error that says nothing about the upstream, such as
+// a cancellation, is ignored. Any error but an outage counts as a response: the upstream is up, and all waiting callers resume, each in a goroutine.
+// After several outages in a row the upstream is down, but those of packages that fail while others are served do not count. Both changes are logged.
 func (o *Breakers) Record(upstream, pkg string, err error) {
 	if saysNothingOfUpstream(err) {
 		return
@@ -192,7 +193,8 @@ func (o *Breakers) Record(upstream, pkg string, err error) {
 	}
 }
 
-// recordResponse records that the upstream responded for a package. The packages that failed just before are failing by themselves.
+// recordResponse records that the upstream responded for a package, so that it is up. The packages that failed since the previous response are
+// recorded as failing by themselves.
 func (h *breaker) recordResponse(pkg string) {
 	for other := range h.failed {
 		h.own[other] = true
@@ -202,7 +204,7 @@ func (h *breaker) recordResponse(pkg string) {
 	h.failures, h.since = 0, time.Time{}
 }
 
-// Close drops all waiting callers and stops the timers.
+// Close drops all waiting callers without resuming them, and stops the timers.
 func (o *Breakers) Close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -211,7 +213,7 @@ func (o *Breakers) Close() {
 	}
 }
 
-// dropWaiting drops the waiting callers and stops the timer.
+// dropWaiting drops the waiting callers without resuming them, and stops the timer.
 func (h *breaker) dropWaiting() {
 	if h.parked = make(map[string]func()); h.timer != nil {
 		h.timer.Stop()

@@ -26,7 +26,8 @@ type VanishedError struct {
 func (e VanishedError) Error() string { return e.Err.Error() }
 func (e VanishedError) Unwrap() error { return e.Err }
 
-// IsOutage reports whether err may concern all packages of an upstream: it did not respond, or responded with something else than its content.
+// IsOutage reports whether err may concern all packages of an upstream: it did not respond, or responded with something else than its content. "Not
+// found" is no outage unless it is a [VanishedError], nor is a response that is too large.
 func IsOutage(err error) bool {
 	var vanished VanishedError
 	var failed *fetch.Error
@@ -40,7 +41,8 @@ func IsOutage(err error) bool {
 	return errors.As(err, &failed)
 }
 
-// isArchiveOutage reports whether err says that an upstream responds but does not serve an archive that it lists.
+// isArchiveOutage reports whether err says that an upstream responds, but serves other bytes or none for an archive that it lists, or names an
+// address for it that is forbidden.
 func isArchiveOutage(err error) bool {
 	var vanished VanishedError
 	return wrongArchiveHash(err) != "" || errors.Is(err, fetch.ErrForbidden) || errors.As(err, &vanished) && vanished.Archive
@@ -82,7 +84,8 @@ func wrongArchiveHash(err error) string {
 	return ""
 }
 
-// WrongMetadataHash returns a hash of what is wrong with the metadata of a release, or with the address of its archive, "" if err is another error.
+// WrongMetadataHash returns a hash of err's text if err says that the metadata of a release or the address of its archive is wrong, "" if err is
+// another error.
 func WrongMetadataHash(err error) string {
 	var signature *npm.SignatureError
 	var malformed *npm.MalformedError
@@ -114,7 +117,8 @@ func Refusef(format string, args ...any) error {
 	return &Refusal{Reason: fmt.Sprintf(format, args...)}
 }
 
-// RefusalReason returns why a release will never be accepted as it is; ok is false if err may pass.
+// RefusalReason returns the text of err and true if err says that a release will never be accepted as it is. It returns "" and false for any other
+// error, and for each [Transient].
 func RefusalReason(err error) (string, bool) {
 	var own *Refusal
 	var archived *archive.RefusedError

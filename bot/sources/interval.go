@@ -25,8 +25,9 @@ const (
 	lastLag  = time.Minute
 )
 
-// PollInterval returns how long to wait for the next poll after one that did not fail, at most longest: short after a change or an event, else by how
-// often releases appear.
+// PollInterval returns how long to wait for the next poll after one that did not fail, at most longest. It is 15 seconds, then a minute, after an
+// event whose change no poll has found yet; five minutes for an hour after a change or an event; else a fraction of the average time since the last
+// few releases, at least five minutes; and longest if none is known.
 func (u *Upstream) PollInterval(now time.Time, longest time.Duration) time.Duration {
 	shortest := min(shortestInterval, longest)
 	since := now.Sub(u.Named)
@@ -44,7 +45,8 @@ func (u *Upstream) PollInterval(now time.Time, longest time.Duration) time.Durat
 	return min(max(gap/pollsPerRelease, shortest), longest)
 }
 
-// RecordMoves stores in u when the newest releases in a list appeared: by the times that upstream states, else now for versions that are new.
+// RecordMoves replaces Moves by when the newest few releases appeared: by the times that upstream states, else now for a version that is not in Seen,
+// unless Seen is empty. Invalid and ignored versions do not count. If the list has too few times, earlier Moves stay.
 func (u *Upstream) RecordMoves(p *packages.Package, listed map[string]Candidate, now time.Time) {
 	known := make(map[string]bool, len(u.Seen))
 	for _, version := range u.Seen {

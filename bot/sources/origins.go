@@ -90,7 +90,8 @@ func RefOf(p *packages.Package) Ref {
 // Ref returns the present upstream of the package, from which releases came whose [Origin] has no From.
 func (o Origins) Ref() Ref { return Ref{cmp.Or(o.Source, KindNpm), o.Target} }
 
-// Move replaces the present upstream. The origins of releases from the old one say so.
+// Move replaces the present upstream. In the origins of releases that came from the old one it stores the old one as From, and it removes From where
+// that is the new one.
 func (o *Origins) Move(to Ref) {
 	before := o.Ref().String()
 	for version, origin := range o.Versions {
@@ -121,8 +122,8 @@ func LookupOrigins(r kvstore.Reader, pkg string) (Origins, error) {
 	return o, nil
 }
 
-// LastLogged returns what the log last said that upstream lists for a version: the integrity of an archive or a commit, "" for none. origin is that of a
-// version that o does not have.
+// LastLogged returns what the log last said that upstream lists for a version: the integrity of an archive or a commit, "" for none. If o does not
+// have the version, that is the Published of origin.
 func (o Origins) LastLogged(version string, origin Origin) string {
 	if before, ok := o.Versions[version]; ok {
 		return before.Listed
@@ -135,7 +136,7 @@ var commitHash = text.NewRegexp(`^(?:[0-9a-f]{40}|[0-9a-f]{64})$`)
 // isCommit reports whether a hash is that of a git commit, and not the integrity of an archive.
 func isCommit(hash string) bool { return commitHash.MatchString(hash) }
 
-// Changed returns the versions for which upstream lists another archive now, or none, in byte order.
+// Changed returns the versions whose origin differs: the log last said that upstream lists another archive for them, or none. They are in byte order.
 func (o Origins) Changed() []string {
 	var all []string
 	for version, origin := range o.Versions {

@@ -42,7 +42,7 @@ func IsPopularityKey(key []byte) bool {
 	return ok && bytes.Equal(kind, popularitySuffix)
 }
 
-// ReadAllPopularityCounts returns the stored [PopularityCounts] of all packages by name.
+// ReadAllPopularityCounts returns the stored [PopularityCounts] of all packages by name. It leaves out rows that are damaged.
 func ReadAllPopularityCounts(r kvstore.Reader) (map[string]PopularityCounts, error) {
 	found := map[string]PopularityCounts{}
 	for item, err := range r.Scan(kvstore.Upstreams, kvstore.Range{}) {
@@ -61,7 +61,8 @@ func ReadAllPopularityCounts(r kvstore.Reader) (map[string]PopularityCounts, err
 	return found, nil
 }
 
-// StorePopularity stores the download counts that a catalogue has for its packages, except for packages of which npm has returned a later count.
+// StorePopularity stores the download counts that a catalogue has for its packages, except for packages of which npm has returned a later count. It
+// deletes counts of earlier catalogues for packages that this one has none for. Stars stay.
 func (r *Records) StorePopularity(c *packages.Catalogue) error {
 	said := c.Popularity()
 	r.Mu.Lock()
@@ -120,7 +121,8 @@ func LookupPopularityCounts(r kvstore.Reader, name string) (d PopularityCounts, 
 	return d, err
 }
 
-// ChangePopularityCounts applies a change to the stored [PopularityCounts] of a package.
+// ChangePopularityCounts applies a change to the stored [PopularityCounts] of a package, and stores the result, or deletes the row if that is zero.
+// It holds Mu meanwhile.
 func (r *Records) ChangePopularityCounts(name string, change func(*PopularityCounts)) error {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
@@ -137,8 +139,8 @@ func (r *Records) ChangePopularityCounts(name string, change func(*PopularityCou
 	return batch.Commit()
 }
 
-// StarsDueBefore reports whether GitHub should be requested for the stars of d's package before those of other's: without a download count before with
-// one, then the longest ago.
+// StarsDueBefore reports whether GitHub should be requested for the stars of d's package before those of other's. Packages without a download count
+// come before those with one; then those whose stars were never requested, and those requested the longest ago.
 func (d PopularityCounts) StarsDueBefore(other PopularityCounts) bool {
 	if d.AsOf.IsZero() != other.AsOf.IsZero() {
 		return d.AsOf.IsZero()
@@ -176,9 +178,9 @@ func NewPopularity(store kvstore.Reader, requests func(name string) float64) *Po
 	return &Popularity{store: store, requests: requests}
 }
 
-// Score returns a number by which search results are ordered, 0 for an unknown package. npm is the npm package of its releases, "" for none; published is
-// the download count that the publisher stored with the newest release, 0 for none. Both count only if this process has not requested npm's or GitHub's
-// counts, as on a mirror.
+// Score returns a number by which search results are ordered: the requests for the package here, and a thousandth of its downloads elsewhere. These
+// are the stored count; else published, which the publisher stored with the newest release; else 100 for each stored star; else an estimate if npm,
+// the name of the npm package or "", is in a built-in list of popular packages.
 func (p *Popularity) Score(name, npm string, published int64) float64 {
 	d := p.Counts(name)
 	downloads := cmp.Or(d.Downloads, published)
@@ -191,7 +193,8 @@ func (p *Popularity) Score(name, npm string, published int64) float64 {
 	return p.requests(name) + float64(downloads)/downloadsPerRequest
 }
 
-// Counts returns the stored [PopularityCounts] of a package, up to ten minutes old.
+// Counts returns the stored [PopularityCounts] of a package, the zero value if none exists. It reads those of all packages into memory at most every
+// ten minutes, and keeps the earlier ones if that fails.
 func (p *Popularity) Counts(name string) PopularityCounts {
 	p.mu.Lock()
 	defer p.mu.Unlock()

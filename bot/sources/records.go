@@ -49,7 +49,7 @@ func (r *Records) Write(key []byte, row any) error {
 	return batch.Commit()
 }
 
-// Set stores the record of a package's upstream.
+// Set stores the record of a package's upstream. It calls Changed of the options if pages display something else than by the previous record.
 func (r *Records) Set(u Upstream) error {
 	before := r.Known(u.Package)
 	batch := r.store.NewBatch()
@@ -66,7 +66,7 @@ func (r *Records) Set(u Upstream) error {
 	return nil
 }
 
-// States returns the states of a package's versions with times that are bounded by the clock.
+// States returns the states of a package's versions. A next attempt that is further ahead than the bot ever schedules one counts as due now.
 func (r *Records) States(pkg string) ([]views.State, error) {
 	states, err := views.States(r.store, pkg)
 	for i := range states {
@@ -75,8 +75,8 @@ func (r *Records) States(pkg string) ([]views.State, error) {
 	return states, err
 }
 
-// Known returns the stored record of a package's upstream with times that are bounded by the clock; a new one if none exists or it is damaged, because
-// a record only saves requests.
+// Known returns the stored record of a package's upstream with times that are bounded by the clock. A row that cannot be read is logged and counts as
+// missing, because a record only saves requests. Without any row the record has only the package's name.
 func (r *Records) Known(pkg string) Upstream {
 	u, err := LookupUpstream(r.store, pkg)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {

@@ -27,10 +27,11 @@ import (
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
-// DescribesRelease reports whether a file of that name is read for its README or dependencies, published or not.
+// DescribesRelease reports whether a path is that of the package.json or of a README in the top folder. Such a file is read for the README or
+// dependencies, published or not.
 func DescribesRelease(name string) bool { return name == "package.json" || ReadmeRank(name) > 0 }
 
-// ReadmeRank returns how likely a file of that name is the README of a release: 0 for no README, 3 for the likeliest.
+// ReadmeRank returns how likely a path is that of the README of a release: 0 for no README in the top folder, 3 for the likeliest.
 func ReadmeRank(name string) int {
 	lower := strings.ToLower(name)
 	if strings.Contains(name, "/") || strings.TrimSuffix(lower, path.Ext(lower)) != "readme" {
@@ -95,7 +96,7 @@ type Sources struct {
 	Provenance *npm.AttestationVerifier // of npm's attestations
 }
 
-// ForPackage returns the source of a package's releases, nil for a package that is not updated.
+// ForPackage returns the source of a package's releases, nil for a package that is not updated or for whose kind the bot has no client.
 func (s *Sources) ForPackage(p *packages.Package) Source {
 	if p.Autoupdate == nil {
 		return nil
@@ -114,7 +115,8 @@ func (s *Sources) ForKind(kind string) Source {
 	return nil
 }
 
-// UpstreamName returns the name in [Breakers] of the registry or host that lists a package's versions.
+// UpstreamName returns the name in [Breakers] of what lists a package's versions: "npm", with the scope if there is one, or the host of a repository,
+// or else the kind of source. The package has an upstream.
 func UpstreamName(p *packages.Package) string {
 	target := p.Autoupdate.Target
 	if p.Autoupdate.Source == KindNpm {
@@ -130,7 +132,7 @@ func UpstreamName(p *packages.Package) string {
 	return p.Autoupdate.Source
 }
 
-// ArchivesName returns the name in [Breakers] of where a package's archives come from, which may be down alone.
+// ArchivesName returns the name in [Breakers] of where a package's archives come from, which may be down alone. The package has an upstream.
 func ArchivesName(p *packages.Package) string { return "archives of " + UpstreamName(p) }
 
 // The types of sources, in package JSONs and in manifests.
@@ -145,7 +147,8 @@ type NpmSource struct {
 	provenance *npm.AttestationVerifier
 }
 
-// List implements [Source]: it requests the packument.
+// List implements [Source]: it requests the packument, npm's metadata of a package, and returns its versions. The listing is Unchanged, without
+// versions, if known still describes the packument. A malformed version has no hash.
 func (s NpmSource) List(ctx context.Context, target string, known fetch.Validators) (*Listing, error) {
 	packument, fresh, err := s.client.Packument(ctx, target, known)
 	if errors.Is(err, npm.ErrNotModified) {
@@ -165,7 +168,8 @@ func (s NpmSource) List(ctx context.Context, target string, known fetch.Validato
 	return l, nil
 }
 
-// Fetch implements [Source]: it downloads the tarball and verifies its integrity and the registry's signature.
+// Fetch implements [Source]: it downloads the tarball into dst and verifies its integrity and the registry's signature. The attestations are fetched
+// only when Attested of the result is called.
 func (s NpmSource) Fetch(ctx context.Context, _ *packages.Package, target string, v Candidate, dst *os.File) (*Fetched, error) {
 	listed := v.Ref.(npm.Version)
 	opened, signed, err := s.client.Release(ctx, listed, dst)
@@ -189,7 +193,8 @@ func (s NpmSource) Same(v Candidate, published string) (same, known bool) {
 // maxSigned is the longest signed text of a registry that an entry of the log stores, in bytes; npm's have some 120.
 const maxSigned = 1 << 10
 
-// signatureForLog returns what the log stores of a registry's signature.
+// signatureForLog returns what the log stores of a registry's signature: verified with the key, and with text and signature unless the text is too
+// long; missing if the registry has keys and did not sign; or that it has no keys.
 func signatureForLog(s npm.Signed) logs.Signature {
 	switch {
 	case len(s.Text) > maxSigned:
@@ -205,7 +210,8 @@ func signatureForLog(s npm.Signed) logs.Signature {
 
 type gitSource struct{ client *git.Client }
 
-// List implements [Source]: it requests the tags.
+// List implements [Source]: it requests the tags, and returns each with its commit as hash. The listing is Unchanged, without versions, if known
+// still describes the tags.
 func (s gitSource) List(ctx context.Context, target string, known fetch.Validators) (*Listing, error) {
 	found, err := s.client.Tags(ctx, target, known.ETag)
 	if err != nil {
@@ -221,7 +227,9 @@ func (s gitSource) List(ctx context.Context, target string, known fetch.Validato
 	return l, nil
 }
 
-// Fetch implements [Source]: it fetches the files of the commit that a tag names, each verified by its hash.
+// Fetch implements [Source]: it fetches the files of the commit that a tag names, each verified by its hash, but only those that p publishes, the
+// README and the package.json. An error for which a release would be refused, other than for the names in it, comes with a hash of the download,
+// because the host may have sent something else.
 func (s gitSource) Fetch(ctx context.Context, p *packages.Package, target string, v Candidate, dst *os.File) (*Fetched, error) {
 	tag := v.Ref.(git.Tag)
 	selection := func(ctx context.Context, names archive.Source) (func(string) bool, error) {
@@ -248,7 +256,7 @@ func (s gitSource) Fetch(ctx context.Context, p *packages.Package, target string
 	}, nil
 }
 
-// hashDownload returns a hash of a downloaded file and of what is wrong with it.
+// hashDownload returns a SHA-256 over the text of cause and a downloaded file, in hexadecimal, or the text of the error if the file cannot be read.
 func hashDownload(file *os.File, cause error) string {
 	sum := sha256.New()
 	io.WriteString(sum, cause.Error())
@@ -261,7 +269,7 @@ func hashDownload(file *os.File, cause error) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// Same implements [Source] by the commit.
+// Same implements [Source]: it compares the commits. known is always true.
 func (s gitSource) Same(v Candidate, published string) (same, known bool) {
 	return v.Hash == published, true
 }

@@ -17,7 +17,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// GroupDeprecations returns the versions that upstream has deprecated, grouped by the reason it states.
+// GroupDeprecations returns the versions that upstream has deprecated, sorted, by the reason it states, which is cut to [MaxNote] bytes. It takes no
+// more than maxDeprecations different reasons, and leaves out versions with further ones. It returns nil if no version is deprecated.
 func GroupDeprecations(versions map[string]Candidate) map[string][]string {
 	said := map[string][]string{}
 	for name, v := range versions {
@@ -73,7 +74,8 @@ func ReadDeprecations(r kvstore.Reader, pkg string) (map[string]string, error) {
 	return reasons, nil
 }
 
-// CountStart counts a version with that state in first, which chooses the releases that a package starts with.
+// CountStart counts a version with that state in first, which chooses the releases that a package starts with: as passed over if it was refused for
+// another reason than [Gone], else as taken.
 func CountStart(first *packages.Start, s views.State) {
 	if s.Kind == views.Refused && s.Reason != Gone {
 		first.Pass()
@@ -159,8 +161,8 @@ type UpstreamVersions struct {
 // upstreamVersionsKey is the key of the row of a package's [UpstreamVersions].
 func upstreamVersionsKey(pkg string) []byte { return kvstore.Key(pkg, "versions") }
 
-// LookupUpstream returns what is recorded of a package's upstream, or
-// kvstore.ErrNotFound.
+// LookupUpstream returns what is recorded of a package's upstream, or kvstore.ErrNotFound. The versions are in a row of their own, except in old
+// records. If that row cannot be read, the record without it comes with the error.
 func LookupUpstream(r kvstore.Reader, pkg string) (Upstream, error) {
 	data, err := r.Get(kvstore.Upstreams, kvstore.Key(pkg))
 	if err != nil {
@@ -185,8 +187,8 @@ func LookupUpstream(r kvstore.Reader, pkg string) (Upstream, error) {
 	return u, nil
 }
 
-// boundTimes replaces times that only a clock which was ahead can have written, so that such a clock delays no poll by
-// more than an interval.
+// boundTimes repairs times that only a clock which was ahead can have written, so that such a clock delays no poll for longer than longest. It sets
+// Next to now if it is later than longest after now, sets past times that are in the future to now, and deletes such Moves.
 func (u *Upstream) boundTimes(now time.Time, longest time.Duration) {
 	u.Next = BoundTime(u.Next, now, longest)
 	for _, past := range []*time.Time{&u.Checked, &u.Changed, &u.Named, &u.Began} {
@@ -200,8 +202,9 @@ func (u Upstream) Follows(p *packages.Package) bool {
 	return p.Autoupdate != nil && p.Autoupdate.Target == u.Target && p.Autoupdate.Source == cmp.Or(u.Source, KindNpm)
 }
 
-// UpdateFilled reports whether a package needs no other release to start with, by the states of its versions: none of the newest was refused, or others
-// have taken their place. It stores the result in u.
+// UpdateFilled sets Filled and Examined by the states of a package's versions, unless Filled holds, Seen is empty or Retry has versions. Filled then
+// holds if no version is pending, and either none was refused or there are as many others as newest says. It returns false only if Filled does not
+// hold and a version was refused or is in Retry: the package needs another release to start with.
 func (u *Upstream) UpdateFilled(states []views.State, newest int) bool {
 	refused := len(u.Retry) > 0
 	if !u.Filled && len(u.Seen) > 0 && !refused {
@@ -217,12 +220,13 @@ func (u *Upstream) UpdateFilled(states []views.State, newest int) bool {
 	return u.Filled || !refused
 }
 
-// displaysSame reports whether pages display the same for two records of a package.
+// displaysSame reports whether pages display the same for two records of a package: the same versions seen, gone, ignored and deprecated.
 func (u Upstream) displaysSame(other Upstream) bool {
 	return slices.Equal(u.Seen, other.Seen) && u.Gone == other.Gone && slices.Equal(u.Ignored, other.Ignored) && reflect.DeepEqual(u.Deprecated, other.Deprecated)
 }
 
-// ForgetTarget clears everything that is about the previous target.
+// ForgetTarget clears what was recorded of the previous target's versions, repository and changes, and the validators. It leaves the target itself,
+// the poll schedule, the last failure, NoFiles and Notes.
 func (u *Upstream) ForgetTarget() {
 	u.Validators, u.Seen, u.Filled, u.Examined, u.Tried = fetch.Validators{}, nil, false, 0, nil
 	u.Gone, u.Ignored, u.Deprecated = 0, nil, nil
@@ -231,7 +235,8 @@ func (u *Upstream) ForgetTarget() {
 	u.Repository, u.Replaced = RepositoryState{}, false
 }
 
-// Due returns when the upstream is polled next: at the stored time, or earlier if the interval is shorter than when it was stored.
+// Due returns when the upstream is polled next: at the stored time, but if no attempt has failed since the last poll, at most eleven tenths of
+// interval after that poll, because the interval may have been longer when the time was stored.
 func (u Upstream) Due(interval time.Duration) time.Time {
 	if longest := u.Checked.Add(interval + interval/10); u.Attempts == 0 && longest.Before(u.Next) {
 		return longest
