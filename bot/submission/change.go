@@ -50,8 +50,8 @@ func subtract(all, some []string) []string {
 	return rest
 }
 
-// compareFields compares two JSON documents field by field. Objects and lists of objects are compared by their members,
-// other lists as a value.
+// compareFields returns the fields in which two JSON documents differ, sorted by name: a line "- name: value" if the field is in before, and "+ name:
+// value" if it is in after. Members of objects, also of objects in lists, are fields of their own; any other list is one value.
 func compareFields(before, after []byte) []string {
 	old, current := fieldsOf(before), fieldsOf(after)
 	names := make([]string, 0, len(old)+len(current))
@@ -81,7 +81,7 @@ func compareFields(before, after []byte) []string {
 	return lines
 }
 
-// fieldsOf returns the values of a JSON document's fields, as JSON, by their paths.
+// fieldsOf returns the values of a JSON document's fields, as JSON, by their paths, such as a.b[0].c; none if it is malformed.
 func fieldsOf(data []byte) map[string]string {
 	fields := make(map[string]string)
 	var document any
@@ -134,7 +134,7 @@ func (c *Change) describeCounts() string {
 // listedChanges is the number of files on each side of a difference that are listed.
 const listedChanges = 60
 
-// fileLines returns a line for each file that is added or removed, up to listedChanges of each.
+// fileLines returns a line for each file that is removed, then for each that is added, up to listedChanges of each, and how many more there are.
 func (c *Change) fileLines() (lines []string) {
 	for _, side := range []struct {
 		mark  string
@@ -153,7 +153,7 @@ func (c *Change) fileLines() (lines []string) {
 // listedTags is the number of files besides the main one whose tags are displayed.
 const listedTags = 3
 
-// TagFiles returns the files of the latest release that pages most likely load: the main file, then minified ones.
+// TagFiles returns the files of the latest release that pages most likely load: the main file, then minified ones, four at most.
 func (p *Preview) TagFiles() []string {
 	r := &p.Latest
 	var files []string

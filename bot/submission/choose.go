@@ -19,7 +19,9 @@ var (
 // buildFolders are the folders in which libraries have files that are built for pages, the likeliest first.
 var buildFolders = []string{"dist", "build", "umd", "browser", "bundles", "bundle", "_bundles", "cdn", "out", "output", "release", "public", "min", "lib", "js", "css", "src"}
 
-// chooseFiles chooses which files of a release a draft publishes. It returns the folder and the globs, and the paths that they select.
+// chooseFiles chooses which files of a release a draft publishes: those of the kinds that pages load, and their source maps, in the folder where
+// libraries have built files or in several that are named after kinds. It returns the folder with one glob, and the paths below it that the glob
+// selects; both are empty if there are no such files.
 func chooseFiles(files []string) (packages.FileSet, []string) {
 	base := chooseBase(files)
 	folders := kindFolders(files)
@@ -82,7 +84,7 @@ func chooseFiles(files []string) (packages.FileSet, []string) {
 	return set, published
 }
 
-// kindFolders returns the top folders that are named after the kind of their files, such as css and fonts.
+// kindFolders returns the top folders that are named after the kind of their files, such as css and fonts, and have files that pages load.
 func kindFolders(files []string) []string {
 	var found []string
 	for _, folder := range []string{"css", "js", "fonts", "font", "webfonts", "images", "img"} {
@@ -95,7 +97,8 @@ func kindFolders(files []string) []string {
 	return found
 }
 
-// chooseBase returns the folder to publish from, "" or with a slash at its end.
+// chooseBase returns the folder to publish from, "" for the top one or with a slash at its end. It is the likeliest of buildFolders that has scripts
+// or style sheets; but if the top folder has some, it comes before lib, js, css and src. Else it is the folder with the most of them.
 func chooseBase(files []string) string {
 	loads := func(name string) bool {
 		return slices.Contains(loaders, strings.TrimPrefix(path.Ext(name), ".")) && !isHidden(name)
@@ -130,7 +133,7 @@ func chooseBase(files []string) string {
 	return best + "/"
 }
 
-// isConfiguration reports whether a top file configures tools, such as rollup.config.js.
+// isConfiguration reports whether a top file configures tools, such as rollup.config.js, or is named like a test.
 func isConfiguration(name string) bool {
 	return strings.Contains(name, ".config.") || strings.HasPrefix(name, "Gruntfile") || strings.HasPrefix(name, "gulpfile") || strings.HasPrefix(name, "test")
 }
@@ -138,8 +141,9 @@ func isConfiguration(name string) bool {
 // isHidden reports whether a name or a folder of it begins with a dot.
 func isHidden(name string) bool { return strings.HasPrefix(name, ".") || strings.Contains(name, "/.") }
 
-// chooseMain returns the default file of a draft, minified if possible: the one that package.json names for content delivery networks or pages, else
-// the one that is named like the library.
+// chooseMain returns the name of the default file of a draft, in its minified form even if no such file is published: the published file that
+// package.json names for content delivery networks, else the one with the best score by its name and by package.json's other entries. It returns ""
+// if that is neither a script nor a style sheet. published is not empty.
 func chooseMain(target string, m *packageJSON, base string, published []string) string {
 	for _, entry := range []rawText{m.Unpkg, m.JSDelivr} {
 		if name := findEntry(entry.text(), base, published); name != "" {
@@ -169,7 +173,8 @@ func chooseMain(target string, m *packageJSON, base string, published []string) 
 	return minifiedName(best)
 }
 
-// findEntry returns the published path, below base, of the file that an entry of package.json names, or "".
+// findEntry returns the published path, below base, of the file that an entry of package.json names, also without ".js" or "/index.js" at its end; ""
+// if it is not published.
 func findEntry(entry, base string, published []string) string {
 	if entry == "" {
 		return ""
@@ -189,7 +194,7 @@ func findEntry(entry, base string, published []string) string {
 	return ""
 }
 
-// minifiedName returns the name of the minified form of a script or a style sheet, and any other name unchanged.
+// minifiedName returns the name of the minified form of a .js or .css file, and any other name, such as one that is minified already, unchanged.
 func minifiedName(name string) string {
 	extension := path.Ext(name)
 	stem := strings.TrimSuffix(name, extension)

@@ -46,8 +46,8 @@ func (e *UndraftableError) Error() string {
 	return fmt.Sprintf("npm package %s %s: %s", e.Package, e.Version, e.Reason)
 }
 
-// NewDraft makes a package JSON for the npm package target from the package.json and the files of its latest release. name is the
-// name of the new package; "" derives it from target. Errors are an *[UndraftableError], [ErrNoReleases], and those of the
+// NewDraft makes a package JSON for the npm package target from the package.json and the files of its latest release, and previews it. name is the
+// name of the new package; "" derives it from target. Errors are an *[npm.NameError], an *[UndraftableError], [ErrNoReleases], and those of the
 // source.
 func NewDraft(ctx context.Context, source sources.Source, target, name string) (*Draft, error) {
 	if !npm.ValidName(target) {
@@ -104,8 +104,8 @@ func NewDraft(ctx context.Context, source sources.Source, target, name string) (
 	return d, nil
 }
 
-// encodePackage returns the package JSON of a package that serves files of an npm package, and adds notes about what a person
-// should check.
+// encodePackage returns the package JSON of a package that serves files of an npm package, and adds notes about what a person should check. It
+// returns an error if pages load none of the files or m names no repository.
 func (d *Draft) encodePackage(name, target string, m *packageJSON, files []string) ([]byte, error) {
 	set, published := chooseFiles(files)
 	if len(published) == 0 {
@@ -189,12 +189,14 @@ func encodeJSON(p *packages.Package) ([]byte, error) {
 
 var unusable = text.NewRegexp(`[^a-zA-Z0-9._-]+`)
 
-// packageName returns the name for a package that serves an npm package: scope-name for @scope/name.
+// packageName returns the name for a package that serves an npm package: scope-name for @scope/name, with "-" for characters that names here do not
+// have.
 func packageName(target string) string {
 	return strings.TrimLeft(unusable.ReplaceAllString(strings.TrimPrefix(target, "@"), "-"), "._-")
 }
 
-// webAddress returns an http or https URL of at most 500 bytes unchanged, and "" for any other text.
+// webAddress returns an http or https URL, without white space around it, as package url writes it; "" for any other text, and for a URL with
+// credentials or over 500 bytes.
 func webAddress(address string) string {
 	u, err := url.Parse(strings.TrimSpace(address))
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || len(u.String()) > 500 {
@@ -205,8 +207,9 @@ func webAddress(address string) string {
 
 var shortAddress = text.NewRegexp(`^(?:(github|gitlab|bitbucket):)?([A-Za-z0-9._-]+/[A-Za-z0-9._-]+)$`)
 
-// repositoryAddress returns the https URL of a repository, given its address in any form that npm allows, or a homepage at
-// GitHub; "" if none exists.
+// repositoryAddress returns the https URL of a repository, without credentials and query, given its address as a URL, owner/name, github:owner/name
+// (or gitlab:, bitbucket:) or git@host:path. If the address names no host, that of a repository at GitHub in homepage counts. It returns "" if
+// neither exists.
 func repositoryAddress(address, homepage string) string {
 	address = strings.TrimSpace(address)
 	if m := shortAddress.FindStringSubmatch(address); m != nil {
@@ -235,7 +238,7 @@ func repositoryAddress(address, homepage string) string {
 	return u.String()
 }
 
-// oneLine replaces line breaks and other white space of a text by single spaces.
+// oneLine replaces line breaks and other white space of a text by single spaces, and cuts it to 500 bytes.
 func oneLine(text string) string {
 	return strings.Join(strings.Fields(shortLine(text)), " ")
 }

@@ -21,7 +21,8 @@ type Upstreams struct {
 	Popularity Popularity
 }
 
-// Preview returns what the bot would publish of the latest release of a package, and of up to older of its newest others.
+// Preview returns what the bot would publish of the latest release of a package, and of up to older of its newest others. A package without upstream,
+// or with one of a kind that is not in Sources, is an error.
 func (u Upstreams) Preview(ctx context.Context, p *packages.Package, older int) (*Preview, error) {
 	if p.Autoupdate == nil {
 		return nil, errors.New(`it has no "autoupdate", so it has no upstream`)
@@ -33,7 +34,8 @@ func (u Upstreams) Preview(ctx context.Context, p *packages.Package, older int) 
 	return NewPreview(ctx, source, p, older)
 }
 
-// Compare adds the difference from the published package JSON to a preview.
+// Compare sets preview.Change to the difference from the published package JSON, for which it fetches the latest release that this one selects. If
+// that fails, the change says so; the only error is that ctx has ended.
 func (u Upstreams) Compare(ctx context.Context, preview *Preview, published *packages.Package) error {
 	selected, err := u.Preview(ctx, published, 0)
 	if ctx.Err() != nil {
@@ -46,7 +48,9 @@ func (u Upstreams) Compare(ctx context.Context, preview *Preview, published *pac
 // lintedAtOnce is how many upstreams are requested at the same time.
 const lintedAtOnce = 4
 
-// Lint adds the problems that the upstreams of the packages show to the results. It returns sentences about counts that are unknown, each once.
+// Lint adds the problems that the upstreams of the packages show to the results, for a few packages at the same time; a release that cannot be
+// fetched is such a problem. It skips packages without upstream. It returns sentences about counts that are unknown, each once, and an error only if
+// ctx has ended.
 func (u Upstreams) Lint(ctx context.Context, results []*lint.Result) (unknown []string, err error) {
 	notes := make([][]string, len(results))
 	g, ctx := errgroup.WithContext(ctx)
@@ -89,8 +93,8 @@ func (d *Draft) Lint() (problems []string) {
 	return problems
 }
 
-// DescribeDraftError says why a draft of an npm package cannot be made, for the person who requested it. about is false if the registry could not be
-// requested, which says nothing about the package.
+// DescribeDraftError says why a draft of an npm package cannot be made, for the person who requested it. about is false for errors that say nothing
+// about the package, such as a registry that could not be requested.
 func DescribeDraftError(name string, err error) (text string, about bool) {
 	var invalid *npm.NameError
 	var undraftable *UndraftableError

@@ -26,7 +26,8 @@ const (
 	manyBytes = 100 << 20
 )
 
-// Problems returns the problems of the package JSON that its latest release shows.
+// Problems returns the problems of the package JSON that its latest release shows: nothing to publish, globs that select nothing or everything, files
+// left out or alike, modules, a missing main file, very many files, a deprecation.
 func (p *Preview) Problems() []packages.Problem {
 	var problems []packages.Problem
 	add := func(severity packages.Severity, rule string, at []string, format string, args ...any) {
@@ -96,7 +97,8 @@ func (p *Preview) addModuleProblems(add func(severity packages.Severity, rule st
 	}
 }
 
-// quotePaths returns the first three paths in ASCII for a sentence, so that paths that look the same differ.
+// quotePaths returns the first three paths and how many more there are, for a sentence. It quotes them in ASCII, so that paths that look the same
+// differ. There are at least two paths.
 func quotePaths(paths []string) string {
 	const most = 3
 	var shown []string
@@ -109,7 +111,7 @@ func quotePaths(paths []string) string {
 	return strings.Join(shown[:len(shown)-1], ", ") + " and " + shown[len(shown)-1]
 }
 
-// checkGlobs calls add with a problem for each glob that selects no file, or all.
+// checkGlobs calls add with a warning for each glob that selects all of several files, or that selects no file of a release that is not refused.
 func (p *Preview) checkGlobs(add func(severity packages.Severity, rule string, at []string, format string, args ...any)) {
 	r := &p.Latest
 	for _, use := range p.Package.GlobUses(r.Sources) {
@@ -198,7 +200,7 @@ func (p *Preview) WriteText(w io.Writer) error {
 	return out.Flush()
 }
 
-// writeLines writes indented lines of printable text.
+// writeLines writes lines, each indented and with control characters replaced by spaces.
 func writeLines(w io.Writer, lines []string) {
 	for _, line := range lines {
 		fmt.Fprintf(w, "  %s\n", lint.Plain(line))
@@ -256,7 +258,7 @@ func (p *Preview) WriteMarkdown(w io.Writer) error {
 	return out.Flush()
 }
 
-// Describe returns the middle of a sentence that counts what would be published of the release.
+// Describe returns a sentence, without its full stop, that counts what would be published of the release.
 func (r *Release) Describe() string {
 	minified, built := r.Made()
 	description := fmt.Sprintf("%s of the release's %s would be published, %s in all", text.Count(len(r.Files)-minified-built, "file", "files"), humanize.Comma(int64(r.Entries)), humanize.Bytes(uint64(r.Bytes())))
@@ -291,7 +293,7 @@ func (r *Release) Count() (files, size string) {
 	return humanize.Comma(int64(len(r.Files))), humanize.Bytes(uint64(r.Bytes()))
 }
 
-// codeSpan returns text as a code span of Markdown on one line, which no text can end.
+// codeSpan returns text, cut to 500 bytes, as a code span of Markdown on one line, which no text can end.
 func codeSpan(text string) string {
 	text = shortLine(text)
 	fence := strings.Repeat("`", longestRun(text)+1)

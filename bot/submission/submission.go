@@ -91,8 +91,9 @@ func (r *Release) Made() (minified, built int) {
 // fetchedAtOnce is how many archives are fetched at once.
 const fetchedAtOnce = 3
 
-// NewPreview fetches the latest release of a package, and up to older of its newest others, and returns what the bot would publish of them. Its
-// errors are those of the source about the latest release, and [ErrNoReleases].
+// NewPreview fetches the latest release of a package and up to older of its newest others, and returns what the bot would publish of them. If older
+// is positive, the release that upstream tags as latest is among the others even beyond that number. Errors are those of the source about the list or
+// the latest release, and [ErrNoReleases]; an older release has its own error in Err.
 func NewPreview(ctx context.Context, source sources.Source, p *packages.Package, older int) (*Preview, error) {
 	if p.Autoupdate == nil {
 		return nil, errors.New(`the package has no "autoupdate", so it has no upstream`)
@@ -158,7 +159,8 @@ type makingSource struct {
 	Maker
 }
 
-// previewRelease fetches a version and returns what the bot would publish of it, with the hashes of the files if hashed is true.
+// previewRelease fetches a version and returns what the bot would publish of it, with the hashes of the files if hashed is true. Errors are in the
+// result: Refused if each attempt would fail, else Err.
 func previewRelease(ctx context.Context, source sources.Source, p *packages.Package, v sources.Candidate, hashed bool) (r Release) {
 	r.Candidate = v
 	r.Err = withArchive(ctx, source, p, p.Autoupdate.Target, v, func(a archive.Source) error {
@@ -185,7 +187,8 @@ func previewRelease(ctx context.Context, source sources.Source, p *packages.Pack
 	return r
 }
 
-// buildModules adds the files of the modules that the package JSON asks for.
+// buildModules builds the modules that the package JSON asks for. It adds their files to Files, which it sorts, stores the record in Modules, and
+// replaces Integrity by their hashes.
 func (r *Release) buildModules(ctx context.Context, p *packages.Package, a archive.Source, with makingSource) error {
 	published := r.paths()
 	record, files, err := with.BuildModules(ctx, modules.Release{
@@ -210,7 +213,7 @@ func (r *Release) paths() []string {
 	return paths
 }
 
-// removeUnminifiable removes the minified files that cannot be made from Files.
+// removeUnminifiable deletes from Files each minified file that minify cannot make from its source in the archive.
 func (r *Release) removeUnminifiable(ctx context.Context, a archive.Source, minify func(ctx context.Context, extension string, data []byte) error) error {
 	if minified, _ := r.Made(); minified == 0 {
 		return nil
@@ -232,7 +235,8 @@ func (r *Release) removeUnminifiable(ctx context.Context, a archive.Source, mini
 	return err
 }
 
-// hashFiles reads the files that would be published and stores their hashes in Integrity.
+// hashFiles reads the archive's files that would be published unchanged, and stores their SHA-512 in Integrity by the paths under which they are
+// published.
 func (r *Release) hashFiles(ctx context.Context, s *packages.Plan, a archive.Source) error {
 	if r.Integrity == nil {
 		r.Integrity = make(map[string][sha512.Size]byte)
@@ -253,8 +257,8 @@ func (r *Release) hashFiles(ctx context.Context, s *packages.Plan, a archive.Sou
 	})
 }
 
-// withArchive fetches the archive of a version of target, which may leave out what the package p does not publish, and calls use with it. The
-// archive is deleted afterwards. p may be nil for npm.
+// withArchive fetches the archive of a version of target into a temporary file, and calls use with it. The file is deleted afterwards. The archive
+// may lack files that the package p does not publish; p may be nil for npm.
 func withArchive(ctx context.Context, source sources.Source, p *packages.Package, target string, v sources.Candidate, use func(archive.Source) error) error {
 	file, err := os.CreateTemp("", "larder-look-*")
 	if err != nil {

@@ -74,7 +74,8 @@ func (t rawText) list() []rawText {
 // person is npm's "Name <email> (url)".
 var person = text.NewRegexp(`^\s*([^<(]*?)\s*(?:<([^>(]*)>)?\s*(?:\(([^)]*)\))?\s*$`)
 
-// parseAuthor parses a person without the mail address, which is not published unasked; false if the person has no name.
+// parseAuthor parses a person: an object, or npm's "Name <mail> (url)". It drops the mail address, which is not published unasked. It returns false
+// if the person has no name.
 func (t rawText) parseAuthor() (packages.Author, bool) {
 	var object struct{ Name, URL string }
 	if json.Unmarshal(t.raw, &object) != nil {
@@ -104,7 +105,8 @@ type Popularity struct {
 	Stars func(ctx context.Context, owner, repository string) (int64, error)
 }
 
-// Check returns a warning if few people use the library, and sentences about counts that are unknown.
+// Check requests how many people use the library of p. It returns a warning if the counts are all known and low, another if GitHub has no such
+// repository, and sentences about counts that are unknown. It returns nothing for a package without upstream.
 func (o Popularity) Check(ctx context.Context, p *packages.Package) (problems []packages.Problem, unknown []string) {
 	if p.Autoupdate == nil {
 		return nil, nil
@@ -149,7 +151,8 @@ func (o Popularity) Check(ctx context.Context, p *packages.Package) (problems []
 // errNotConfigured says that no server of counts is configured.
 var errNotConfigured = errors.New("not configured")
 
-// requestDownloads returns the downloads of an npm package in a month, 0 for one without a count.
+// requestDownloads returns the downloads of an npm package in a month, 0 for one without a count. The error is errNotConfigured if there is no
+// function to request them.
 func (o Popularity) requestDownloads(ctx context.Context, name string) (int64, error) {
 	if o.Downloads == nil {
 		return 0, errNotConfigured
@@ -161,7 +164,7 @@ func (o Popularity) requestDownloads(ctx context.Context, name string) (int64, e
 	return n, err
 }
 
-// requestStars returns the stars of a repository at GitHub.
+// requestStars returns the stars of a repository at GitHub. The error is errNotConfigured if there is no function to request them.
 func (o Popularity) requestStars(ctx context.Context, owner, repository string) (int64, error) {
 	if o.Stars == nil {
 		return 0, errNotConfigured
@@ -171,7 +174,8 @@ func (o Popularity) requestStars(ctx context.Context, owner, repository string) 
 
 var gitHubAddress = text.NewRegexp(`(?i)^(?:git\+)?(?:(?:https?|git|ssh)://)?(?:[^@/]*@)?(?:www\.)?github\.com[/:]([A-Za-z0-9-]{1,100})/([A-Za-z0-9._-]{1,100}?)(?:\.git)?(?:[/#?].*)?$`)
 
-// gitHubRepository returns owner and name of a package's repository at GitHub; ok is false if it has none there.
+// gitHubRepository returns owner and name of a package's repository at GitHub, by the address of its git upstream or else of its repository; ok is
+// false if neither is at GitHub.
 func gitHubRepository(p *packages.Package) (owner, repository string, ok bool) {
 	var addresses []string
 	if p.Autoupdate != nil && p.Autoupdate.Source == "git" {
@@ -189,7 +193,7 @@ func gitHubRepository(p *packages.Package) (owner, repository string, ok bool) {
 }
 
 // Downloads returns a function that requests download counts from an API like npm's: {base}/downloads/point/last-month/{name}. The operator
-// configures base, so it may have any address.
+// configures base, so it may have any address. If it is no URL or has credentials, Downloads returns an error.
 func Downloads(client *fetch.Client, base string) (func(ctx context.Context, name string) (int64, error), error) {
 	home, err := url.Parse(base)
 	if err != nil || home.Host == "" || home.User != nil {
@@ -250,7 +254,7 @@ type changeJSON struct {
 	Problem string   `json:"problem,omitempty"`
 }
 
-// AsJSON returns the JSON form of the preview, with problems.
+// AsJSON returns a value for encoding/json with the releases, the files of the latest one, the tags, the change, and the texts of problems.
 func (p *Preview) AsJSON(problems []packages.Problem) any {
 	shown := struct {
 		Package  string        `json:"package"`
