@@ -125,7 +125,7 @@ type Client struct {
 	derived []*Client // that Close closes, too
 }
 
-// New returns a client. It returns an error only if the options are invalid.
+// New returns a client, with the defaults for options that are zero. It returns an error only if the options are invalid.
 func New(o Options) (*Client, error) {
 	o.UserAgent = cmp.Or(o.UserAgent, "larder")
 	o.Concurrency = cmp.Or(o.Concurrency, 8)
@@ -176,10 +176,11 @@ func (c *Client) With(n Network) *Client {
 	return derived
 }
 
-// Reconnect closes idle connections, so that the next requests open new ones, perhaps to another server of a pool.
+// Reconnect closes the idle connections of c, but not of clients that [Client.With] derived from it, so that the next requests open new ones, perhaps
+// to another server of a pool.
 func (c *Client) Reconnect() { c.guard.close() }
 
-// Close closes idle connections.
+// Close closes the idle connections of c and of the clients that were derived from it. They can still be used.
 func (c *Client) Close() {
 	c.guard.close()
 	c.mu.Lock()
@@ -189,9 +190,10 @@ func (c *Client) Close() {
 	}
 }
 
-// Get sends the request and passes the response to read, which must not use its body after it has returned. If the body breaks off, the try
-// has failed like any other, so Get may call read several times, each time with a complete new response. Any other error of read ends the
-// request and is returned unchanged. Errors of the client are *[Error].
+// Get sends the request, again after each temporary failure up to Options.Tries times, and passes the response to read, which must not use its body
+// after it has returned. If the body breaks off, the try has failed like any other, so Get may call read several times, each time with a complete new
+// response. Any other error of read ends the request and is returned unchanged. Get waits between tries, but not if the server asks for more than
+// Options.MaxPause. Errors of the client are *[Error].
 func (c *Client) Get(ctx context.Context, r Request, read func(*Response) error) error {
 	r.Limit = cmp.Or(r.Limit, 64<<20)
 	target, err := url.Parse(r.URL)
@@ -224,7 +226,8 @@ func (c *Client) Get(ctx context.Context, r Request, read func(*Response) error)
 	}
 }
 
-// tryOnce sends the request once, within the limit of concurrent requests.
+// tryOnce waits for a place within the limit of concurrent requests, sends the request once, and passes a successful response to read. It returns an
+// *[Error] if the request fails, or the body breaks off, is too long or too slow; else the error of read.
 func (c *Client) tryOnce(ctx context.Context, r *Request, target *url.URL, read func(*Response) error) error {
 	select {
 	case c.slots <- struct{}{}:
@@ -274,6 +277,8 @@ type body struct {
 	err      error // the first failure, kept in case the reader rewords it
 }
 
+// Read implements io.Reader. It fails if the body is longer than its limit or its context has ended, and returns the same error from then on. Each
+// step of bytes that has come sets the timer back that ends a slow response.
 func (b *body) Read(p []byte) (int, error) {
 	if b.err != nil {
 		return 0, b.err
@@ -349,7 +354,8 @@ func Redact(u *url.URL) string {
 	return shown.String()
 }
 
-// newError returns the *Error of a try that received no complete response.
+// newError returns err as the *Error of a try at a URL that received no complete response. It is temporary unless err is a forbidden address, too
+// many bytes, a bad redirect or a wrong certificate.
 func (c *Client) newError(at *url.URL, err error) error {
 	var certificate *tls.CertificateVerificationError
 	permanent := errors.Is(err, ErrForbidden) || errors.Is(err, ErrTooLarge) || errors.Is(err, errRedirect) ||
@@ -357,7 +363,8 @@ func (c *Client) newError(at *url.URL, err error) error {
 	return &Error{URL: Redact(at), Temporary: !permanent, Err: err}
 }
 
-// newStatusError returns the *Error of a response whose status is a failure.
+// newStatusError returns the *Error of a response whose status is a failure. It is [ErrNotFound] for 404, 410 and 451. It is temporary for 408, 425,
+// 429 and 5xx but 501 and 505, and then has the time of Retry-After.
 func (c *Client) newStatusError(at *url.URL, r *http.Response) error {
 	e := &Error{URL: Redact(at), Status: r.StatusCode}
 	text := fmt.Sprintf("%d %s", r.StatusCode, http.StatusText(r.StatusCode))
@@ -382,7 +389,8 @@ func (c *Client) newStatusError(at *url.URL, r *http.Response) error {
 // longestWait bounds what a server may ask for, so that a mistake of its own does not lock it out for years.
 const longestWait = 24 * time.Hour
 
-// parseRetryAfter parses a Retry-After header: seconds or a date (RFC 9110 §10.2.3). It returns the zero time for any other value.
+// parseRetryAfter parses a Retry-After header: seconds or a date (RFC 9110 §10.2.3). It returns a time that is at most one day after now, and the
+// zero time for a past date and for any other value.
 func parseRetryAfter(value string, now time.Time) time.Time {
 	latest := now.Add(longestWait)
 	seconds, err := strconv.ParseUint(value, 10, 64)
@@ -436,6 +444,7 @@ func LocalWriter(w io.Writer) io.Writer { return localWriter{w} }
 
 type localWriter struct{ io.Writer }
 
+// Write writes p to the underlying writer. An error is a *[LocalError].
 func (w localWriter) Write(p []byte) (int, error) {
 	n, err := w.Writer.Write(p)
 	if err != nil {

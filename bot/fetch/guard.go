@@ -37,7 +37,7 @@ type guard struct {
 	agent    string
 }
 
-// newGuard returns the guard with the rules and the network of options.
+// newGuard returns the guard with the rules and the network of options. It returns an error if a host in Options.Allow is malformed.
 func newGuard(o *Options) (*guard, error) {
 	allow := make(map[string]bool)
 	for _, host := range o.Allow {
@@ -56,7 +56,8 @@ func newGuard(o *Options) (*guard, error) {
 // unverified are the settings of which the log has said that they accept every certificate.
 var unverified sync.Map
 
-// withOptions returns a guard with the same address rules, and with the proxy, resolver and TLS settings of the options.
+// withOptions returns a guard with the same address rules, and with the proxy, resolver and TLS settings of the options. If these accept every
+// certificate, it logs a warning, once in the process for each setting that says so.
 func (g *guard) withOptions(o *Options) *guard {
 	if o.Unverified != "" && o.Logger.Enabled(context.Background(), slog.LevelWarn) {
 		if _, said := unverified.LoadOrStore(o.Unverified, true); !said {
@@ -92,8 +93,8 @@ func (g *guard) close() {
 	g.proxied.CloseIdleConnections()
 }
 
-// followRedirects sends the request and follows redirects. It sends credentials until the first redirect to another origin; an http.Client
-// would keep them on the way to subdomains, other ports and plain http.
+// followRedirects sends the request and follows up to five redirects. It returns the response that is no redirect, whatever its status. It sends
+// credentials until the first redirect to another origin; an http.Client would keep them on the way to subdomains, other ports and plain http.
 func (c *Client) followRedirects(ctx context.Context, r *Request, target *url.URL) (*http.Response, error) {
 	at := target
 	atHome := true // no redirect has left the first origin yet
@@ -119,7 +120,8 @@ func (c *Client) followRedirects(ctx context.Context, r *Request, target *url.UR
 	return nil, c.newError(target, fmt.Errorf("%w: more than %d in a row", errRedirect, maxRedirects))
 }
 
-// get sends one request to one URL. atHome says that the URL has the origin of the request's own URL, so that credentials may be sent.
+// get sends one request to one URL, which the rules must allow unless the operator or the request trusts it. atHome says that the URL has the origin
+// of the request's own URL, so that credentials may be sent.
 func (g *guard) get(ctx context.Context, r *Request, at *url.URL, atHome bool) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
@@ -135,7 +137,9 @@ func (g *guard) get(ctx context.Context, r *Request, at *url.URL, atHome bool) (
 	return g.send(request, g.allowsHost(at) || r.Trusted != nil && r.Trusted(at))
 }
 
-// send sends a request if the rules allow the address. trusted says that the operator named the URL.
+// send sends a request once, through the operator's proxy if there is one for it, and returns [ErrForbidden] if the rules forbid the address. trusted
+// says that the operator named the URL; then it may have any address, and http. For a URL that is not trusted, send resolves and checks the host
+// before it asks a proxy.
 func (g *guard) send(request *http.Request, trusted bool) (*http.Response, error) {
 	at := request.URL
 	switch {
@@ -170,7 +174,7 @@ func (g *guard) allowsHost(u *url.URL) bool {
 	return g.allow[hostKey(u.Hostname(), "")] || g.allow[hostKey(u.Hostname(), portOf(u))]
 }
 
-// checkHost checks a host that a proxy will resolve: the rules must allow each of its addresses.
+// checkHost resolves a host before a proxy does, and returns an error unless each of its addresses is on the public Internet.
 func (g *guard) checkHost(ctx context.Context, host string) error {
 	if address, err := netip.ParseAddr(host); err == nil {
 		return checkAddress(address)
@@ -187,7 +191,7 @@ func (g *guard) checkHost(ctx context.Context, host string) error {
 	return nil
 }
 
-// checkDial is the Control function of a net.Dialer. It checks the address right before the connection.
+// checkDial is the Control function of a net.Dialer. It checks right before the connection that it is over TCP and to a public address.
 func checkDial(network, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil || !strings.HasPrefix(network, "tcp") {
@@ -232,7 +236,7 @@ func portOf(u *url.URL) string {
 	return ""
 }
 
-// hostKey returns a host and a port in one canonical form.
+// hostKey returns a host, or host:port if port is not empty, in one canonical form: in lower case and without a dot at the end of the host.
 func hostKey(host, port string) string {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if port == "" {
@@ -272,7 +276,9 @@ type transport struct {
 	o      TransportOptions
 }
 
-// RoundTrip implements http.RoundTripper.
+// RoundTrip implements http.RoundTripper. It waits for a place within the client's limit of concurrent requests, which it gives back when the body is
+// closed or the request has failed. It replaces the User-Agent and Authorization of the request. A response with any status is returned; errors are
+// *[Error].
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	c := t.client
 	abandon := func(err error) (*http.Response, error) {
@@ -331,6 +337,7 @@ type transportBody struct {
 	end    func() // nil once it is closed
 }
 
+// Read implements io.Reader. Its errors, except io.EOF, are *[Error].
 func (b *transportBody) Read(p []byte) (int, error) {
 	n, err := b.body.Read(p)
 	if err != nil && err != io.EOF {
@@ -339,6 +346,7 @@ func (b *transportBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Close closes the body and gives its place back to the client. A second call does nothing.
 func (b *transportBody) Close() error {
 	if b.end == nil {
 		return nil
