@@ -30,11 +30,11 @@ const changesWait = 30 * time.Second
 // errEnough ends the reading of a response with more changes than are taken at once.
 var errEnough = errors.New("enough")
 
-// Changes requests the changes since a sequence from a change feed, CouchDB's _changes, at the URL feed. It waits a while for the first one.
-// It calls take with the name of each changed package, and returns the sequence after them, which is opaque. If the response breaks off, it
-// returns the sequence that it reached with the error; after other errors the sequence is "". With an empty since it calls take for nothing
-// and returns the current sequence. npm's own feed knows since and limit only and answers anything else with 400. After that the client
-// uses no other parameter, and gets the current sequence from the database itself. The operator configures feed, so it may have any host.
+// Changes requests the changes since a sequence from a change feed, CouchDB's _changes, at the URL feed. It waits a while for the first one. It calls
+// take with the name of each changed package, and returns the sequence after them, which is opaque. An error comes with the sequence that the last
+// response reached, "" for none. With an empty since it calls take for nothing and returns the current sequence. npm's own feed knows since and limit
+// only and answers anything else with 400. After that the client uses no other parameter, and gets the current sequence from the database itself. The
+// operator configures feed, so it may have any host.
 func (c *Client) Changes(ctx context.Context, feed, since string, take func(name string)) (last string, err error) {
 	at, err := url.Parse(feed)
 	if err != nil {
@@ -116,7 +116,8 @@ func (d *decoder) readUpdateSequence() (sequence string, err error) {
 	return sequence, err
 }
 
-// readChanges reads the response of a change feed. It calls change for each change, and at the end with the last sequence and no name.
+// readChanges reads the response of a change feed. It calls change for each change, and for the last sequence with no name. A response without a last
+// sequence is an error.
 func (d *decoder) readChanges(change func(sequence, name string)) error {
 	found := false
 	err := d.readObject("", func(key string) error {
@@ -156,7 +157,7 @@ func (d *decoder) readChanges(change func(sequence, name string)) error {
 	return err
 }
 
-// parseSequence returns a sequence as text: a number, a string, or any other JSON unchanged.
+// parseSequence returns a sequence as text: a string, or any other JSON such as a number unchanged. A missing or too long one is an error.
 func (d *decoder) parseSequence(field string, raw json.RawMessage) (string, error) {
 	var text string
 	if err := json.Unmarshal(raw, &text); err != nil {
@@ -168,7 +169,8 @@ func (d *decoder) parseSequence(field string, raw json.RawMessage) (string, erro
 	return text, nil
 }
 
-// readArray reads an array. It calls member to read each value.
+// readArray reads the array that a field has. It calls member to read each value. If more than mostChanges values are left, it stops there with
+// errEnough.
 func (d *decoder) readArray(field string, member func() error) error {
 	d.in.allowValue(d.json)
 	token, err := d.json.Token()

@@ -119,7 +119,8 @@ func (c *Client) Probe(ctx context.Context, name string) (clock time.Time, err e
 	return clock, err
 }
 
-// conditionalHeader returns the header of a request for JSON other than the one that known describes.
+// conditionalHeader returns the header of a request for JSON, with the conditions by which a server responds 304 if it still has what known
+// describes.
 func conditionalHeader(known Validators) http.Header {
 	header := http.Header{"Accept": {"application/json"}}
 	if known.ETag != "" {
@@ -131,7 +132,8 @@ func conditionalHeader(known Validators) http.Header {
 	return header
 }
 
-// newRequest returns a request to a registry.
+// newRequest returns a request for a URL of at most limit bytes, with npm's credentials for that URL, and trust in the configured registries. It
+// sends nothing.
 func (c *Client) newRequest(target *url.URL, header http.Header, limit int64) fetch.Request {
 	return fetch.Request{
 		URL:           target.String(),
@@ -142,7 +144,8 @@ func (c *Client) newRequest(target *url.URL, header http.Header, limit int64) fe
 	}
 }
 
-// publicRegistry returns the URL of the registry that npm uses by default. A library knows it, so the host is not written here.
+// publicRegistry returns the URL of the registry that npm uses by default, with a slash at its end. A library knows it, so the host is not written
+// here.
 func publicRegistry() string {
 	at, err := url.Parse(npmjsaccesstoken.NewValidator().Endpoint)
 	if err != nil {

@@ -18,8 +18,8 @@ const (
 	maxOSVPages    = 20
 )
 
-// Vulnerabilities requests the known vulnerabilities of a package from the OSV API at a URL, and returns records in the OSV
-// format. It sends the request once, and none of npm's credentials.
+// Vulnerabilities requests the known vulnerabilities of a package from the OSV API at a URL, and returns records in the OSV format. It requests each
+// of up to twenty pages once, follows no redirect, and sends none of npm's credentials. It returns all records or an error.
 func (c *Client) Vulnerabilities(ctx context.Context, api, name string) (records []json.RawMessage, err error) {
 	defer func() {
 		if err != nil {

@@ -70,8 +70,8 @@ func (e *MalformedError) Error() string {
 	return fmt.Sprintf("malformed packument%s: %s (is the configured registry an npm registry?)", where, e.Reason)
 }
 
-// decodePackument decodes the packument of a package. It stores only what is needed, and holds at most about maxValue bytes of the rest in
-// memory.
+// decodePackument decodes the packument of a package. It stores only what is needed, and holds at most about maxValue bytes of the rest in memory.
+// Errors are a *[MalformedError] and those of r.
 func decodePackument(name string, r io.Reader) (*Packument, error) {
 	return newDecoder(name, r).readPackument()
 }
@@ -90,7 +90,8 @@ func newDecoder(name string, r io.Reader) *decoder {
 	return &decoder{name: name, in: in, json: json.NewDecoder(in), members: maxVersions}
 }
 
-// readPackument reads a packument.
+// readPackument reads the packument of the decoder's package, to the end of the input. A packument of another package is an error, and so is one
+// without versions, unless the package was unpublished.
 func (d *decoder) readPackument() (*Packument, error) {
 	p := &Packument{
 		Name:     d.name,
@@ -160,7 +161,8 @@ func (d *decoder) readPackument() (*Packument, error) {
 	return p, nil
 }
 
-// readObject reads an object. It calls member for each key to read its value. null counts as an empty object.
+// readObject reads the object that a field has, "" for the outermost. It calls member for each key to read its value. In a field, null counts as an
+// empty object. More members than the decoder allows are an error.
 func (d *decoder) readObject(field string, member func(key string) error) error {
 	d.in.allowValue(d.json)
 	token, err := d.json.Token()
@@ -193,7 +195,8 @@ func (d *decoder) readObject(field string, member func(key string) error) error 
 	return nil
 }
 
-// readValue reads one value of a field.
+// readValue decodes the next value into a variable. field is its name for errors. A value that is longer than the decoder allows, or of another type,
+// is an error.
 func (d *decoder) readValue(field string, into any) error {
 	d.in.allowValue(d.json)
 	if err := d.json.Decode(into); err != nil {
@@ -202,7 +205,8 @@ func (d *decoder) readValue(field string, into any) error {
 	return nil
 }
 
-// readVersion reads the manifest of a version. An error inside the manifest is part of the result and affects that version only.
+// readVersion reads the manifest of the version key. A manifest with wrong or missing members is no error: Err in the result says so and affects that
+// version only. An error says that the JSON is malformed or cannot be read.
 func (d *decoder) readVersion(key string) (Version, error) {
 	var manifest struct {
 		Version    string          `json:"version"`
@@ -266,7 +270,7 @@ func hasProvenance(said json.RawMessage) bool {
 	return len(said) > 0 && json.Unmarshal(said, &named) == nil && named.Provenance.PredicateType != ""
 }
 
-// toCount returns an untrusted number as a count.
+// toCount returns an untrusted number as a count, without its fraction; 0 if it is negative or over 2^53.
 func toCount(n float64) int64 {
 	if n < 0 || n > 1<<53 {
 		return 0
@@ -274,7 +278,7 @@ func toCount(n float64) int64 {
 	return int64(n)
 }
 
-// parseTime parses a time. It returns the zero time if the text is none.
+// parseTime parses a time of RFC 3339, and returns it in UTC. It returns the zero time if the text is none.
 func parseTime(text string) time.Time {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
@@ -330,9 +334,11 @@ type meter struct {
 	err   error // what the reader said, other than io.EOF
 }
 
-// allowValue lets d read up to maxValue bytes for its next value.
+// allowValue lets d read, for its next value, up to m.value bytes beyond those that it has decoded.
 func (m *meter) allowValue(d *json.Decoder) { m.most = d.InputOffset() + m.value }
 
+// Read implements io.Reader. It reads no more than allowValue has permitted, and then fails with errLongValue. It stores an error of the underlying
+// reader, except io.EOF, in err.
 func (m *meter) Read(p []byte) (int, error) {
 	if m.most <= m.read {
 		return 0, errLongValue

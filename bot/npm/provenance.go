@@ -61,9 +61,8 @@ func NewAttestationVerifier(rootJSON []byte) (*AttestationVerifier, error) {
 	return &AttestationVerifier{trusted, v}, nil
 }
 
-// VerifyBuild verifies that a Sigstore bundle attests the build of a version of an npm package, and of the archive with an
-// integrity, which must contain a SHA-512. It returns what the bundle proves about the build. Every error says why the
-// bundle proves nothing.
+// VerifyBuild verifies that a Sigstore bundle attests the build of a version of an npm package by GitHub or GitLab, and of the archive with an
+// integrity, which must contain a SHA-512. It returns what the bundle proves about the build. Every error says why the bundle proves nothing.
 func (v *AttestationVerifier) VerifyBuild(data []byte, name, version, integrity string) (verify.Build, error) {
 	b, err := parseBundle(data)
 	if err != nil {
@@ -117,7 +116,7 @@ func packageURL(name, version string) string {
 	return "pkg:npm/" + strings.Replace(name, "@", "%40", 1) + "@" + strings.ReplaceAll(version, "+", "%2B")
 }
 
-// sha512Of returns the SHA-512 in an integrity, as in Subresource Integrity; the first one counts. None is an error.
+// sha512Of returns the first valid SHA-512 in an integrity, as in Subresource Integrity. None is an error.
 func sha512Of(integrity string) ([]byte, error) {
 	for token := range strings.FieldsSeq(integrity) {
 		encoded, ok := strings.CutPrefix(token, "sha512-")
@@ -129,7 +128,7 @@ func sha512Of(integrity string) ([]byte, error) {
 	return nil, errors.New("the registry states no SHA-512 of the archive that an attestation could be about")
 }
 
-// parseBundle parses a Sigstore bundle. It does not verify its signature.
+// parseBundle parses a Sigstore bundle. It does not verify its signature. A bundle over [verify.MaxAttestation] bytes is an error.
 func parseBundle(data []byte) (*bundle.Bundle, error) {
 	if len(data) > verify.MaxAttestation {
 		return nil, fmt.Errorf("it has over %d bytes", verify.MaxAttestation)

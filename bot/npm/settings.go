@@ -14,8 +14,8 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// loadSettings returns npm's settings, those that decide last: of the file beside npm, the global one, the user's, the project's, and the
-// environment.
+// loadSettings returns npm's settings, those that decide last: of the file beside npm, the global one, the user's, the one of the project in dir, and
+// the environment. A file that exists and cannot be read or parsed is an error.
 func loadSettings(dir string) ([]setting, error) {
 	environment := environmentSettings(os.Environ())
 	builtin, err := readNpmrc(builtinFile())
@@ -57,7 +57,7 @@ func loadSettings(dir string) ([]setting, error) {
 	return all, nil
 }
 
-// findPath returns the path that the last source with the key has for it.
+// findPath returns the path that the last source with a value for the key has for it, with ~ expanded. ok is false if none has one.
 func findPath(key string, sources ...[]setting) (name string, ok bool) {
 	for _, source := range sources {
 		for _, s := range source {
@@ -69,7 +69,7 @@ func findPath(key string, sources ...[]setting) (name string, ok bool) {
 	return name, ok
 }
 
-// expandHome replaces ~ at the start of a path by the home folder.
+// expandHome replaces ~/ at the start of a path by the home folder. It returns other paths unchanged.
 func expandHome(name string) string {
 	if rest, ok := strings.CutPrefix(name, "~/"); ok {
 		if home, err := os.UserHomeDir(); err == nil {
@@ -79,7 +79,7 @@ func expandHome(name string) string {
 	return name
 }
 
-// readNpmrc reads an .npmrc file. It returns no settings if the file does not exist.
+// readNpmrc reads an .npmrc file and expands the variables in it. It returns no settings if the name is "" or the file does not exist.
 func readNpmrc(name string) ([]setting, error) {
 	if name == "" {
 		return nil, nil
@@ -99,8 +99,9 @@ func readNpmrc(name string) ([]setting, error) {
 	return settings, nil
 }
 
-// environmentSettings returns the settings in variables that start with npm_config_, in any case. The rest of the name is the key. In the
-// credentials of one registry it is taken literally; in others _ means -, and case does not matter.
+// environmentSettings returns the settings in those variables of environ, NAME=VALUE each, that start with npm_config_, in any case, and are not
+// empty. The rest of the name is the key. In the credentials of one registry it is taken literally; in others _ means -, and case does not matter.
+// References to variables in values are expanded.
 func environmentSettings(environ []string) []setting {
 	const prefix = "npm_config_"
 	var settings []setting
@@ -120,7 +121,7 @@ func environmentSettings(environ []string) []setting {
 	return settings
 }
 
-// expandVariables expands the variables in all keys and values.
+// expandVariables replaces the references to environment variables in all keys and values, in place.
 func expandVariables(settings []setting) {
 	for i, s := range settings {
 		settings[i].key = expandReferences(s.key, os.LookupEnv)
@@ -153,9 +154,10 @@ type setting struct {
 // lastValue returns the last value of a setting. A setting that is not a list has one.
 func (s setting) lastValue() string { return s.values[len(s.values)-1] }
 
-// parseNpmrc parses the ini dialect of npm: key = value, key[] = value for lists, quotes as in JSON, comments after ; and # unless escaped
-// by a backslash. It ignores settings below a [section], as npm does. Unlike npm it refuses a line without "=", which would be a setting of
-// that name. Errors do not quote the file, which may contain a token.
+// parseNpmrc parses text, the content of the file name, in the ini dialect of npm: key = value, key[] = value for lists, quotes as in JSON, comments
+// after ; and # unless escaped by a backslash. A key that is repeated has the last value, or grows if it is a list. It ignores settings below a
+// [section], as npm does. Unlike npm it refuses a line without "=", which would be a setting of that name. Errors do not quote the file, which may
+// contain a token.
 func parseNpmrc(name, text string) ([]setting, error) {
 	var settings []setting
 	index := make(map[string]int)
@@ -200,7 +202,7 @@ func cutBrackets(key string) (string, bool) {
 	return key, false
 }
 
-// unquote removes quotes, or escapes, and a comment from a value.
+// unquote removes white space around a value, and its quotes, or else its escapes and a comment.
 func unquote(text string) string {
 	text = trimSpace(text)
 	for _, quote := range []string{`"`, `'`} {
@@ -244,8 +246,8 @@ func trimSpace(text string) string {
 
 var reference = text.NewRegexp(`(\\*)\$\{([^${}?]+)(\?)?\}`)
 
-// expandReferences replaces ${NAME} by the value of a variable. If the variable is not set, ${NAME} stays and ${NAME?} is removed. An odd
-// number of backslashes before it prevents the replacement.
+// expandReferences replaces ${NAME} by the value of a variable. If the variable is not set, ${NAME} stays and ${NAME?} is removed. An odd number of
+// backslashes before it prevents the replacement; half of the backslashes stay.
 func expandReferences(text string, lookup func(string) (string, bool)) string {
 	return reference.ReplaceAllStringFunc(text, func(whole string) string {
 		parts := reference.FindStringSubmatch(whole)

@@ -76,7 +76,8 @@ func (c *Client) Verify(ctx context.Context, v Version) (Signed, error) {
 	return signed, nil
 }
 
-// verifySignatures is Verify. Its errors do not name the package.
+// verifySignatures does the work of [Client.Verify]: it checks each signature of v with the registry's keys, which it may request, and returns the
+// first one. A wrong signature is a *[SignatureError]; its errors do not name the package.
 func (c *Client) verifySignatures(ctx context.Context, v Version) (Signed, error) {
 	if v.Err != nil {
 		return Signed{}, v.Err
@@ -119,7 +120,7 @@ func plainBase64(sig string) string {
 	return strings.NewReplacer("\r", "", "\n", "").Replace(sig)
 }
 
-// Publishes reports whether the registry of a package publishes a key, in base64, under an id.
+// Publishes reports whether the registry of a package publishes a key, in base64, under an id, by keys that were requested in the last hour.
 func (c *Client) Publishes(ctx context.Context, name, id, key string) (bool, error) {
 	keys, err := c.keyring(name).get(ctx, c, keysFresh)
 	if err != nil {
@@ -137,7 +138,8 @@ type RegistryKey struct {
 	Expires time.Time        // zero for never
 }
 
-// Key returns the key that the registry of a package publishes under an id. ok is false if it publishes none.
+// Key returns the key that the registry of a package publishes under an id. ok is false if it publishes none. Key.Key is nil if the key or the time
+// at which it expires is not understood.
 func (c *Client) Key(ctx context.Context, name, id string) (key RegistryKey, ok bool, err error) {
 	found, ok, err := c.keyring(name).find(ctx, c, id)
 	if err != nil {
@@ -163,7 +165,7 @@ type publicKey struct {
 	expires string // as the registry has it, "" for never
 }
 
-// check returns what is wrong with the signature of v, "" if it is valid.
+// check returns what is wrong with the signature of v, "" if it is valid. A key that had expired when v was published verifies nothing.
 func (k publicKey) check(v Version, signature string) string {
 	if k.key == nil {
 		return "the key is no ECDSA key that Larder can read"
@@ -188,11 +190,11 @@ func (k publicKey) check(v Version, signature string) string {
 	return ""
 }
 
-// signedText returns the text that registries sign for a version.
+// signedText returns the text that registries sign for a version: name@version:hash.
 func (v Version) signedText() string { return v.Package + "@" + v.Version + ":" + v.Hash() }
 
-// Hash returns the hash of v's tarball as the packument declares it, in npm's form sha512-BASE64: dist.integrity, else dist.shasum in
-// that form, else "".
+// Hash returns the hash of v's tarball as the packument declares it, in the form ALGORITHM-BASE64: all hashes of dist.integrity, with a space between
+// them, else dist.shasum in that form, else "".
 func (v Version) Hash() string {
 	if v.Integrity != "" {
 		return strings.Join(strings.Fields(v.Integrity), " ")
@@ -219,7 +221,7 @@ type keyrings struct {
 	byURL map[string]*keyring
 }
 
-// keyring returns the keyring of a package's registry.
+// keyring returns the cached keys of a package's registry. It adds a keyring without keys if none exists; nothing is requested.
 func (c *Client) keyring(name string) *keyring {
 	at := c.config.keysURL(name)
 	c.keys.mu.Lock()
@@ -236,8 +238,8 @@ func (c *Client) keyring(name string) *keyring {
 	return ring
 }
 
-// get returns the registry's keys by id, from the cache unless they are older than age; none if it publishes none. The map does not change
-// later.
+// get returns the registry's keys by id, from the cache unless they were requested longer than age ago; none if it publishes none. Callers that need
+// the same keys wait for one request. The map does not change later.
 func (k *keyring) get(ctx context.Context, c *Client, age time.Duration) (map[string]publicKey, error) {
 	select {
 	case <-k.turn:
@@ -274,7 +276,8 @@ func (k *keyring) find(ctx context.Context, c *Client, id string) (key publicKey
 	return key, ok, nil
 }
 
-// requestKeys requests the keys of a registry, unless known describes the current ones.
+// requestKeys requests the keys of a registry. The error is [ErrNotModified] if known describes the current ones. A status such as 404 means that the
+// registry publishes none, and is no error.
 func (c *Client) requestKeys(ctx context.Context, at *url.URL, known Validators) (keys map[string]publicKey, validators Validators, err error) {
 	err = c.fetch.Get(ctx, c.newRequest(at, conditionalHeader(known), maxKeys), func(r *fetch.Response) error {
 		if r.Status == http.StatusNotModified {
@@ -296,8 +299,8 @@ func (c *Client) requestKeys(ctx context.Context, at *url.URL, known Validators)
 	return keys, validators, err
 }
 
-// parseKeys parses the registry's response about its keys. A registry that responds with a page for people where it has nothing publishes
-// no keys.
+// parseKeys parses the registry's response about its keys. A key that is not understood is in the result without a key. A registry that responds with
+// a page for people where it has nothing publishes no keys.
 func parseKeys(data []byte) (map[string]publicKey, error) {
 	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
 		return nil, nil

@@ -50,7 +50,8 @@ func (c *Client) Tarball(ctx context.Context, v Version, dst *os.File) error {
 	return nil
 }
 
-// download is Tarball. Its errors do not name the package.
+// download does the work of [Client.Tarball]: it truncates dst, downloads the tarball of v into it, and compares the hash. Its errors do not name the
+// package.
 func (c *Client) download(ctx context.Context, v Version, dst *os.File) error {
 	if v.Err != nil {
 		return v.Err
@@ -83,8 +84,8 @@ func (c *Client) download(ctx context.Context, v Version, dst *os.File) error {
 	})
 }
 
-// Release downloads the tarball of v into dst and opens it after the registry's signature of v is verified. Errors are those of
-// [Client.Verify] and [Client.Tarball], and an [archive.RefusedError] if the tarball is not an archive.
+// Release downloads the tarball of v into dst after it has verified the registry's signature of v, and opens it without its root folder. Errors are
+// those of [Client.Verify] and [Client.Tarball], and an [archive.RefusedError] if the tarball is not an archive.
 func (c *Client) Release(ctx context.Context, v Version, dst *os.File) (archive.Source, Signed, error) {
 	signed, err := c.Verify(ctx, v)
 	if err != nil {
@@ -127,7 +128,8 @@ type hashes struct {
 	hex       bool   // shasum's notation
 }
 
-// parseHashes returns the hashes of a version's tarball.
+// parseHashes returns the hashes of a version's tarball, by dist.integrity or, only without one, dist.shasum. The error is an *[IntegrityError] if
+// there is none that can be used.
 func parseHashes(v Version) (hashes, error) {
 	none := &IntegrityError{Package: v.Package, Version: v.Version, Want: v.Integrity}
 	switch {
@@ -145,8 +147,8 @@ func parseHashes(v Version) (hashes, error) {
 	return hashes{}, none
 }
 
-// parseIntegrity parses integrity metadata (W3C Subresource Integrity §3.5). Only the hashes of the strongest algorithm count, and one
-// that matches is enough.
+// parseIntegrity parses integrity metadata (W3C Subresource Integrity §3.5). Only the hashes of the strongest algorithm count, and one that matches
+// is enough. It returns false if no hash can be used.
 func parseIntegrity(integrity string) (hashes, bool) {
 	for _, algorithm := range algorithms {
 		if want := parseIntegrityOf(algorithm, integrity); len(want.sums) > 0 {
@@ -173,8 +175,8 @@ func parseIntegrityOf(algorithm algorithm, integrity string) hashes {
 	return want
 }
 
-// SameTarball reports whether the packument's hash of v's tarball equals the Hash of an earlier version record. known is false if they have
-// no algorithm in common.
+// SameTarball reports whether a hash in the packument for v's tarball equals one in hash, the Hash of an earlier version record, by the strongest
+// algorithm that both have. known is false if they have no algorithm in common.
 func (v Version) SameTarball(hash string) (same, known bool) {
 	for _, algorithm := range algorithms {
 		have := parseIntegrityOf(algorithm, v.Integrity).sums
@@ -194,7 +196,7 @@ func (v Version) SameTarball(hash string) (same, known bool) {
 	return false, false
 }
 
-// check returns an *IntegrityError unless got is the content's digest by the hashes' algorithm.
+// check returns an *IntegrityError unless got, the digest of the content of v's tarball by h's algorithm, is one of h.
 func (h hashes) check(v Version, got []byte) error {
 	if slices.ContainsFunc(h.sums, func(sum []byte) bool { return string(sum) == string(got) }) {
 		return nil
