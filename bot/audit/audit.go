@@ -51,8 +51,9 @@ type Auditor struct{ o Options }
 // New returns an Auditor with these options.
 func New(o Options) *Auditor { return &Auditor{o} }
 
-// Compare compares a release with its upstream. It implements [verify.Upstream]. The outcome is [verify.Differs] if a file
-// or a signature is not upstream's, and [verify.Unproven] if the release could not be compared; then Problem says why.
+// Compare compares a release with its upstream. It implements [verify.Upstream]. The outcome is [verify.Differs] if a file or a
+// signature is not upstream's, [verify.Unproven] if the release could not be compared, else [verify.Proven]. Problem says why it is
+// not proven.
 func (a *Auditor) Compare(ctx context.Context, r verify.Claim) verify.Comparison {
 	c := &comparison{Auditor: a, claim: r, at: make(map[string]string), unchecked: make(map[string]string)}
 	err := c.run(ctx)
@@ -75,8 +76,9 @@ type comparison struct {
 	own       []byte            // the archive's package.json
 }
 
-// run fetches upstream's archive or commit and compares the release with it. A nil error means that everything that could be
-// compared is upstream's. A difference is a [verify.Difference]; any other error says why the release could not be compared.
+// run fetches upstream's archive or commit into a temporary file and compares the release with it. A nil error means that everything
+// that could be compared is upstream's. A difference is a [verify.Difference]; any other error says why the release could not be
+// compared, such as [ErrNoUpstream].
 func (c *comparison) run(ctx context.Context) error {
 	file, err := os.CreateTemp(c.o.TempDir, "larder-upstream-*")
 	if err != nil {
@@ -140,10 +142,11 @@ func (c *comparison) fetchNpm(ctx context.Context, source logs.Source, dst *os.F
 	return opened, asSignatureDifference(err)
 }
 
-// compareSignature checks the registry's signature in the log, and then the one that the registry states now for the version v. same says
-// whether the registry's integrity is the one in the log. A wrong signature is a [verify.Difference]. If the integrity differs, the error
-// is a [verify.Difference], too, unless the signature in the log is valid: then the files cannot be compared. A release that is not signed
-// is not an error; a note says so. compareSignature records the id of the key that signed.
+// compareSignature checks the registry's signature in the log, and then the one that the registry states now for the version v. same
+// says whether the registry's integrity is the one in the log. A wrong signature is a [verify.Difference]. If the integrity differs,
+// the error is a [verify.Difference], too, unless the signature in the log is valid and by a key that the registry publishes: then
+// the files cannot be compared. A release that is not signed is not an error; a note says so. compareSignature records the id of the
+// key that signed.
 func (c *comparison) compareSignature(ctx context.Context, v npm.Version, source logs.Source, same bool) error {
 	kept := c.claim.Entry.Signature
 	ours := "" // why the kept signature does not count
@@ -191,8 +194,8 @@ func (c *comparison) compareSignature(ctx context.Context, v npm.Version, source
 	return nil
 }
 
-// fetchGit downloads the files of the commit that the tag names into dst. If that is not the commit in the log, the error is
-// a [verify.Difference].
+// fetchGit downloads the files of the commit that the tag names into dst, and records the commit. If that is not the commit in the
+// log, the error is a [verify.Difference]. A missing tag is another error.
 func (c *comparison) fetchGit(ctx context.Context, source logs.Source, dst *os.File) (archive.Source, error) {
 	c.found.Where = fmt.Sprintf("%s at the tag %s", source.Name, source.Tag)
 	listed, err := c.o.Git.Tags(ctx, source.Name, "")
@@ -226,7 +229,8 @@ type index struct {
 	from   map[string][]int // files that were made, by the path of what they were made from
 }
 
-// newIndex returns the index of a manifest's files.
+// newIndex returns the index of a manifest's files: minified ones by what they were made from, without built modules, and others by
+// hash and name.
 func newIndex(files []logs.File) *index {
 	x := &index{files, make(map[kvstore.Hash][]int), make(map[string][]int), make(map[string][]int)}
 	for i, f := range files {
@@ -244,14 +248,15 @@ func newIndex(files []logs.File) *index {
 }
 
 // needsBytes reports whether comparing an entry of the archive needs its bytes, and not only their hash: files may have been
-// minified from it, or it is the package.json.
+// minified from it, or it is the package.json. An entry that is too large to be minified never does.
 func (x *index) needsBytes(e archive.Entry) bool {
 	minified := func(i int) bool { return len(x.from[x.files[i].Path]) > 0 }
 	return e.Size <= packages.MaxMinify && (e.Name == "package.json" || slices.ContainsFunc(x.byBase[path.Base(e.Name)], minified))
 }
 
-// compareFiles reads the archive, looks for every file of the manifest in it, and minifies again what was minified. It
-// counts the results in c.found. The error is the first [verify.Difference], or says that the archive could not be read.
+// compareFiles reads the archive, looks for every file of the manifest in it, minifies again what was minified, and builds modules
+// again. It counts the results in c.found. The error is the first [verify.Difference], or says why the comparison could not be made,
+// such as an archive that cannot be read.
 func (c *comparison) compareFiles(ctx context.Context, src archive.Source) error {
 	x := newIndex(c.claim.Manifest.Files)
 	c.lookalike = make(map[string]string)
@@ -328,9 +333,9 @@ func (c *comparison) matchEntry(x *index, name string, hash kvstore.Hash) (paths
 	return paths
 }
 
-// summarize counts in c.found what was found about the files, and returns the first difference, nil if all files agree. A
-// file that could not be checked is not a difference. cannotRemake says why minified files cannot be made again, "" if
-// they can; made and results say which were and with which result, by index.
+// summarize counts in c.found what was found about the files, and returns the first difference, nil if all files agree. A file that
+// could not be checked is not a difference: c.unchecked gets the reason, and a note names the first one. cannotRemake says why
+// minified files cannot be made again, "" if they can; made and results say which were and with which result, by index.
 func (c *comparison) summarize(cannotRemake string, made []bool, results []error) error {
 	var wrong error
 	problem := func(err error) {
@@ -415,8 +420,9 @@ func (c *comparison) remake(ctx context.Context, f logs.File, data []byte) error
 	return differs("%s comes out otherwise when it is made again from %s, by %s %s", text.Short(f.Path, 300), text.Short(f.From, 300), c.claim.Entry.Maker.Program, c.claim.Entry.Maker.Version)
 }
 
-// compareProvenance verifies the attestations that the log names, and compares them with what the log says. A contradiction
-// is a [verify.Difference]. No attestation, or one that the log does not call verified, is not an error but noted.
+// compareProvenance verifies the attestations of an npm release that the log names, and compares them with what the log says. It
+// records what the build's proves, and documents that name another repository. A contradiction is a [verify.Difference]. No
+// attestation, or one that the log does not call verified, is not an error but noted.
 func (c *comparison) compareProvenance(ctx context.Context) error {
 	if c.claim.Manifest.Source.Type != "npm" {
 		return nil
@@ -457,8 +463,9 @@ func (c *comparison) compareProvenance(ctx context.Context) error {
 	return nil
 }
 
-// verifyPublication verifies the registry's attestation of the publication, which the log says was verified. A missing or
-// wrong one is a [verify.Difference]. If the registry does not publish the key now, that is not an error but noted.
+// verifyPublication verifies the registry's attestation of the publication, which the log says was verified, and records the id of
+// its key. A missing or wrong one is a [verify.Difference]. If the registry does not publish the key now, that is not an error but
+// noted.
 func (c *comparison) verifyPublication(ctx context.Context, kept logs.Publish) error {
 	source := c.claim.Manifest.Source
 	if c.claim.Publish == nil {
@@ -508,8 +515,8 @@ func repositoryOf(document []byte) string {
 	return address
 }
 
-// sameRepository reports whether address, the address of a repository in any form that npm accepts, stands for the
-// repository at the URL built.
+// sameRepository reports whether address, the address of a repository as a URL, owner/name, github:owner/name or gitlab:owner/name,
+// stands for the repository at the URL built. It returns false for an address in another form.
 func sameRepository(address, built string) bool {
 	host, rest := "github", address
 	if before, after, ok := strings.Cut(address, ":"); ok && !strings.Contains(before, "/") && slices.Contains([]string{"github", "gitlab"}, before) {

@@ -89,7 +89,8 @@ const (
 	maxFindings = 850_000
 )
 
-// OpenFollower opens an auditor's folder, creates it if necessary, reads its state, and creates its key if it has none.
+// OpenFollower opens an auditor's folder, creates it if necessary, reads its state, and creates its key if it has none. It writes
+// the verifier key of that into the public folder.
 func OpenFollower(o FollowOptions) (*Follower, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -218,10 +219,10 @@ func (f *Follower) Run(ctx context.Context, every time.Duration, report func(Aud
 	}
 }
 
-// Poll audits the entries that are new since the last poll, compares again what could not be compared, and publishes a
-// statement. A log that cannot be verified or audited to its end is not an error: the AuditResult says so, and releases
-// that differ are listed in it. The error says that the known logs could not be read or stored, that the statement could
-// not be published, or that ctx has ended.
+// Poll audits the entries that are new since the last poll, compares again what could not be compared, stores the state and
+// publishes a statement. If the log cannot be verified, it does none of that. A log that cannot be verified or audited to its end is
+// not an error: the AuditResult says so, and releases that differ are listed in it. The error says that the known logs could not be
+// read or stored, that the statement could not be published, or that ctx has ended.
 func (f *Follower) Poll(ctx context.Context) (AuditResult, error) {
 	known, err := verify.ReadKnown(filepath.Join(f.options.Folder, "known-logs"))
 	if err != nil {
@@ -275,8 +276,8 @@ func (f *Follower) adoptLog(ctx context.Context, log *verify.Log) error {
 	return nil
 }
 
-// auditNew compares the releases that the log's new entries publish, and advances the state entry by entry. A release that
-// differs is not an error; the error says why the audit could not go on to the log's end.
+// auditNew compares the releases that the log's new entries publish, advances the state entry by entry, and stores it now and then.
+// A release that differs is not an error; the error says why the audit could not go on to the log's end.
 func (f *Follower) auditNew(ctx context.Context, log *verify.Log) error {
 	for f.state.To < log.Size() {
 		entries, err := log.Entries(ctx, f.state.To)
@@ -326,9 +327,9 @@ func (f *Follower) retryUncompared(ctx context.Context, log *verify.Log) error {
 	return nil
 }
 
-// compareRelease compares the release that an entry publishes, and records the result in the state: a difference and a
-// release that could not be compared are findings, and no errors. The error says that the audit cannot continue beyond this
-// entry: a statement has no room for more findings, or ctx has ended.
+// compareRelease compares the release that an entry publishes, records the result in the state, and reports it. A difference, a
+// release that could not be compared, and one with unchecked files are findings, and no errors. The error says that the audit cannot
+// continue beyond this entry: a statement has no room for more findings, or ctx has ended.
 func (f *Follower) compareRelease(ctx context.Context, log *verify.Log, e logs.Indexed) error {
 	if f.size > maxFindings {
 		return fmt.Errorf("the audit ends before entry %d: a statement has room for %d bytes of findings, and they have %d", e.Index, maxFindings, f.size)
@@ -401,8 +402,8 @@ func uncheckedFiles(found verify.Comparison, manifest *logs.Manifest) (problem s
 	return problem, files
 }
 
-// publishStatement signs a statement about the log and writes it into the public folder, unless it equals the last one of
-// this process.
+// publishStatement signs a statement about the log and writes it into the public folder, under the log's size and as the newest one,
+// unless it equals the last one of this process.
 func (f *Follower) publishStatement(log *verify.Log) error {
 	statement := f.state.AuditStatement
 	statement.Checkpoint = checkpointText(log)

@@ -19,8 +19,9 @@ type moduleCheck struct {
 	built  map[string]kvstore.Hash
 }
 
-// compareModules builds the modules of the release again from upstream's archive. It checks first that the archive has the files that the
-// manifest names as their inputs; if not, the error is a [verify.Difference].
+// compareModules builds the modules of the release again from upstream's archive, and returns the hashes of their files. If that is
+// not possible, as without a record of the inputs or with another program, the result says why. It checks first that the archive has
+// the files that the manifest names as inputs; if not, the error is a [verify.Difference].
 func (c *comparison) compareModules(ctx context.Context, src archive.Source) (found moduleCheck, err error) {
 	record := c.recordedModules()
 	if record == nil {
@@ -63,7 +64,7 @@ func (c *comparison) recordedModules() *logs.Modules {
 	return nil
 }
 
-// compareInputs returns a [verify.Difference] unless the archive has the inputs of the modules.
+// compareInputs returns a [verify.Difference] unless the archive has all inputs of the modules, with the recorded hashes.
 func compareInputs(ctx context.Context, src archive.Source, record *logs.Modules) error {
 	missing := len(record.Inputs)
 	err := archive.Walk(ctx, src, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
