@@ -87,13 +87,13 @@ func CacheImmutable(age time.Duration) Caching {
 	return Caching{control: CacheFor(age).control + ", immutable", age: age}
 }
 
-// WithExpires returns the caching with the header fields that caches of HTTP/1.0 understand, too.
+// WithExpires returns a copy of the caching with the header fields that caches of HTTP/1.0 understand, too.
 func (k Caching) WithExpires() Caching {
 	k.old = true
 	return k
 }
 
-// Control returns the value of the header field Cache-Control.
+// Control returns the value of the header field Cache-Control; no-store for the zero value.
 func (k Caching) Control() string { return cmp.Or(k.control, NoStore.control) }
 
 // SetHeader sets the header fields of the caching: Cache-Control, and those for caches of HTTP/1.0 if it has them. It sets Date

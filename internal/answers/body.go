@@ -97,8 +97,8 @@ func (b *Body) chooseCoding(r *http.Request) coding.Coding {
 	return requests.ParseAcceptEncoding(r.Header["Accept-Encoding"]).PreferredCoding()
 }
 
-// Send responds with the body, or with 304 if status is 200 and the client has it. A client that refuses all codings gets identity,
-// because an error would not help it.
+// Send responds with the body, or with 304 if status is 200 and the client has it. HEAD gets the header only. A client that refuses
+// all codings gets identity, because an error would not help it.
 func (b *Body) Send(w http.ResponseWriter, r *http.Request, status int) {
 	h := w.Header()
 	c := b.chooseCoding(r)

@@ -29,8 +29,9 @@ type cacheEntry[K comparable, V any] struct {
 	err   error
 }
 
-// Get returns the value of key. If it is not cached, it calls make, once for all callers who wait for the same key, and caches the value.
-// It does not cache errors. make also returns how many bytes the value counts.
+// Get returns the value of key. If it is not cached, it calls make, once for all callers who wait for the same key, and caches the
+// value. It does not cache errors. make also returns how many bytes the value counts. The least recently used values beyond Most and
+// MostBytes are removed.
 func (c *Cache[K, V]) Get(key K, make func() (value V, bytes int, err error)) (V, error) {
 	e := c.addEntry(key)
 	e.once.Do(func() {
@@ -49,7 +50,7 @@ func (c *Cache[K, V]) Get(key K, make func() (value V, bytes int, err error)) (V
 	return e.value, e.err
 }
 
-// Cached returns the value of key if it is cached.
+// Cached returns the value of key if it is cached, and makes it the most recently used one. It makes no value.
 func (c *Cache[K, V]) Cached(key K) (value V, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +77,8 @@ func (c *Cache[K, V]) Len() int {
 	return len(c.entries)
 }
 
-// addEntry returns the entry of key, a new one if necessary, and makes it the most recently used one.
+// addEntry returns the entry of key, a new one if necessary, and makes it the most recently used one. A new entry takes the place of
+// the least recently used one if there are Most already.
 func (c *Cache[K, V]) addEntry(key K) *cacheEntry[K, V] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,12 +94,12 @@ func (c *Cache[K, V]) addEntry(key K) *cacheEntry[K, V] {
 	return e
 }
 
-// index returns the index of the entry of key, or -1.
+// index returns the index of the entry of key, or -1. The caller holds mu.
 func (c *Cache[K, V]) index(key K) int {
 	return slices.IndexFunc(c.entries, func(e *cacheEntry[K, V]) bool { return e.key == key })
 }
 
-// touch makes the entry at an index the most recently used one, and returns it.
+// touch makes the entry at an index the most recently used one, and returns it. The caller holds mu.
 func (c *Cache[K, V]) touch(i int) *cacheEntry[K, V] {
 	e := c.entries[i]
 	copy(c.entries[i:], c.entries[i+1:])
@@ -105,7 +107,7 @@ func (c *Cache[K, V]) touch(i int) *cacheEntry[K, V] {
 	return e
 }
 
-// evict removes the least recently used entries until the rest is within MostBytes.
+// evict removes the least recently used entries until the rest is within MostBytes, even all.
 func (c *Cache[K, V]) evict() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

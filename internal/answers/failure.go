@@ -65,7 +65,8 @@ func (f *Failure) JSON() []byte {
 	return bytes.TrimSpace(b.Bytes())
 }
 
-// SetHeader sets the header fields of the failure that do not depend on the body, and removes those of the requested response.
+// SetHeader sets the header fields of the failure that do not depend on the body, and removes those that describe the requested
+// response: Etag, Last-Modified and Content-Encoding.
 func (f *Failure) SetHeader(h http.Header) {
 	for _, name := range []string{"Etag", "Last-Modified", "Content-Encoding"} {
 		h.Del(name)
@@ -82,8 +83,8 @@ func (f *Failure) SendJSON(w http.ResponseWriter, r *http.Request) {
 	f.sendBody(w, r.Method == http.MethodHead, JSON, f.JSON())
 }
 
-// Send responds with the failure as text or as JSON, as the lines of the Accept field prefer. With head it sends no body. It
-// returns how many bytes of the body were sent.
+// Send responds with the failure as text or as JSON, as the lines of the Accept field prefer, and adds Accept to Vary. With head it
+// sends no body. It returns how many bytes of the body were sent.
 func (f *Failure) Send(w http.ResponseWriter, head bool, accept []string) int64 {
 	h := w.Header()
 	if coded := h.Get("Vary"); coded != "" {

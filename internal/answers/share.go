@@ -62,7 +62,8 @@ func NewTurns(places int) *Shares {
 	return s
 }
 
-// PageProcessors returns how many of the machine's processors may produce pages and API responses at once. The others are for files.
+// PageProcessors returns how many of the machine's processors may produce pages and API responses at once: half of them, at least
+// one. The others are for files.
 func PageProcessors() int { return max(1, priority.Processors()/2) }
 
 type scarcityKey struct{}
@@ -72,8 +73,8 @@ func WithScarcity(ctx context.Context, scarce func() bool) context.Context {
 	return context.WithValue(ctx, scarcityKey{}, scarce)
 }
 
-// IsScarce reports whether connections are scarce where a request with that context arrived, so that its client must receive the response
-// faster.
+// IsScarce reports whether connections are scarce where a request with that context arrived, so that its client must receive the
+// response faster. It returns false if the context is not from [WithScarcity].
 func IsScarce(ctx context.Context) bool {
 	scarce, ok := ctx.Value(scarcityKey{}).(func() bool)
 	return ok && scarce()
@@ -82,9 +83,10 @@ func IsScarce(ctx context.Context) bool {
 // TurnTimeout limits how long a request waits for a place.
 const TurnTimeout = 10 * time.Second
 
-// Enter takes a place for the client at a remote address. It waits up to timeout, or until ctx ends. The context that it returns ends with
-// [ErrLost] if the client has to give up the place. Then, or when it is done, the caller calls leave once. Without a place the error is
-// [ErrNoPlace], or that of ctx. One more than all places may be taken for a moment, until the goroutine that lost its place has left.
+// Enter takes a place for the client at a remote address. It waits up to timeout, or until ctx ends. The context that it returns
+// ends with [ErrLost] if the client has to give up the place. Then, or when it is done, the caller calls leave. Without a place the
+// error is [ErrNoPlace], at once if timeout is 0 or too many requests of the client wait, or that of ctx. One more than all places
+// may be taken for a moment, until the goroutine that lost its place has left.
 func (s *Shares) Enter(ctx context.Context, remote string, timeout time.Duration) (inside context.Context, leave func(), err error) {
 	client, _ := requests.ClientOf(remote)
 	inside, lose := context.WithCancelCause(ctx)
@@ -113,7 +115,8 @@ func (s *Shares) Enter(ctx context.Context, remote string, timeout time.Duration
 	return nil, nil, err
 }
 
-// requestPlace gives p to the client if it may have a place, else makes it wait if waits. It reports whether it did either.
+// requestPlace gives p to the client if a place is free or another client loses one to it, else makes it wait if waits and its line
+// is not full. It reports whether it did either.
 func (s *Shares) requestPlace(client netip.Prefix, p *place, waits bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +139,7 @@ func (s *Shares) requestPlace(client netip.Prefix, p *place, waits bool) bool {
 	return true
 }
 
-// assign gives a place to a client.
+// assign gives a place to a client: it counts the place as taken and closes p.given. The caller holds mu.
 func (s *Shares) assign(h *holder, p *place) {
 	s.taken++
 	s.turn++
@@ -145,8 +148,8 @@ func (s *Shares) assign(h *holder, p *place) {
 	close(p.given)
 }
 
-// evict takes a place from the client that has the most places, if it has two more than mine. Otherwise they would only swap. It reports
-// whether it did.
+// evict takes the newest place from the client that has the most places, if it has two more than mine; the context of the place ends
+// with [ErrLost]. With fewer they would only swap. evict reports whether it did. The caller holds mu.
 func (s *Shares) evict(mine int) bool {
 	if s.firm {
 		return false
@@ -177,10 +180,11 @@ func (s *Shares) Taken() int {
 	return s.taken
 }
 
-// Full reports whether the next client has to wait, or evicts another one.
+// Full reports whether all places are taken, so that the next client waits, gets none, or evicts another one.
 func (s *Shares) Full() bool { return s.Taken() >= s.places }
 
-// releasePlace returns the place p of a client, or ends its wait for it.
+// releasePlace ends the context of the place p of a client, returns the place, which the next waiting client gets, or ends the wait
+// for it. A place that was lost is not returned again.
 func (s *Shares) releasePlace(client netip.Prefix, p *place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +203,8 @@ func (s *Shares) releasePlace(client netip.Prefix, p *place) {
 	s.removeIdle(client, h)
 }
 
-// giveNext gives a free place to the waiting client whose turn it is.
+// giveNext gives a free place to the waiting client with the fewest places, and among these the one that has received none for
+// longest; to none if no client waits. The caller holds mu.
 func (s *Shares) giveNext() {
 	var first *holder
 	for _, h := range s.of {
@@ -215,7 +220,7 @@ func (s *Shares) giveNext() {
 	s.assign(first, p)
 }
 
-// removeIdle removes a client that has no place and waits for none.
+// removeIdle removes a client if it has no place and waits for none. The caller holds mu.
 func (s *Shares) removeIdle(client netip.Prefix, h *holder) {
 	if len(h.held)+len(h.waiting) == 0 {
 		delete(s.of, client)
