@@ -57,8 +57,8 @@ type Heat struct {
 	Unit    string      // what is counted
 }
 
-// Step is a distance between marks in which people count: 1, 2 or 5 times a power of ten,
-// at least least, and at most six times in highest.
+// Step returns a distance between marks in which people count: 1, 2 or 5 times a power of ten, at most six times in highest; or
+// least if that is more.
 func Step(highest, least float64) float64 {
 	step := math.Pow(10, math.Floor(math.Log10(max(highest, 1e-9)/3)))
 	for _, m := range [...]float64{2, 2.5, 2} {
@@ -76,13 +76,16 @@ type frame struct {
 	left, right, top, bottom float64
 }
 
+// x returns the horizontal coordinate of a value, for SVG.
 func (f *frame) x(v float64) string { return decimal(f.left + (f.right-f.left)*v/f.X.Max) }
+
+// y returns the vertical coordinate of a value, for SVG.
 func (f *frame) y(v float64) string { return decimal(f.bottom - (f.bottom-f.top)*v/f.Y.Max) }
 
-// decimal writes a coordinate.
+// decimal returns a coordinate as text, rounded to one decimal.
 func decimal(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
 
-// Inline returns the chart for an HTML page whose style sheet has the classes.
+// Inline returns the chart as an SVG element for an HTML page whose style sheet has the classes.
 func (c *Chart) Inline() string {
 	const width, height = 520, 200
 	left := 46.0
@@ -127,7 +130,7 @@ func (f *frame) draw(b *strings.Builder) {
 	}
 }
 
-// marks are those of the axis, or a number at each step.
+// marks returns the marks of the axis, or if these are nil, a number at each step.
 func (a *Axis) marks() []Mark {
 	marks := a.Marks
 	for i := 0; a.Marks == nil && a.Step > 0 && float64(i)*a.Step <= a.Max*1.0001; i++ {
@@ -140,7 +143,8 @@ func (a *Axis) marks() []Mark {
 // mostPoints bounds the points of a line; of several values at one point the highest is drawn.
 const mostPoints = 1500
 
-// drawLine draws line number i of the chart.
+// drawLine draws line number i of the chart, and fills the area below it if the line says so. If it has too many values for its
+// points, each point is the highest of several.
 func (f *frame) drawLine(b *strings.Builder, i int, l Line) {
 	stride := (len(l.Values) + mostPoints - 1) / mostPoints
 	var path strings.Builder
@@ -235,7 +239,7 @@ func (f *frame) cellPath(column, row, rows int) string {
 	return fmt.Sprintf("M%s %sH%sV%sH%[1]sZ", x(column), y(row), x(column+1), y(row+1))
 }
 
-// drawScale shows which colour is how many.
+// drawScale draws the scale of a heat map to the right of the plot: its colours from 0 to most, with marks, and the unit above.
 func (f *frame) drawScale(b *strings.Builder, most float64) {
 	const width = 18
 	left := f.right + 26
