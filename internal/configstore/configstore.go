@@ -271,8 +271,8 @@ func (s *Store) History() []Version {
 	return all
 }
 
-// Read returns the version with a number, with its content, from this machine's copy or else from the authority. The error is
-// [ErrNoVersion] if the history does not contain it.
+// Read returns the version with a number, with its content: the one in force from memory, others from this machine's copy or else
+// from the authority. The error is [ErrNoVersion] if the history does not contain it.
 func (s *Store) Read(ctx context.Context, number int64) (Version, error) {
 	current := s.inForce.Get()
 	s.mu.Lock()
@@ -296,10 +296,10 @@ func (s *Store) Read(ctx context.Context, number int64) (Version, error) {
 	return v, err
 }
 
-// Propose creates the next version if base is in force; 0 stands for no version. The caller has checked the content. If another
-// version is in force, it returns a [*ConflictError]: of several changes of base at once, one succeeds. With an [*ApplyError] the
-// version is stored and in force, and a subscriber could not apply it. Other errors say that the authority cannot be read or
-// written.
+// Propose creates the next version if base is in force, puts it into force, and notifies the subscribers; 0 stands for no version.
+// It refreshes the store first. The caller has checked the content. If another version is in force, it returns a [*ConflictError]:
+// of several changes of base at once, one succeeds. With an [*ApplyError] the version is stored and in force, and a subscriber could
+// not apply it. Other errors say that the authority cannot be read or written.
 func (s *Store) Propose(ctx context.Context, base int64, c Change) (Version, error) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -309,8 +309,9 @@ func (s *Store) Propose(ctx context.Context, base int64, c Change) (Version, err
 	return s.propose(ctx, base, c)
 }
 
-// propose creates the next version if base is in force, with the errors of [Store.Propose]. The caller holds changing, and a
-// refresh has just succeeded, so that the newest sound version is the one in force.
+// propose creates the next version if base is in force, with the errors of [Store.Propose]. It copies the version to this machine,
+// puts it into force, notifies the subscribers, and deletes versions beyond the limits of the history. The caller holds changing,
+// and a refresh has just succeeded, so that the newest sound version is the one in force.
 func (s *Store) propose(ctx context.Context, base int64, c Change) (Version, error) {
 	current, _ := s.Get()
 	if current.Number != base {

@@ -49,7 +49,7 @@ func MakeFolder(fs vfs.FS, dir string) error {
 	return nil
 }
 
-// Create writes a new file. If there is a file with that path, it changes nothing and returns [fs.ErrExist].
+// Create writes a new file. If there is a file with that path, it changes nothing and returns an error that is [fs.ErrExist].
 func Create(path string, data []byte, mode fs.FileMode) error {
 	fresh, err := writeTemporary(path, data, mode)
 	if err != nil {
@@ -75,7 +75,8 @@ func Replace(path string, data []byte, mode fs.FileMode) error {
 	return SyncFolder(vfs.Default, filepath.Dir(path))
 }
 
-// writeTemporary writes and syncs a hidden temporary file in the folder of path, and returns its path.
+// writeTemporary writes and syncs a hidden temporary file in the folder of path, and returns its path. After an error it has removed
+// the file.
 func writeTemporary(path string, data []byte, mode fs.FileMode) (fresh string, err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {

@@ -148,7 +148,7 @@ type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return "the document cannot be rendered: " + e.Reason }
 
-// Encode returns the encoded result, or an error if it is too long.
+// Encode returns the encoded result, or an error if it is too long. It leaves out imports whose specifier has a line feed.
 func (r Result) Encode() ([]byte, error) {
 	body := r.Markup
 	switch r.Kind {

@@ -20,14 +20,15 @@ type Bound struct {
 // operators are the operators of comparisons. None is a prefix of a later one.
 var operators = []string{">=", "<=", ">", "<", "="}
 
-// Has reports whether a version satisfies the range, by npm's rules: a prerelease does only if one of the comparisons names a prerelease of
-// the same version.
+// Has reports whether a version satisfies the range, by npm's rules: a prerelease does only if one of the comparisons names a
+// prerelease of the same version. A malformed version does not.
 func (r Range) Has(version string) bool {
 	v, err := semver.StrictNewVersion(version)
 	return err == nil && slices.ContainsFunc(r, func(all []Bound) bool { return satisfiesAll(v, all) })
 }
 
-// satisfiesAll reports whether a version satisfies all comparisons.
+// satisfiesAll reports whether a version satisfies all comparisons. A prerelease does only if one of them names a prerelease of the
+// same version.
 func satisfiesAll(v *semver.Version, all []Bound) bool {
 	allowed := v.Prerelease() == ""
 	for _, b := range all {
@@ -76,7 +77,8 @@ const (
 	maxBounds = 500
 )
 
-// decodeRanges decodes ranges from lines.
+// decodeRanges decodes ranges from lines, as encodeRanges writes them. Too many ranges or comparisons, or one without an operator,
+// are an error. It does not check the versions.
 func decodeRanges(body string) ([]Range, error) {
 	var all []Range
 	for line := range strings.Lines(body) {
