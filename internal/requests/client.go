@@ -177,7 +177,8 @@ func (p *Proxies) isRelayed(r *http.Request) bool {
 	return p.Trust(at.Addr())
 }
 
-// original returns r as the client sent it to the outermost trusted proxy.
+// original returns a copy of r as the client sent it to the outermost trusted proxy: with the client's address, scheme and host
+// where the proxies name valid ones.
 func (p *Proxies) original(r *http.Request) *http.Request {
 	list := strings.Join(r.Header[p.field], ",")
 	client, scheme, host := p.findClient(r.Header, list)
@@ -195,8 +196,10 @@ func (p *Proxies) original(r *http.Request) *http.Request {
 	return seen
 }
 
-// findClient reads a list of addresses from its end, which the nearest proxy wrote, and skips trusted addresses. It returns the first that
-// is not trusted, else the last that can be parsed; an invalid address if none can. Scheme and host are those that the same proxy named.
+// findClient reads a list of addresses from its end, which the nearest proxy wrote, and skips trusted addresses. It returns the
+// first that is not trusted, else the last that can be parsed; an invalid address if none can. Scheme and host, "" for none, are
+// those in the last element that it parsed of Forwarded, or with another field those that the nearest proxy named in
+// X-Forwarded-Proto and X-Forwarded-Host.
 func (p *Proxies) findClient(h http.Header, list string) (client netip.Addr, scheme, host string) {
 	if p.field != forwarded {
 		scheme, host = lastMember(h["X-Forwarded-Proto"]), lastMember(h["X-Forwarded-Host"])
@@ -222,7 +225,7 @@ func (p *Proxies) findClient(h http.Header, list string) (client netip.Addr, sch
 	return client, scheme, host
 }
 
-// lastMember returns the last member of the list in the lines of a field, which the nearest proxy wrote.
+// lastMember returns the last member of the list in the lines of a field, which the nearest proxy wrote, in lower case.
 func lastMember(lines []string) string {
 	_, last, _ := cutLast(strings.Join(lines, ","))
 	return strings.ToLower(strings.TrimSpace(last))
@@ -242,7 +245,8 @@ func cutLast(list string) (rest, last string, more bool) {
 	return "", strings.TrimSpace(list), false
 }
 
-// parsePairs parses an element of Forwarded (RFC 7239 §4). It refuses quoted values with a backslash, which no address or host needs.
+// parsePairs parses an element of Forwarded (RFC 7239 §4) into values by names in lower case. It returns false if it is malformed,
+// and for quoted values with a backslash, which no address or host needs.
 func parsePairs(element string) (map[string]string, bool) {
 	pairs := map[string]string{}
 	for pair := range strings.SplitSeq(element, ";") {

@@ -32,8 +32,8 @@ const (
 	longestPause = 2 * time.Second
 )
 
-// Transient calls do up to three times, with a backoff, until it succeeds, ctx ends, or final reports that its error is not transient. It returns the
-// last error.
+// Transient calls do up to three times, with a backoff, until it succeeds, ctx ends, or final reports that its error is not
+// transient. It returns the last error, or that of ctx if ctx has ended before another call.
 func Transient(ctx context.Context, final func(error) bool, do func(context.Context) error) error {
 	for attempt := 1; ; attempt++ {
 		err := do(ctx)
@@ -49,8 +49,8 @@ func Transient(ctx context.Context, final func(error) bool, do func(context.Cont
 	}
 }
 
-// FollowClock calls back when the clock was set back since the last check, with the difference, until ctx ends or back fails. It checks at
-// intervals.
+// FollowClock calls back when the clock was set back since the last check, with the difference. It checks at intervals until ctx
+// ends or back fails, and returns that error.
 func FollowClock(ctx context.Context, interval time.Duration, now func() time.Time, back func(by time.Duration) error) error {
 	for before := now().Round(0); ; { // without the monotonic reading, which would hide that the clock was set back
 		if err := Sleep(ctx, interval); err != nil {
@@ -69,7 +69,8 @@ func FollowClock(ctx context.Context, interval time.Duration, now func() time.Ti
 // Sleep waits that long, or until the context ends, and returns its error then.
 func Sleep(ctx context.Context, d time.Duration) error { return SleepUnless(ctx, d, nil) }
 
-// SleepUnless is Sleep, but it ends when something comes from wake, too.
+// SleepUnless waits that long, or until something comes from wake, and returns nil; or until the context ends, and returns its
+// error.
 func SleepUnless(ctx context.Context, d time.Duration, wake <-chan struct{}) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
