@@ -64,7 +64,8 @@ func cgroupMemoryLimit(root fs.FS) (limit int64, file string) {
 // garbage between two collections.
 const otherMemory = 256 * Mebibyte
 
-// otherMemory returns how many bytes of the process's memory are reserved for uses that no setting limits.
+// otherMemory returns how many bytes of the process's memory are reserved for uses that no setting limits: 256 MiB, or a quarter of
+// the memory limit if that is less.
 func (s *Settings) otherMemory() int64 {
 	if s.MemoryLimit == 0 {
 		return otherMemory
@@ -139,11 +140,11 @@ func maxOpenFiles() (uint64, bool) {
 }
 
 // reservedFiles returns how many of the most files that the process may have open are reserved for uses other than public
-// connections: the store's tables (up to 1000), downloads, child processes and the other listeners.
+// connections: the store's tables (up to 1000), downloads, child processes and the other listeners. It is half of them at most.
 func reservedFiles(most uint64) uint64 { return min(most/2, 1536) }
 
 // FitConnections reduces the default number of public connections to what the limit of open files of the process allows, and logs
-// that. It returns a [Mistake] if the operator has set a number that does not fit.
+// that. It returns a [Mistake] if the operator has set a number that does not fit. It does nothing if the limit is not known.
 func (s *Settings) FitConnections(logger *slog.Logger) error {
 	most, ok := maxOpenFiles()
 	if !ok {

@@ -85,8 +85,8 @@ func (s *Settings) loadEnv(environ []string) (set map[string]bool, err error) {
 }
 
 // loadFile sets settings from the configuration file, a flat YAML mapping, except those in fromEnv and those that a flag has set.
-// Keys of settings that the present command does not use are only checked, so that one file serves every command. It returns all
-// mistakes.
+// Settings that the present command does not use are no mistake, so that one file serves every command. It returns all mistakes:
+// unknown and repeated names, and invalid values.
 func (s *Settings) loadFile(file string, fromEnv map[string]bool) error {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -13,8 +13,8 @@ var Profiles = map[string]map[string]string{
 	"mirror": {"listen": ":8080", "max-connections": "50000", "cache": "1GiB", "sending": "512MiB", "store-cache": "512MiB", "memory": "64MiB", "drain": "30s", "lame-duck": "10s"},
 }
 
-// applyProfile sets the presets of the profile in the settings, except settings that the operator has set. It returns an error if
-// the profile public has no certificate and no address to listen on.
+// applyProfile sets the presets of the profile in the settings, except settings that the operator has set, and http-listen if listen
+// is set. It returns an error if the profile public has no certificate and no address to listen on.
 func (s *Settings) applyProfile() error {
 	listens := s.IsSet("listen")
 	if s.Profile == "public" && !s.HTTPS() && !listens {

@@ -343,7 +343,8 @@ func (s *Settings) set(name, origin, text string) error {
 	return nil
 }
 
-// Origin returns where the value of the setting name came from, for messages: the flag, a variable, or a line of a file.
+// Origin returns where the value of the setting name came from, for messages: a variable, a line of a file, or else the flag, also
+// for a default.
 func (s *Settings) Origin(name string) string {
 	if origin, ok := s.origins[name]; ok {
 		return origin

@@ -39,7 +39,7 @@ func (v *value[T]) Set(text string) error {
 	return err
 }
 
-// String implements pflag.Value: it returns the text of the present value; "" for the zero value of the type.
+// String implements pflag.Value: it returns the text of the present value; "" if there is no target, as pflag makes one to compare.
 func (v *value[T]) String() string {
 	if v.target == nil { // pflag formats a zero value
 		return ""

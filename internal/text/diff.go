@@ -68,7 +68,7 @@ func runsOf(a, b []string, before string, edits []udiff.Edit) []hunk {
 	return runs
 }
 
-// writeHunk writes one hunk of a unified diff with its context. runs are the changes in it.
+// writeHunk writes one hunk of a unified diff of the lines a and b, with its context. runs are the changes in it.
 func writeHunk(out *strings.Builder, a, b []string, runs []hunk) {
 	const around = udiff.DefaultContextLines
 	first, last := runs[0], runs[len(runs)-1]
@@ -93,7 +93,7 @@ func writeHunk(out *strings.Builder, a, b []string, runs []hunk) {
 	write(' ', a[from:end])
 }
 
-// lineSpan writes a range of lines as `diff -u` does.
+// lineSpan returns the half-open range of lines from index from to end, counted from 0, as `diff -u` writes it.
 func lineSpan(from, end int) string {
 	switch end - from {
 	case 0:

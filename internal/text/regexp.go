@@ -23,6 +23,7 @@ func (r *Regexp) Get() *regexp.Regexp {
 	return r.compiled
 }
 
+// compile sets compiled. It panics if the pattern is malformed.
 func (r *Regexp) compile() { r.compiled = regexp.MustCompile(r.pattern) }
 
 // MatchString is regexp.Regexp.MatchString.

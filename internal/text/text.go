@@ -47,7 +47,8 @@ func CutRunes(s string, n int) string {
 	return s
 }
 
-// Short returns s in at most n bytes. Where something was cut off, it ends with "…".
+// Short returns s in at most n bytes, n being 3 or more. Where something was cut off, it ends with "…", without white space before
+// it.
 func Short(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -91,8 +92,8 @@ func Nearest(name string, known []string) (nearest string, ok bool) {
 	return nearest, ok
 }
 
-// Plain is strangers' text as it may go to a terminal: one line, without the characters that move the cursor, change
-// colours or turn the direction of what follows.
+// Plain returns strangers' text as it may go to a terminal: one line, without the characters that move the cursor, change colours or
+// turn the direction of what follows. If it has such characters or is not UTF-8, all white space in it becomes single spaces.
 func Plain(s string) string {
 	if !strings.ContainsFunc(s, Unprintable) && utf8.ValidString(s) {
 		return s
@@ -105,7 +106,7 @@ func Plain(s string) string {
 	}, s)), " ")
 }
 
-// Count is a number with its noun: "1 file", "2,000 files".
+// Count returns a number with its noun: "1 file", "2,000 files".
 func Count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -113,8 +114,8 @@ func Count(n int, one, many string) string {
 	return humanize.Comma(int64(n)) + " " + many
 }
 
-// WebLink returns a URL that strangers wrote as one that a page may link to, or "" where
-// it does not lead to a web site.
+// WebLink returns a URL that strangers wrote as one that a page may link to, or "" if it does not lead to a web site, has
+// credentials or is over 2 KiB.
 func WebLink(raw string) string {
 	u, err := url.Parse(strings.TrimSpace(raw))
 	if err != nil || u.Host == "" || u.User != nil || len(raw) > 2<<10 {
