@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -46,6 +48,32 @@ func TestRecordOfAnOlderVersion(t *testing.T) {
 	}
 	if bytes.Contains(row(kvstore.Key("demo")), []byte(`"seen"`)) || !bytes.Contains(row(upstreamVersionsKey("demo")), []byte(`"seen"`)) {
 		t.Error("the versions are not in a row of their own")
+	}
+}
+
+// TestDamagedVersions tests that nothing is kept of a record whose versions are damaged, so that the next poll is not conditional.
+func TestDamagedVersions(t *testing.T) {
+	store, err := kvstore.Open("store", kvstore.Options{FS: vfs.NewMem(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	r := NewRecords(RecordsOptions{Store: store, Logger: slog.New(slog.DiscardHandler), Interval: time.Hour, Changed: func(string) {}, Now: time.Now})
+	u := r.Known("demo")
+	u.Validators.ETag, u.Seen = `"1"`, []string{"1.0.0"}
+	if err := r.Set(u); err != nil {
+		t.Fatal(err)
+	}
+	if u := r.Known("demo"); u.Validators.ETag == "" || len(u.Seen) != 1 {
+		t.Fatalf("stored: %+v", u)
+	}
+	b := store.NewBatch()
+	b.Set(kvstore.Upstreams, upstreamVersionsKey("demo"), []byte("{"))
+	if err := b.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if u := r.Known("demo"); u.Validators.ETag != "" || u.Package != "demo" {
+		t.Errorf("damaged: %+v", u)
 	}
 }
 

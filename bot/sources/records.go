@@ -81,6 +81,7 @@ func (r *Records) Known(pkg string) Upstream {
 	u, err := LookupUpstream(r.store, pkg)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		r.logger.Warn("upstream row ignored", "package", pkg, "err", err)
+		u = Upstream{} // also if only the versions are damaged: a conditional request would not bring them back
 	}
 	u.Package = pkg
 	u.boundTimes(r.options.Now(), r.longestDelay())

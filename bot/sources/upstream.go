@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -21,7 +22,8 @@ import (
 // more than maxDeprecations different reasons, and leaves out versions with further ones. It returns nil if no version is deprecated.
 func GroupDeprecations(versions map[string]Candidate) map[string][]string {
 	said := map[string][]string{}
-	for name, v := range versions {
+	for _, name := range slices.Sorted(maps.Keys(versions)) { // so that the same reasons are stored each time
+		v := versions[name]
 		if v.Deprecated == "" {
 			continue
 		}
@@ -32,9 +34,6 @@ func GroupDeprecations(versions map[string]Candidate) map[string][]string {
 	}
 	if len(said) == 0 {
 		return nil
-	}
-	for _, names := range said {
-		slices.Sort(names)
 	}
 	return said
 }

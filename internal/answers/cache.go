@@ -24,7 +24,7 @@ type cacheEntry[K comparable, V any] struct {
 	key   K
 	once  sync.Once
 	made  atomic.Bool
-	value V
+	value V // once it is made, as are bytes and err
 	bytes int
 	err   error
 }
@@ -113,6 +113,9 @@ func (c *Cache[K, V]) evict() {
 	defer c.mu.Unlock()
 	total := 0
 	for i := len(c.entries) - 1; i >= 0; i-- {
+		if !c.entries[i].made.Load() { // its bytes are not known yet
+			continue
+		}
 		if total += c.entries[i].bytes; total > c.MostBytes {
 			c.entries = slices.Delete(c.entries, 0, i+1)
 			return

@@ -109,3 +109,26 @@ func TestCacheIsMadeOnce(t *testing.T) {
 		t.Errorf("times: %v, want %v", got, int32(1))
 	}
 }
+
+// TestCacheEvictsWhileMaking lets the race detector see values that are made and counted at the same time.
+func TestCacheEvictsWhileMaking(t *testing.T) {
+	c := Cache[int, int]{Most: 100, MostBytes: 10}
+	for range 200 {
+		var both, done sync.WaitGroup
+		both.Add(2)
+		for key := range 2 {
+			done.Go(func() {
+				_, err := c.Get(key, func() (int, int, error) {
+					both.Done()
+					both.Wait()
+					return key, 1, nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		done.Wait()
+		c.Remove(func(int) bool { return true })
+	}
+}
