@@ -31,7 +31,8 @@ func HashPath(h kvstore.Hash) string { return "/content/" + h.String() }
 // DictionariesField is the field of a response with a content that names the dictionaries, by their hashes, against which the server has deltas of it.
 const DictionariesField = "Larder-Dictionaries"
 
-// FormatDictionaries returns the value of [DictionariesField] for deltas.
+// FormatDictionaries returns the value of [DictionariesField] for deltas: the hashes of their dictionaries, separated by
+// commas; "" for none.
 func FormatDictionaries(deltas []kvstore.Delta) string {
 	var hashes []string
 	for _, d := range deltas {
@@ -40,7 +41,8 @@ func FormatDictionaries(deltas []kvstore.Delta) string {
 	return strings.Join(hashes, ", ")
 }
 
-// ParseDictionaries is the inverse of [FormatDictionaries]. It skips what is malformed, and returns no more than a content may have.
+// ParseDictionaries is the inverse of [FormatDictionaries]. It skips what is malformed, and returns at most
+// [kvstore.MaxDeltas] hashes.
 func ParseDictionaries(value string) (dictionaries []kvstore.Hash) {
 	for _, text := range strings.SplitN(value, ",", kvstore.MaxDeltas+1) {
 		if h, err := kvstore.ParseHash(strings.TrimSpace(text)); err == nil && len(dictionaries) < kvstore.MaxDeltas {
@@ -50,7 +52,8 @@ func ParseDictionaries(value string) (dictionaries []kvstore.Hash) {
 	return dictionaries
 }
 
-// parseContent parses the rest of a path after content/: an index and a hash.
+// parseContent parses the rest of a path after content/: an index and a hash. A malformed rest, also one with leading zeros
+// or capitals, is the zero target.
 func parseContent(rest string) target {
 	number, hash, _ := strings.Cut(rest, "/")
 	index, err := strconv.ParseInt(number, 10, 64)
@@ -67,7 +70,8 @@ func parseContent(rest string) target {
 	return target{kind: content, n: index, hash: h}
 }
 
-// readContent reads a content that an entry names.
+// readContent reads a content by its hash from the store. If the target's entry does not name the content, the error is
+// errNotNamed.
 func (h *handler) readContent(t target) ([]byte, error) {
 	e, err := logs.ReadEntry(h.Store, t.n)
 	if err != nil {

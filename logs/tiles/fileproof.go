@@ -21,7 +21,8 @@ import (
 // proofSuffix ends the paths of proofs, as https://c2sp.org/tlog-proof has it.
 const proofSuffix = ".tlog-proof"
 
-// parseProof parses the rest of a path after proof/: a package, a version and the path of a file.
+// parseProof parses the rest of a path after proof/: a package, a version and the path of a file, followed by proofSuffix. A
+// malformed rest is the zero target.
 func parseProof(rest string) target {
 	rest, ok := strings.CutSuffix(rest, proofSuffix)
 	f, fine := parseFile(rest)
@@ -34,8 +35,9 @@ func parseProof(rest string) target {
 // errNoFile is that the signed log has no such file.
 var errNoFile = errors.New("there is no such file")
 
-// sendFileProof sends the proof that a file of a live release was published, and returns the HTTP status. It sends none for a
-// withdrawn release, because that would convince offline clients.
+// sendFileProof sends the proof that a file of a live release was published, and returns the HTTP status. A release that is
+// not live, such as a withdrawn one, gets 410 if the log has an entry about it, because a proof would convince offline
+// clients. A release without an entry, or one without such a file, gets 404.
 func (h *handler) sendFileProof(w http.ResponseWriter, r *http.Request, f file, signed signing.Signed) int {
 	m, err := logs.LiveMap(h.Store, signed.Size)
 	if err != nil {
@@ -65,7 +67,9 @@ func (h *handler) sendFileProof(w http.ResponseWriter, r *http.Request, f file, 
 	return send(w, answers.Plain, data)
 }
 
-// proveFile returns the proof of a file of the release found.
+// proveFile returns the proof that the signed log has a file of the release found, in the form of
+// https://c2sp.org/tlog-proof. The error is errNoFile if the release has no such file. If the log's last publication of the
+// release is not signed, or has another manifest, that is an error too.
 func (h *handler) proveFile(f file, found livemap.Release, signed signing.Signed) ([]byte, error) {
 	e, err := logs.LastPublication(h.Store, f.pkg, f.version)
 	if err != nil {
@@ -114,7 +118,9 @@ type fileTree struct {
 	weight   int // once made, of keptFiles; guarded by fileTrees.mu
 }
 
-// get returns the tree of a manifest's files, from memory if possible.
+// get returns the tree of a manifest's files, from memory if possible. Otherwise it builds the tree, once for all concurrent
+// callers, and caches it. It drops the trees that were requested longest ago if all have too many files, and a tree that
+// could not be built.
 func (t *fileTrees) get(store Store, manifest kvstore.Hash) (*fileTree, error) {
 	t.mu.Lock()
 	var f *fileTree
@@ -144,7 +150,7 @@ func (t *fileTrees) get(store Store, manifest kvstore.Hash) (*fileTree, error) {
 	return f, err
 }
 
-// build reads the manifest and builds the tree of its files.
+// build reads the manifest from the store and sets the files and their tree.
 func (f *fileTree) build(store Store) error {
 	m, err := logs.ReadManifest(store, f.manifest)
 	if err != nil {
@@ -154,7 +160,8 @@ func (f *fileTree) build(store Store) error {
 	return nil
 }
 
-// proveFile returns the proof that the release which entry e publishes has a file, or errNoFile.
+// proveFile returns the proof that the release which entry e publishes has a file, or errNoFile. It checks that the proof
+// leads to the root of files that e states.
 func (t *fileTrees) proveFile(store Store, e logs.Indexed, path string) (logs.FilePlace, error) {
 	f, err := t.get(store, e.Manifest)
 	if err != nil {

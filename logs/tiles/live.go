@@ -60,8 +60,8 @@ func (e ProvenEntry) Check(tree tlog.Tree) error {
 // A file is the subject of a proof: a file, or without a path the release.
 type file struct{ pkg, version, path string }
 
-// parseFile parses {package}/{version}/{path} or {package}/{version}, and reports whether that succeeded. A scoped package may
-// be one segment or two.
+// parseFile parses {package}/{version}/{path} or {package}/{version}, decodes each percent-encoded segment, and reports
+// whether that succeeded. A scoped package may be one segment or two. An empty segment is malformed.
 func parseFile(escaped string) (f file, ok bool) {
 	parts := strings.Split(escaped, "/")
 	for i, part := range parts {
@@ -80,7 +80,7 @@ func parseFile(escaped string) (f file, ok bool) {
 	return file{parts[0], parts[1], strings.Join(parts[2:], "/")}, true
 }
 
-// parseLive parses the rest of a path after live/: a package and a version.
+// parseLive parses the rest of a path after live/: a package and a version. A malformed rest is the zero target.
 func parseLive(rest string) target {
 	f, ok := parseFile(rest)
 	if !ok || f.path != "" {
@@ -92,8 +92,9 @@ func parseLive(rest string) target {
 // errNoLiveMap is that the map of live releases is not there as it was then.
 var errNoLiveMap = errors.New("the map of live releases is not kept for that size")
 
-// sendProof sends a proof that leads to the signed tree, and returns the HTTP status. refused is why no newer tree will be
-// signed, or nil.
+// sendProof sends the proof of a file, or that of whether a release is live, and returns the HTTP status. The proof leads to
+// the signed tree; that of a release leads to an earlier one if the query names its size. refused is why no newer tree will
+// be signed, or nil; then there are no proofs unless the store has the signed tree.
 func (h *handler) sendProof(w http.ResponseWriter, r *http.Request, t target, signed signing.Signed, refused error) int {
 	if signed.Size == 0 {
 		return fail(w, r, http.StatusNotFound, "The log has no entries")
@@ -131,7 +132,9 @@ func (h *handler) sendProof(w http.ResponseWriter, r *http.Request, t target, si
 	return send(w, answers.JSON, data)
 }
 
-// proveLive returns the proof of whether a release is live in a tree. It checks the proof as clients do.
+// proveLive returns the proof of whether a release is live in a tree, which it checks as clients do. It includes the last
+// entries by which the release was published, confirmed, withdrawn or restored, and found changed upstream. If the map of
+// live releases is no longer stored as it was then, the error is errNoLiveMap.
 func proveLive(r kvstore.Reader, tree logs.Checkpoint, f file) (LiveProof, error) {
 	p := LiveProof{Size: tree.Size, About: []ProvenEntry{}}
 	last, err := logs.ReadEntry(r, tree.Size-1)

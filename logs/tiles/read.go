@@ -14,7 +14,8 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// read reads a tile, a bundle of entries or a content.
+// read reads a tile, a bundle of entries or a content, whichever the target is. The error for a content that its entry does
+// not name is errNotNamed.
 func (h *handler) read(t target) ([]byte, error) {
 	if t.kind == content {
 		return h.readContent(t)
@@ -22,8 +23,9 @@ func (h *handler) read(t target) ([]byte, error) {
 	return readTile(h.Store, t)
 }
 
-// ReadLog returns what a Larder serves at a path of the log in a store: the signed checkpoint, the key, the key's changes, or a tile or a
-// bundle of entries, signed or not. The error is [fs.ErrNotExist] if the store has nothing at the path.
+// ReadLog returns what a Larder serves at a path of the log in a store: the signed checkpoint, the key, the key's changes,
+// or a tile or a bundle of entries, signed or not. The error is [fs.ErrNotExist] if the store has nothing at the path, if a
+// tile or bundle cannot be read, and for any other path. An unsigned log has changes with an empty key.
 func ReadLog(store kvstore.Reader, path string) (data []byte, err error) {
 	switch t := parsePath(path); t.kind {
 	case checkpoint:
@@ -46,7 +48,7 @@ func ReadLog(store kvstore.Reader, path string) (data []byte, err error) {
 	return data, err
 }
 
-// readKeys returns the log's key and its changes in a store, as [Keys] in JSON.
+// readKeys returns the log's key, "" if none has signed it, and its changes in a store, as [Keys] in JSON.
 func readKeys(store kvstore.Reader) ([]byte, error) {
 	changes, err := signing.KeyChanges(store)
 	if err != nil {
@@ -59,7 +61,8 @@ func readKeys(store kvstore.Reader) ([]byte, error) {
 	return encodeKeys(key, changes)
 }
 
-// readTile reads a tile or a bundle of entries.
+// readTile reads a tile of hashes or a bundle of entries, in which each entry follows its length in two bytes. It does not
+// verify them.
 func readTile(store kvstore.Reader, t target) ([]byte, error) {
 	if t.kind == hashes {
 		return tlog.ReadTileData(tlog.Tile{H: Height, L: t.level, N: t.n, W: t.width}, logs.Hashes(store))
@@ -86,8 +89,8 @@ func CutEntry(bundle []byte) (entry, rest []byte, ok bool) {
 	return bundle[2:end], bundle[end:], true
 }
 
-// compareWithTree returns an error unless data, read for t, belongs to a signed tree. A store that lost signed entries may
-// have others in their place.
+// compareWithTree returns an error unless data, read for t, belongs to a signed tree. Of a content, it compares the entry
+// that names it. A store that lost signed entries may have others in their place.
 func (h *handler) compareWithTree(t target, data []byte, signed logs.Checkpoint) error {
 	level, first := 0, t.n<<Height
 	var got []tlog.Hash

@@ -23,7 +23,7 @@ const Height = 8
 // Width is the number of hashes in a full tile, and of entries in a full bundle.
 const Width = 1 << Height
 
-// TilePath returns the path of a tile of hashes, which begins with [Prefix].
+// TilePath returns the path of a tile of hashes, of height [Height], which begins with [Prefix].
 func TilePath(t tlog.Tile) string {
 	return Prefix + strings.Replace(t.Path(), "tile/"+strconv.Itoa(Height)+"/", "tile/", 1)
 }
@@ -81,8 +81,8 @@ func (t target) caching() answers.Caching {
 // fixedPaths are the paths without parameters, below [Prefix].
 var fixedPaths = map[string]kind{"checkpoint": checkpoint, "key": key, "keys": keys, "key-list": keyList}
 
-// parsePath parses the path of a request, percent-encoded as it was sent. Each thing has exactly one path; any other path is
-// the kind nothing.
+// parsePath parses the path of a request, percent-encoded as it was sent. A path that names nothing is a target of noKind.
+// So is another spelling of the path of a tile, a bundle or a content, such as one with leading zeros.
 func parsePath(path string) target {
 	rest, ok := strings.CutPrefix(path, Prefix)
 	if !ok {
@@ -122,7 +122,8 @@ func parsePath(path string) target {
 	return t
 }
 
-// isWithin reports whether a log of a size has all of the target's tile, bundle or entry.
+// isWithin reports whether a log of size entries has all of the target's tile or bundle or, for a content, the entry that
+// names it.
 func (t target) isWithin(size int64) bool {
 	if t.kind == content {
 		return t.n < size

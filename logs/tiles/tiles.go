@@ -49,7 +49,8 @@ type Signer interface {
 	KeyChanges() ([]signing.KeyChange, error)
 }
 
-// New returns the handler of all paths below [Prefix].
+// New returns the handler of all paths below [Prefix], and registers its metrics in o.Registerer, if that is set. The
+// handler compresses bundles of entries, contents and proofs of live releases.
 func New(o Options) (http.Handler, error) {
 	o.Turns = cmp.Or(o.Turns, answers.NewTurns(answers.PageProcessors()))
 	h := &handler{Options: o, requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -92,7 +93,7 @@ type handler struct {
 	trees    fileTrees
 }
 
-// ServeHTTP implements http.Handler and counts the request.
+// ServeHTTP implements http.Handler and counts the request. Pages of any origin may read the response.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A verifier may be a script in a page of another origin.
 	answers.SetFields(w.Header(), answers.AnyOrigin...)
@@ -102,7 +103,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.requests.WithLabelValues(t.kind.String(), strconv.Itoa(status)).Inc()
 }
 
-// respond sends the response for a target and returns the HTTP status.
+// respond sends the response for a target and returns the HTTP status: 404 for what the signed log does not have, and 503
+// while the log is not signed or the store lacks what was signed. If signing is refused, it compares tiles, entries and
+// contents with the signed tree first.
 func (h *handler) respond(w http.ResponseWriter, r *http.Request, t target) int {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
@@ -158,14 +161,15 @@ func (h *handler) respond(w http.ResponseWriter, r *http.Request, t target) int 
 	return send(w, "application/octet-stream", data)
 }
 
-// CheckpointTag returns the entity tag of a signed checkpoint, by which followers detect each second whether there is another
-// one.
+// CheckpointTag returns the entity tag of a signed checkpoint, in quotes, which is derived from the note's hash. By it,
+// followers detect each second whether there is another one.
 func CheckpointTag(note []byte) string {
 	sum := sha256.Sum256(note)
 	return `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`
 }
 
-// sendCheckpoint sends the signed checkpoint, or that it has not changed, and returns the HTTP status.
+// sendCheckpoint sends the signed checkpoint, or 304 if the request's If-None-Match has its tag, and returns the HTTP
+// status.
 func sendCheckpoint(w http.ResponseWriter, r *http.Request, note []byte) int {
 	tag := CheckpointTag(note)
 	w.Header().Set("Etag", tag)
@@ -176,7 +180,7 @@ func sendCheckpoint(w http.ResponseWriter, r *http.Request, note []byte) int {
 	return send(w, answers.Plain, note)
 }
 
-// failReading logs an error of reading the log, sends a failure, and returns the HTTP status.
+// failReading logs an error of reading the log, sends 503 without that error, and returns the HTTP status.
 func (h *handler) failReading(w http.ResponseWriter, r *http.Request, err error) int {
 	h.Logger.Error("couldn't read the log", "path", r.URL.Path, "err", err)
 	return fail(w, r, http.StatusServiceUnavailable, "That part of the log cannot be read")
@@ -209,7 +213,7 @@ func encodeKeys(key string, changes []signing.KeyChange) ([]byte, error) {
 	return json.Marshal(Keys{origin, key, append([]signing.KeyChange{}, changes...)})
 }
 
-// sendKeyList sends the list of keys that a root key has signed, and returns the HTTP status.
+// sendKeyList sends the list of keys that a root key has signed, or 404 if there is none, and returns the HTTP status.
 func (h *handler) sendKeyList(w http.ResponseWriter, r *http.Request) int {
 	list, err := []byte(nil), fs.ErrNotExist
 	if h.KeyList != nil {
@@ -224,7 +228,7 @@ func (h *handler) sendKeyList(w http.ResponseWriter, r *http.Request) int {
 	return send(w, answers.Plain, list)
 }
 
-// send sends data and returns the HTTP status 200.
+// send sends data with its content type and length, and returns the HTTP status 200, also if the client has left.
 func send(w http.ResponseWriter, contentType string, data []byte) int {
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
@@ -232,7 +236,7 @@ func send(w http.ResponseWriter, contentType string, data []byte) int {
 	return http.StatusOK
 }
 
-// fail sends a failure with a message and returns its HTTP status.
+// fail sends a failure with a message, with 503 also the time after which to try again, and returns its HTTP status.
 func fail(w http.ResponseWriter, r *http.Request, status int, message string) int {
 	f := &answers.Failure{Status: status, Message: message}
 	if status == http.StatusServiceUnavailable {
@@ -250,7 +254,8 @@ func sendFailure(w http.ResponseWriter, r *http.Request, f *answers.Failure) int
 	return f.Status
 }
 
-// publicReason returns the part of an error that clients may see.
+// publicReason returns why the log is not signed, as clients may see it: the reason of a [signing.RefusedError], that
+// witnesses are awaited for nil, and only a reference to the operator's log for any other error.
 func publicReason(err error) string {
 	if err == nil {
 		return "its first checkpoint waits for witnesses"
