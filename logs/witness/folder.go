@@ -89,8 +89,9 @@ func (f *folder) readSigners(name string) (signers []note.Signer, keys []string,
 	return signers, keys, nil
 }
 
-// createKeys creates the witness's keys, Ed25519 and ML-DSA, with a name, writes them to the folder, and returns the content
-// of their file. If the folder has cosigned checkpoints, that is an error, because their keys were lost.
+// createKeys creates the witness's keys, Ed25519 and ML-DSA, with a name, writes them to the folder, the verifier keys also
+// to a file of their own, and returns the content of the file with the private keys. An empty name is an error. So are
+// cosigned checkpoints in the folder, because their keys were lost.
 func (f *folder) createKeys(name string) ([]byte, error) {
 	if name == "" {
 		return nil, errors.New("a witness needs a name for its keys, such as witness.example.com/larder")

@@ -32,8 +32,8 @@ type source struct {
 	reported string   // the last failure
 }
 
-// addSource adds a Larder, by its URL, whose log the witness polls. The keys that earlier runs stored for it count. It sends
-// no request.
+// addSource adds a Larder, by its URL, whose log the witness polls. It reads the keys that earlier runs stored for it, and
+// accepts them. It sends no request.
 func (w *Witness) addSource(url string) error {
 	s := &source{url: strings.TrimRight(url, "/")}
 	data, err := os.ReadFile(w.folder.keysFile(s.url))
@@ -55,7 +55,8 @@ func (f *folder) keysFile(url string) string {
 	return f.path(fmt.Sprintf("%x.keys", sha256.Sum256([]byte(url))))
 }
 
-// Run polls the logs that are given by URL until ctx ends.
+// Run polls the logs that are given by URL, one after the other every 10 seconds, until ctx ends. It logs the error of a
+// poll, unless the poll of that log before had the same.
 func (w *Witness) Run(ctx context.Context) {
 	if len(w.sources) == 0 {
 		<-ctx.Done()
@@ -85,7 +86,8 @@ func (w *Witness) Run(ctx context.Context) {
 }
 
 // poll cosigns what the log of a Larder has signed since the last poll, or renews an old cosignature. If there is nothing to
-// cosign, it returns nil. The error says why it did not cosign; after a fork, the evidence is stored.
+// cosign, it returns nil. The first poll trusts the key that the server names; each stores the key if it is new. The error
+// says why poll did not cosign; after a fork, the evidence is stored.
 func (w *Witness) poll(ctx context.Context, s *source) error {
 	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
@@ -160,8 +162,9 @@ func (w *Witness) storeEvidence(s *source, e *signing.Evidence) error {
 	return w.folder.storeEvidence(origin, proof)
 }
 
-// acceptKey adds a verifier key to those of a polled log, whose signatures count from now on, and stores it. The caller has
-// verified that the log has changed to that key, or trusts it as the first one.
+// acceptKey adds a verifier key to those of a polled log, whose signatures count from now on, and stores it. If no
+// checkpoint of the log is known, it then reads the stored one. The caller has verified that the log has changed to that
+// key, or trusts it as the first one.
 func (w *Witness) acceptKey(s *source, key string) error {
 	l, err := w.addKey(key)
 	if err != nil {

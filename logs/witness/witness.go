@@ -155,7 +155,7 @@ func (w *Witness) Close() error { return w.folder.close() }
 func (w *Witness) Keys() []string { return slices.Clone(w.keys) }
 
 // ServeHTTP implements http.Handler. POST /add-checkpoint cosigns a checkpoint, and GET /{SHA-256 of the origin}/checkpoint
-// returns the one that was cosigned last.
+// returns the one that was cosigned last. Any other path is 404.
 func (w *Witness) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	rw.Header().Set("X-Content-Type-Options", "nosniff")
 	switch {
@@ -171,7 +171,7 @@ func (w *Witness) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveCheckpoint responds with the last cosigned checkpoint of the log in the path.
+// serveCheckpoint responds with the last cosigned checkpoint of the log in the path, or 404 if none was cosigned.
 func (w *Witness) serveCheckpoint(rw http.ResponseWriter, r *http.Request) {
 	cosigned := w.lastCosignedNote(r.URL.Path)
 	if cosigned == nil {
@@ -222,7 +222,8 @@ func (e *outdated) Error() string {
 }
 
 // serveAddCheckpoint responds to POST /add-checkpoint with the cosignatures, or with the status of the refusal; with the
-// size that was cosigned last (409) if the request named another one.
+// size that was cosigned last (409) if the request named another one. It logs an error of storing the checkpoint, and
+// responds with 500.
 func (w *Witness) serveAddCheckpoint(rw http.ResponseWriter, r *http.Request) {
 	lines, err := w.addCheckpoint(http.MaxBytesReader(rw, r.Body, maxRequest))
 	var refused *refusal
