@@ -22,7 +22,7 @@ type Change struct {
 	Absent bool
 }
 
-// Apply adds every row that a change causes to a batch.
+// Apply adds to a batch every change of rows that follows from an entry of the log. An unknown kind of entry is an error.
 func Apply(b *kvstore.Batch, c Change) error {
 	nameDocuments(b, c)
 	switch c.Kind {
@@ -47,7 +47,8 @@ func Apply(b *kvstore.Batch, c Change) error {
 	return fmt.Errorf("views: entry %d has the unknown kind %q", c.Index, c.Kind)
 }
 
-// applyPublished adds the rows of a published, or restored, release and its files.
+// applyPublished adds the rows of a published, confirmed or restored release and its files. If the release is absent, it
+// adds none, and deletes those of a restored one. A manifest of another release is an error.
 func applyPublished(b *kvstore.Batch, c Change) error {
 	m := c.Manifest
 	if m.Package != c.Package || m.Version != c.Version {
@@ -78,8 +79,8 @@ func applyPublished(b *kvstore.Batch, c Change) error {
 	return SetState(b, state)
 }
 
-// applyWithdrawn deletes the rows of a release's files, so that looking up a file needs only one row, and adds the reason to
-// the row of the version.
+// applyWithdrawn deletes the rows of a release's files, so that looking up a file needs only one row, and marks the rows of
+// the version and of its state as withdrawn, with the reason.
 func applyWithdrawn(b *kvstore.Batch, c Change) error {
 	nameFiles(b, c)
 	for _, f := range c.Manifest.Files {
@@ -95,7 +96,7 @@ func applyWithdrawn(b *kvstore.Batch, c Change) error {
 	return SetState(b, c.newState(Withdrawn))
 }
 
-// newVersion returns the row of a published version.
+// newVersion returns the row of a published version, from the entry and its manifest. It has no withdrawal.
 func newVersion(c Change) Version {
 	v := Version{
 		Package:  c.Package,
@@ -115,7 +116,7 @@ func newVersion(c Change) Version {
 	return v
 }
 
-// newState returns the state of the version that the change is about.
+// newState returns a state of this kind for the version that the change is about, with the entry's reason and times.
 func (c Change) newState(kind StateKind) State {
 	return State{Package: c.Package, Version: c.Version, Kind: kind, Reason: c.Reason, Released: c.Released, Updated: c.Time}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// Record appends a change's entry to the log and applies the change. It ignores c.Index, and sets c.Files to the root of the
-// manifest's files.
+// Record appends a change's entry to the log and applies the change. It ignores c.Index. If the entry publishes a release,
+// it states the root of the manifest's files, whatever c.Files is.
 func Record(tx *logs.Tx, c Change) error {
 	if c.Kind.Publishes() {
 		c.Entry.Files = c.Manifest.Root()
@@ -22,7 +22,8 @@ func Record(tx *logs.Tx, c Change) error {
 	return Apply(tx.Batch, c)
 }
 
-// Load reads the contents that an entry names, for Apply.
+// Load reads the contents that an entry names and Apply needs: the package JSON, the manifest or the erasure, whichever goes
+// with its kind. With a manifest it also reads whether the release is absent.
 func Load(store *kvstore.Store, e logs.Indexed) (Change, error) {
 	c := Change{Index: e.Index, Entry: e.Entry}
 	var err error
@@ -43,7 +44,8 @@ func Load(store *kvstore.Store, e logs.Indexed) (Change, error) {
 }
 
 // Contents calls fn for every content that the log in r needs, some repeatedly: what its entries name, and the files in the
-// manifests. Files of withdrawn releases are needed as evidence until an Erased entry lists them.
+// manifests, except those of absent releases. Files of withdrawn releases are needed as evidence until an Erased entry lists
+// them.
 func Contents(ctx context.Context, store *kvstore.Store, r kvstore.Reader, fn func(kvstore.Hash)) error {
 	erased, served, err := scanStanding(ctx, store, r)
 	if err != nil {
@@ -78,8 +80,8 @@ func Contents(ctx context.Context, store *kvstore.Store, r kvstore.Reader, fn fu
 
 type release struct{ pkg, version string }
 
-// scanStanding returns the contents that were erased and not published again later, and the releases that are served at the
-// end of the log in r.
+// scanStanding returns the contents that were erased and not published or restored again later, and the releases that are
+// served at the end of the log in r. It reads all entries.
 func scanStanding(ctx context.Context, store *kvstore.Store, r kvstore.Reader) (erased map[kvstore.Hash]struct{}, served map[release]struct{}, err error) {
 	erased = make(map[kvstore.Hash]struct{})
 	served = make(map[release]struct{})

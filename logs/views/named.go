@@ -31,7 +31,8 @@ const (
 
 var byEntry [namedRelease]byte
 
-// releaseID returns the part of a row's key that identifies a release.
+// releaseID returns the part of a row's key that identifies a release: the first bytes of its key in the map of live
+// releases.
 func releaseID(pkg, version string) (id [namedRelease]byte) {
 	key := livemap.Key(pkg, version)
 	copy(id[:], key[:])
@@ -48,7 +49,7 @@ func namedKey(h kvstore.Hash, state byte, release [namedRelease]byte) []byte {
 // namedRow is the value of every row: the version of its form.
 var namedRow = []byte{1}
 
-// StandingOf returns what names a content. It reads one row.
+// StandingOf returns what names a content, the best standing if several entries or releases do. It reads one row.
 func StandingOf(r kvstore.Reader, h kvstore.Hash) (Standing, error) {
 	for item, err := range r.Scan(kvstore.Named, kvstore.Range{Prefix: h[:namedHash]}) {
 		switch {
@@ -69,8 +70,8 @@ func nameDocuments(b *kvstore.Batch, c Change) {
 	}
 }
 
-// nameFiles adds rows that say that a release names its files, and whether it is live. Rows for the other state may remain:
-// the live ones sort first.
+// nameFiles adds rows that say that a release names its files, and whether it is live. For a withdrawn release, it deletes
+// the live rows. For a live one, rows of a withdrawal before remain: the live ones sort first.
 func nameFiles(b *kvstore.Batch, c Change) {
 	release := releaseID(c.Package, c.Version)
 	for _, f := range c.Manifest.Files {

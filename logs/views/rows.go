@@ -134,13 +134,13 @@ func Versions(r kvstore.Reader, pkg string) ([]Version, error) {
 	return scanJSON[Version](r, kvstore.Versions, kvstore.Prefix(pkg))
 }
 
-// LookupPackage returns a registered package, or kvstore.ErrNotFound.
+// LookupPackage returns a registered package, also one that the catalogue has no more, or kvstore.ErrNotFound.
 func LookupPackage(r kvstore.Reader, name string) (Package, error) {
 	var p Package
 	return p, getJSON(r, kvstore.Packages, kvstore.Key(name), &p)
 }
 
-// Packages returns every registered package in byte order of their names.
+// Packages returns every registered package, also those that the catalogue has no more, in byte order of their names.
 func Packages(r kvstore.Reader) ([]Package, error) {
 	return scanJSON[Package](r, kvstore.Packages, nil)
 }
@@ -153,7 +153,7 @@ const (
 	isProvisional = 2
 )
 
-// encode returns the value of the file's row.
+// encode returns the value of the file's row. The time is stored to the second.
 func (f File) encode() []byte {
 	row := make([]byte, 0, 1+len(f.Hash)+2*binary.MaxVarintLen64)
 	row = append(row, fileFormat)
@@ -205,7 +205,7 @@ func DecodeFile(row []byte) (File, error) {
 // jsonFormat begins every row whose value is JSON.
 const jsonFormat = 1
 
-// setJSON adds a row with a value as JSON to a batch.
+// setJSON adds a row with a value as JSON, after a byte for the format, to a batch.
 func setJSON(b *kvstore.Batch, ns kvstore.Namespace, key []byte, value any) error {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -215,7 +215,7 @@ func setJSON(b *kvstore.Batch, ns kvstore.Namespace, key []byte, value any) erro
 	return nil
 }
 
-// getJSON reads the row with a key into value.
+// getJSON reads the row with a key into value. A missing row is kvstore.ErrNotFound.
 func getJSON(r kvstore.Reader, ns kvstore.Namespace, key []byte, value any) error {
 	data, err := r.Get(ns, key)
 	if err != nil {
@@ -224,7 +224,7 @@ func getJSON(r kvstore.Reader, ns kvstore.Namespace, key []byte, value any) erro
 	return decodeJSON(key, data, value)
 }
 
-// scanJSON returns the values of all rows whose keys begin with a prefix.
+// scanJSON returns the values of all rows whose keys begin with a prefix, in the order of their keys.
 func scanJSON[T any](r kvstore.Reader, ns kvstore.Namespace, prefix []byte) ([]T, error) {
 	var all []T
 	for item, err := range r.Scan(ns, kvstore.Range{Prefix: prefix}) {

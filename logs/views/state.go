@@ -35,12 +35,13 @@ type Account struct {
 	Command string `json:"command,omitempty"` // the command with which an operator publishes it, "" if it cannot be published
 }
 
-// Final reports whether the bot does nothing more about a version in this state.
+// Final reports whether a version in this state is served, refused or withdrawn, so that it does not wait for another
+// attempt of the bot. It is false for a version that was never tried.
 func (k StateKind) Final() bool {
 	return k.Served() || k == Refused || k == Withdrawn
 }
 
-// Served reports whether a version in this state is served.
+// Served reports whether a version in this state is served: published, or mirrored.
 func (k StateKind) Served() bool { return k == Published || k == Mirrored }
 
 // IsUntried reports whether the bot never tried to publish a version in this state.
