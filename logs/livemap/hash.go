@@ -34,7 +34,7 @@ type Release struct {
 	Entry int64 `json:"entry"`
 }
 
-// Key returns the key of a release in the map.
+// Key returns the key of a release in the map, a hash of its package and version.
 func Key(pkg, version string) kvstore.Hash {
 	data := binary.BigEndian.AppendUint64(nil, uint64(len(pkg)))
 	data = append(data, pkg...)
@@ -55,7 +55,7 @@ func flipBit(key kvstore.Hash, depth int) kvstore.Hash {
 	return key
 }
 
-// sharePrefix reports whether the first bits of two keys are equal.
+// sharePrefix reports whether the first bits of two keys, as many as bits says, are equal.
 func sharePrefix(a, b kvstore.Hash, bits int) bool {
 	for depth := range bits {
 		if keyBit(a, depth) != keyBit(b, depth) {

@@ -41,7 +41,7 @@ func (m *Map) Root() kvstore.Hash { return m.root.hashOrEmpty() }
 // Len returns the number of releases in a map that was created by [New].
 func (m *Map) Len() int { return m.len }
 
-// Get returns the map's record of a release, nil if it is not live.
+// Get returns the map's record of a release by its key, nil if it is not live. It may read rows of a stored map.
 func (m *Map) Get(key kvstore.Hash) (*Release, error) {
 	found, _, err := m.findLeaf(key)
 	if err != nil || found == nil || found.key != key {
@@ -80,7 +80,7 @@ func (m *Map) Delete(key kvstore.Hash) error {
 	return nil
 }
 
-// Prove returns the proof of whether a release is live, and of its record.
+// Prove returns the proof of whether a release, by its key, is live, and of its record. It may read rows of a stored map.
 func (m *Map) Prove(key kvstore.Hash) (Proof, error) {
 	found, siblings, err := m.findLeaf(key)
 	if err != nil {
@@ -147,7 +147,8 @@ func (m *Map) insert(n *node, depth int, l *leaf) (*node, error) {
 	return joinLeaves(n.leaf, l, depth), nil
 }
 
-// joinLeaves returns the node at a depth that has two leaves of different keys below it.
+// joinLeaves returns the node at a depth that has two leaves of different keys below it. The keys share the bits before that
+// depth.
 func joinLeaves(a, b *leaf, depth int) *node {
 	if keyBit(a.key, depth) == keyBit(b.key, depth) {
 		return new(node).withChild(keyBit(a.key, depth), joinLeaves(a, b, depth+1))
@@ -157,8 +158,8 @@ func joinLeaves(a, b *leaf, depth int) *node {
 	return inner.withChild(keyBit(b.key, depth), newLeafNode(b))
 }
 
-// remove returns the replacement of the node n at a depth, without the leaf of a key below it. A leaf without a sibling moves
-// up.
+// remove returns the replacement of the node n at a depth, without the leaf of a key, which must be below it; nil if nothing
+// is left. A leaf without a sibling moves up.
 func (m *Map) remove(n *node, depth int, key kvstore.Hash) (*node, error) {
 	if err := m.load(n, depth, key); err != nil {
 		return nil, err
@@ -189,12 +190,13 @@ func (m *Map) remove(n *node, depth int, key kvstore.Hash) (*node, error) {
 	return n.withChild(b, child), nil
 }
 
-// newLeafNode returns the node of a leaf.
+// newLeafNode returns the node of a leaf, with its hash, which is not stored yet.
 func newLeafNode(l *leaf) *node {
 	return &node{hash: hashLeaf(l.key, l.release), version: unwritten, leaf: l}
 }
 
-// withChild returns a copy of an inner node with another child, 0 for the left and 1 for the right.
+// withChild returns a copy of an inner node with another child, 0 for the left and 1 for the right, and with the hash that
+// follows. The copy is not stored yet.
 func (n *node) withChild(b int, child *node) *node {
 	next := &node{version: unwritten, children: n.children}
 	next.children[b] = child
@@ -210,15 +212,15 @@ func (n *node) hashOrEmpty() kvstore.Hash {
 	return n.hash
 }
 
-// markReplaced records that the stored row of a node is not part of the map any more.
+// markReplaced records that the stored row of a node, if it has one, is not part of the map any more.
 func (m *Map) markReplaced(n *node, depth int, key kvstore.Hash) {
 	if n.version != unwritten {
 		m.replaced = append(m.replaced, rowKey(depth, key, n.version))
 	}
 }
 
-// load reads a stored node at a depth of the key's path, with its children's hashes, unless it was read before. It verifies
-// the node's hash.
+// load reads a stored node at a depth of the key's path, with its children's hashes, unless it was read before or is nil. It
+// verifies the node's hash.
 func (m *Map) load(n *node, depth int, key kvstore.Hash) error {
 	if n == nil || n.leaf != nil || n.children != [2]*node{} {
 		return nil

@@ -37,8 +37,8 @@ func RootRows(entry int64) (from, to []byte) {
 	return rowKey(0, kvstore.Hash{}, entry), []byte{0, 1}
 }
 
-// Open returns a stored map with a root hash. rootRow is the key of the root's row, nil before the first release; get returns
-// the value of a row by its key.
+// Open returns a stored map with a root hash. rootRow is the key of the root's row, nil before the first release; get
+// returns the value of a row by its key. Open reads and verifies the root; the other rows are read when they are needed.
 func Open(root kvstore.Hash, rootRow []byte, get func(row []byte) ([]byte, error)) (*Map, error) {
 	m := &Map{get: get, emptyAt: unwritten}
 	if rootRow != nil {
@@ -58,7 +58,8 @@ func Open(root kvstore.Hash, rootRow []byte, get func(row []byte) ([]byte, error
 }
 
 // Write calls set for each row of the map that is not stored yet, and returns the keys of stored rows that the map has no
-// more. The map must be that after the entry with this index.
+// more. From then on these rows count as stored. For an unchanged map it does nothing. The map must be that after the entry
+// with this index.
 func (m *Map) Write(entry int64, set func(row, value []byte)) (replaced [][]byte) {
 	if !m.changed {
 		return nil
@@ -101,10 +102,11 @@ func childPlace(place kvstore.Hash, depth, child int) kvstore.Hash {
 // fewer.
 const trimDepth = 8
 
-// Trim drops most of a written map from memory.
+// Trim drops most of a stored map from memory, after Write. The map reads the rows again when they are needed.
 func (m *Map) Trim() { m.root.dropDeepNodes(0) }
 
-// dropDeepNodes releases the memory of all nodes below trimDepth, which are read again when they are needed.
+// dropDeepNodes drops from memory what is in the nodes at trimDepth, with all below them. It is read again when it is
+// needed. depth is that of n.
 func (n *node) dropDeepNodes(depth int) {
 	switch {
 	case n == nil:
@@ -136,8 +138,8 @@ func (n *node) encode() []byte {
 
 var errMalformed = errors.New("it is malformed")
 
-// decodeRow parses the value of a node's row. The node's children have hashes and versions, and are not read yet. The root of
-// an empty map is nil.
+// decodeRow parses the value of a node's row. The node's children have hashes and versions, and are not read yet. The root
+// of an empty map is nil. A malformed row is an error.
 func decodeRow(row []byte) (*node, error) {
 	if len(row) == 0 {
 		return nil, errMalformed
@@ -190,8 +192,8 @@ func decodeRow(row []byte) (*node, error) {
 	return n, nil
 }
 
-// Compare compares the stored map after an entry, whose root's row is rootRow, with m, which is in memory. It calls wrong for
-// each row that is missing or differs, below which it does not look, and returns the number of right rows.
+// Compare compares the stored map after an entry, whose root's row is rootRow, nil for none, with m, which is in memory. It
+// calls wrong for each row that is missing or differs, below which it does not look, and returns the number of right rows.
 func (m *Map) Compare(rootRow []byte, get func(row []byte) ([]byte, error), wrong func(row []byte, err error)) (right int64) {
 	if rootRow == nil {
 		if m.root != nil {
@@ -202,7 +204,8 @@ func (m *Map) Compare(rootRow []byte, get func(row []byte) ([]byte, error), wron
 	return m.root.compare(rootRow, 0, kvstore.Hash{}, get, wrong)
 }
 
-// compare compares a stored row, at a depth and place, and those below it with the node.
+// compare compares a stored row, at a depth and place, and those below it with the node. It calls wrong for each that is
+// missing or differs, and returns the number of right rows.
 func (n *node) compare(row []byte, depth int, place kvstore.Hash, get func(row []byte) ([]byte, error), wrong func(row []byte, err error)) (right int64) {
 	value, err := get(row)
 	var got *node
