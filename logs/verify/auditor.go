@@ -68,8 +68,8 @@ func (s AuditStatement) Sign(key note.Signer) ([]byte, error) {
 	return signed, nil
 }
 
-// OpenAuditStatement verifies a signed statement with an auditor's verifier key and parses it. It does not verify the
-// checkpoint in it, which the caller must do.
+// OpenAuditStatement verifies a signed statement with an auditor's verifier key and parses it. An unknown format or an
+// invalid range of entries is an error. It does not verify the checkpoint in the statement, which the caller must do.
 func OpenAuditStatement(signed []byte, key string) (*AuditStatement, error) {
 	v, err := note.NewVerifier(key)
 	if err != nil {
@@ -100,7 +100,8 @@ func OpenAuditStatement(signed []byte, key string) (*AuditStatement, error) {
 }
 
 // fileOutcome returns what the auditor found about one file of the release that the log entry with this index published. A
-// difference in the release counts for all its files. If the outcome is not [Proven], problem says why.
+// difference in the release counts for all its files; an entry that was not audited is [Unproven]. If the outcome is not
+// [Proven], problem says why.
 func (s *AuditStatement) fileOutcome(entry int64, path string) (_ Outcome, problem string) {
 	if entry < s.From || entry >= s.To {
 		return Unproven, fmt.Sprintf("entry %d is not audited: the statement is about entries %d to %d", entry, s.From, s.To-1)
@@ -183,8 +184,8 @@ type auditRead struct {
 }
 
 // readAuditStatement reads an auditor's statement from its file or URL, verifies its signature, and verifies that the log
-// contains the checkpoint in it. If the log is smaller than that checkpoint, this is no error, but the log is marked as
-// unverified.
+// contains the checkpoint in it. A statement about another log is an error. If the log is smaller than that checkpoint, this
+// is no error, but the log is then marked as unverified; if it was already, the two are not compared.
 func (l *Log) readAuditStatement(ctx context.Context, a Auditor) (*AuditStatement, error) {
 	var signed []byte
 	var err error
@@ -222,8 +223,9 @@ func (l *Log) readAuditStatement(ctx context.Context, a Auditor) (*AuditStatemen
 	return s, nil
 }
 
-// applyAudits adds the auditors' verdicts to the result of a proven file. The outcome becomes [Differs] if one auditor found a
-// difference, and [Unproven] if fewer auditors than required found the file to be upstream's.
+// applyAudits adds the auditors' verdicts to the result of a file. The outcome becomes [Differs] if one auditor found a
+// difference. If it is still [Proven], it becomes [Unproven] if fewer auditors than required found the file to be
+// upstream's.
 func (l *Log) applyAudits(r *Result, published logs.Indexed) {
 	var agree []Auditor
 	for _, a := range l.audits {
@@ -244,9 +246,9 @@ func (l *Log) applyAudits(r *Result, published logs.Indexed) {
 	}
 }
 
-// CompareWith compares the release that entry e publishes with upstream, and returns the release's manifest too. The error
-// says why the log does not prove the manifest or the attestations. A difference from upstream, or an upstream that cannot
-// be compared, is no error: the Comparison says so.
+// CompareWith fetches what the log says about the release that entry e publishes, has upstream compare it, and returns the
+// release's manifest too. The error says why the log does not prove the manifest or the attestations. A difference from
+// upstream, or an upstream that cannot be compared, is no error: the Comparison says so.
 func (l *Log) CompareWith(ctx context.Context, upstream Upstream, e logs.Indexed) (Comparison, *logs.Manifest, error) {
 	manifest, err := l.fetchManifest(ctx, e)
 	if err != nil {

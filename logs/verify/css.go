@@ -97,7 +97,8 @@ func (s *styleScanner) readEscape() string {
 	return string(r)
 }
 
-// readString reads a quoted string, whose quotation mark is at the scanner's position, and returns the text in it.
+// readString reads a quoted string, whose quotation mark is at the scanner's position, and returns the text in it with its
+// escapes decoded. A line break or the end of the text ends it too.
 func (s *styleScanner) readString() string {
 	mark := s.rest[0]
 	s.rest = s.rest[1:]
@@ -105,7 +106,7 @@ func (s *styleScanner) readString() string {
 }
 
 // readURL reads the rest of a url(…), after the opening parenthesis and including the closing one, and returns the address
-// in it.
+// in it, without quotes and with its escapes decoded.
 func (s *styleScanner) readURL() string {
 	s.rest = strings.TrimLeft(s.rest, styleSpace)
 	var to string
@@ -140,8 +141,9 @@ func (s *styleScanner) readUntil(isEnd func(c byte) bool) string {
 	return b.String()
 }
 
-// followStyleSheet fetches a style sheet that the page loads, and queues what that loads, to be checked next. A style sheet
-// that cannot be fetched is noted in the report; the error says that ctx has ended.
+// followStyleSheet fetches a style sheet that the page loads, and queues what that loads, to be checked next. It does
+// nothing for one that is neither proven nor the page's own. A style sheet that cannot be fetched is noted in the report;
+// the error says that ctx has ended.
 func (c *pageCheck) followStyleSheet(ctx context.Context, found Referred) error {
 	data, base, err := c.fetchCode(ctx, found)
 	if err != nil || data == nil {
@@ -151,9 +153,10 @@ func (c *pageCheck) followStyleSheet(ctx context.Context, found Referred) error 
 	return nil
 }
 
-// queueStyleReferences adds to the queue c.pending what a CSS text at the address base loads, to be checked next. line is
-// that of the page's tag; from is the style sheet's URL, or that of the frame that has it. Beyond a limit it queues nothing,
-// and the report becomes [Unproven] with a note.
+// queueStyleReferences adds to the queue c.pending what a CSS text at the address base loads, each address once, to be
+// checked next. line is that of the page's tag; from is the style sheet's URL, or that of the frame that has it. An imported
+// style sheet in a data: address is searched at once; what else is in one is ignored. Beyond a limit it queues nothing, and
+// the report becomes [Unproven] with a note.
 func (c *pageCheck) queueStyleReferences(p *page, text string, base *webURL, line int, from string) {
 	imports, urls := styleReferences(text)
 	for _, of := range []struct {

@@ -128,16 +128,17 @@ type Event struct {
 // newEvent returns a summary of a log entry.
 func newEvent(e logs.Indexed) *Event { return &Event{e.Index, e.Time, e.Actor, e.Reason} }
 
-// VerifyURL verifies that the bytes that are served under a URL, in each encoding that the server has, are those of the file
-// with this name. The Result says what is proven, and why not more.
+// VerifyURL verifies that the bytes that are served under a URL, if they are requested in Brotli, in gzip and without
+// encoding, are those of the file with this name. A file that is proven is then compared with upstream and audits, as the
+// options say. The Result says what is proven, and why not more.
 func (l *Log) VerifyURL(ctx context.Context, address string, name Name) Result {
 	return l.verifyFile(ctx, name, func(r *Result, live bool, file logs.File, known bool) error {
 		return l.verifyEncodings(ctx, address, r, live, file, known)
 	})
 }
 
-// VerifyBytes verifies that data is the file of a release that the log publishes under this name. The Result says what is
-// proven, and why not more.
+// VerifyBytes verifies that data is the file of a release that the log publishes under this name. A file that is proven is
+// then compared with upstream and audits, as the options say. The Result says what is proven, and why not more.
 func (l *Log) VerifyBytes(ctx context.Context, data []byte, name Name) Result {
 	return l.verifyFile(ctx, name, func(_ *Result, _ bool, file logs.File, known bool) error {
 		if !known {
@@ -325,7 +326,8 @@ func compareBody(coded coding.Coding, body io.Reader, file logs.File) error {
 	return nil
 }
 
-// maxEncodedSize returns how many bytes the encoded form of a file of size bytes may have. It may be longer than the file.
+// maxEncodedSize returns how many bytes the encoded form of a file of size bytes may have: twice as many and 64 KiB more,
+// because it may be longer than the file.
 func maxEncodedSize(size int64) int64 { return 2*min(size, 1<<50) + 64<<10 }
 
 // A limitedBody reads a body up to a limit in bytes, and records why reading ended.

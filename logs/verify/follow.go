@@ -14,9 +14,10 @@ import (
 // maxDeferred bounds the checkpoints of a log that are stored to be compared later.
 const maxDeferred = 16
 
-// compareWithSeen compares the log with the checkpoints of it that earlier runs have seen, and adds the former keys that
-// these know to l.trusted. It returns a [ForkError] if the checkpoints contradict the log, marks the log as stale if it is
-// smaller than the last one, and defers the comparisons that are not possible yet.
+// compareWithSeen compares the log with the checkpoints of it that earlier runs have stored; if they stored nothing, it does
+// nothing. It returns a [ForkError] if the checkpoints contradict the log, marks the log as stale if it is smaller than the
+// last one, and defers the comparisons that are not possible yet. It also sets l.seen and l.seenAt, adds to l.resolved the
+// deferred checkpoints that the log contains, and, unless a root key's list counts, adds the former keys to l.trusted.
 func (l *Log) compareWithSeen(ctx context.Context) error {
 	known, ok := l.knownLog()
 	if !ok {
@@ -61,8 +62,9 @@ func (l *Log) compareWithSeen(ctx context.Context) error {
 	return nil
 }
 
-// knownLog returns what earlier runs stored about the log, and reports whether they stored anything. It finds that by any key in
-// the list of keys or, without a list, by the present or the trusted key.
+// knownLog returns what earlier runs stored about the log, and reports whether they stored anything. It finds that by any
+// key in the list of keys or, without a list, by the present or the trusted key. It leaves out a checkpoint that a former
+// key signed after its end in the list.
 func (l *Log) knownLog() (KnownLog, bool) {
 	if l.options.Known == nil {
 		return KnownLog{}, false
@@ -113,7 +115,8 @@ func (l *Log) signedCheckpoint() signing.Signed {
 }
 
 // compareWithCheckpoint returns nil if the log contains a checkpoint that is not larger, and a [ForkError] if it provably
-// does not, or a [Difference] if the proof would convince only this client. Any other error proves nothing.
+// does not. It returns a [Difference] if the proof would convince only this client, or if the server's tiles are not of the
+// signed tree. Any other error proves nothing.
 func (l *Log) compareWithCheckpoint(ctx context.Context, seen signing.Signed) error {
 	return l.compareCheckpoints(seen, l.signedCheckpoint(), l.hashReader(ctx))
 }
@@ -139,7 +142,7 @@ func (l *Log) markStale(ctx context.Context, seen signing.Signed) error {
 
 // compareCheckpoints returns nil if the larger of two signed checkpoints contains the smaller one, and a [ForkError] if it
 // provably does not. If the keys that signed them do not lead to each other, that is a [Difference], because nothing proves
-// the fork to others. Any other error proves nothing. hashes reads the hashes of the larger tree.
+// the fork to others. An error of hashes, which reads the hashes of the larger tree, is returned as it is.
 func (l *Log) compareCheckpoints(smaller, larger signing.Signed, hashes tlog.HashReader) error {
 	if smaller.Size == 0 {
 		return nil

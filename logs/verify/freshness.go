@@ -35,9 +35,9 @@ func (t Trust) freshAsOf(log []time.Time, witnesses []Cosignature) time.Time {
 	return quorumTime(times, max(1, t.Need), t.now())
 }
 
-// quorumTime returns the newest time that at least need of the times reach. Those after now do not count: a key whose clock
-// was wrong must not keep a checkpoint fresh for years. If too few remain, it returns the earliest time after now, for
-// [CheckAge] to report, or else the zero time.
+// quorumTime returns the newest time that at least need of the times reach; need is at least 1. Those over 5 minutes after
+// now do not count: a key whose clock was wrong must not keep a checkpoint fresh for years. If too few remain, it returns
+// the earliest of these later times, for [CheckAge] to report, or else the zero time.
 func quorumTime(times []time.Time, need int, now time.Time) time.Time {
 	var past, future []time.Time
 	for _, t := range times {
@@ -67,8 +67,9 @@ func (t Trust) now() time.Time {
 	return t.Now()
 }
 
-// CosignedAt verifies a signed checkpoint, and returns the time as of which it is vouched to be the newest. It is zero if
-// too few cosignatures say so, or if the checkpoint is not one of the trusted log.
+// CosignedAt verifies a signed checkpoint with t.Key, and returns the time as of which it is vouched to be the newest. It is
+// zero if the checkpoint is not one of the trusted log. If too few cosignatures count, it is a time in the future that one
+// of them has, or else zero.
 func (t Trust) CosignedAt(note []byte) time.Time {
 	c, err := t.openCheckpoint(note, nil)
 	if err != nil {
@@ -95,7 +96,7 @@ func CheckAge(cosigned, now time.Time, limit time.Duration) error {
 }
 
 // DescribeAge says in words how long before now a checkpoint was vouched to be the newest, such as "cosigned 47 hours ago".
-// A zero time cosigned is "of unknown age".
+// A zero time cosigned is "of unknown age"; one over 5 minutes after now is "cosigned in the future", with that time.
 func DescribeAge(cosigned, now time.Time) string {
 	switch age := now.Sub(cosigned); {
 	case cosigned.IsZero():

@@ -19,8 +19,8 @@ type importMap struct {
 }
 
 // merge adds the import map in text, which is JSON, to m, with its relative addresses resolved against base. If several maps
-// have an address for one name, the first counts, as in browsers. Invalid addresses are skipped; the error says that the JSON
-// is malformed, and then m is unchanged.
+// have an address for one name, the first counts, as in browsers. Invalid addresses are skipped; the error says that the
+// JSON is malformed or too long, and then m is unchanged.
 func (m *importMap) merge(text string, base *webURL) error {
 	if len(text) > maxImportMap {
 		return fmt.Errorf("it has over %d bytes", maxImportMap)
@@ -74,8 +74,8 @@ func parseObject(data json.RawMessage) (map[string]any, error) {
 	return object, nil
 }
 
-// addNames adds the names and addresses of an import map's JSON object from to the map into, resolved against base. It skips
-// invalid ones and those that into has.
+// addNames adds the names and addresses of an import map's JSON object from to the map into. It resolves the addresses, and
+// names that are addresses, against base. It skips invalid ones and names that into has.
 func addNames(into map[string]string, from map[string]any, base *webURL) {
 	for name, to := range from {
 		if at, ok := parseURLLike(name, base); ok {
@@ -103,7 +103,7 @@ func parseURLLike(name string, base *webURL) (string, bool) {
 }
 
 // resolve returns the address of the module that a script at the address from imports as name, according to the import map.
-// It returns "" if name is a bare name, such as "react", for which no map has an address.
+// It returns "" if name is a bare name, such as "react", for which no map has an address, or if from cannot be parsed.
 func (m *importMap) resolve(name, from string) string {
 	base, err := parseWebURL(from, nil)
 	if err != nil {
@@ -131,9 +131,9 @@ func (m *importMap) resolve(name, from string) string {
 	return at // "" for a bare name
 }
 
-// lookupAddress returns the address of name in one part of an import map, addresses by name: that of the name itself, or that
-// of its longest prefix in the map that ends with a slash, with the rest of the name appended. It returns "" if there is
-// none.
+// lookupAddress returns the address of name in one part of an import map, addresses by name: that of the name itself, or
+// that of its longest prefix in the map that ends with a slash, with the rest of the name appended. It returns "" if there
+// is none, or if the rest leads out of the prefix's address.
 func lookupAddress(in map[string]string, name string) string {
 	if at, ok := in[name]; ok {
 		return at

@@ -103,9 +103,10 @@ func (k *Known) indexByKey(key string) int {
 }
 
 // Open opens and verifies the log of o.Server, and stores in the file what was verified of it. If o has no key, it uses the
-// one that is stored for the server. If none is stored, it uses the one that the server itself names, and firstUse is true.
-// If the log has forked, the error is a [ForkError], and the evidence is stored in a file that it names. A log that proves
-// nothing is no error, see [Log.Unverified].
+// one that is stored for the server. If none is stored and o has no root key, it uses the one that the server itself names,
+// and firstUse is true. If the log has forked, the error is a [ForkError], and the evidence is stored in a file that it
+// names. If only storing fails, the log is returned with that error. A log that proves nothing is no error, see
+// [Log.Unverified].
 func (k *Known) Open(ctx context.Context, o Options, now time.Time) (l *Log, firstUse bool, err error) {
 	if o, firstUse, err = k.completeOptions(ctx, o); err != nil {
 		return nil, false, err
@@ -139,8 +140,8 @@ func (k *Known) completeOptions(ctx context.Context, o Options) (_ Options, firs
 }
 
 // RecordLog stores in the file what was verified of a server's log: its key, to which the key trusted has led, and its
-// checkpoint, seen at the time now. If nothing is proven by the checkpoint, it does not replace the stored one and is stored
-// to be compared later.
+// checkpoint, unless the stored one is larger, seen at the time now. Of a log that proves nothing, the checkpoint does not
+// replace the stored one; it is stored to be compared later if l has deferred it.
 func (k *Known) RecordLog(server, trusted string, l *Log, now time.Time) error {
 	return k.updateFile(func(fresh *Known) { fresh.mergeLog(server, trusted, l, now) })
 }
@@ -187,7 +188,8 @@ func (k *Known) StoreEvidence(e *signing.Evidence) (string, error) {
 	return path, nil
 }
 
-// mergeLog changes k to what was verified of a server's log, as [Known.RecordLog] describes it. It does not write the file.
+// mergeLog changes k to what was verified of a server's log, as [Known.RecordLog] describes it. The server is removed from
+// the other logs. It does not write the file.
 func (k *Known) mergeLog(server, trusted string, l *Log, now time.Time) {
 	for i := range k.Logs { // a server has one log
 		k.Logs[i].Servers = slices.DeleteFunc(k.Logs[i].Servers, func(s string) bool { return s == server })

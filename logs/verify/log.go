@@ -80,7 +80,8 @@ const (
 	maxKeys       = 1 << 20
 )
 
-// FetchKey fetches the verifier key that the server names as its log's. Nothing proves that it is.
+// FetchKey fetches the verifier key that the server names as its log's. Nothing proves that it is. Anything but a verifier
+// key is an error.
 func FetchKey(ctx context.Context, o Options) (string, error) {
 	data, err := o.newRemote().get(ctx, "/log/key", maxKey)
 	if err != nil {
@@ -108,9 +109,10 @@ func (o Options) fetchURL(ctx context.Context, url string, limit int64) ([]byte,
 	return r.get(ctx, "", limit)
 }
 
-// Open fetches the log's checkpoint and verifies it. An error may be a [Difference] or a [ForkError], see [OutcomeOf]. If
-// nothing is wrong with the checkpoint but it proves nothing, such as an old one, there is no error, and [Log.Unverified]
-// says why. The caller must bound the time with ctx.
+// Open fetches the log's checkpoint and verifies it, compares it with what earlier runs and auditors have seen, and verifies
+// that the log contains the changes of keys that led to its key. An error may be a [Difference] or a [ForkError], see
+// [OutcomeOf]. If nothing is wrong with the checkpoint but it proves nothing, such as an old one, there is no error, and
+// [Log.Unverified] says why. The caller must bound the time with ctx.
 func Open(ctx context.Context, o Options) (*Log, error) {
 	l := &Log{options: o, remote: o.newRemote(), proof: map[tlog.Tile][]byte{}, releases: map[[2]string]*Release{}}
 	if err := l.readKeys(ctx); err != nil {

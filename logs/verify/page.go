@@ -166,8 +166,9 @@ func (p *page) mayMixTemplates() bool { return p.templates && p.foreign }
 // formatting are the elements that the HTML parser copies when it repairs wrong nesting.
 var formatting = []string{"a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"}
 
-// scanTags reads the tags of a document's text without building its tree. It records the line of each tag in p. It returns a
-// separate page, early, with what browsers load when they look ahead of the parser, including tags that turn out to be text.
+// scanTags reads the tags of a document's text without building its tree. It records in p.lines the line of each tag that
+// has attributes or is a script or style. It returns a separate page, early, with what browsers load when they look ahead of
+// the parser, including tags that turn out to be text. Too many references, or attributes of one tag, are an error.
 func (p *page) scanTags(text string) (early *page, err error) {
 	p.lines = map[string][]int{}
 	early = &page{address: p.address, base: p.base, from: p.from, legacy: p.legacy}
@@ -212,8 +213,8 @@ func (p *page) scanTags(text string) (early *page, err error) {
 	}
 }
 
-// addTag records in p what a tag that [page.scanTags] found loads, whatever its place in the tree. text is the content of a
-// script element, and line the tag's line in the document.
+// addTag records in p what a tag that [page.scanTags] found loads, whatever its place in the tree, and whether it begins a
+// template, SVG or MathML. text is the content of a script element, and line the tag's line in the document.
 func (p *page) addTag(token html.Token, text string, line int) {
 	switch token.Data {
 	case "base":
@@ -305,16 +306,16 @@ func (p *page) addNote(format string, args ...any) {
 	}
 }
 
-// cspHash returns the hash of an inline script or style in the form that a Content-Security-Policy has, 'sha256-…' with the
-// quotes.
+// cspHash returns the hash of an inline script or style, with line breaks as the browser's parser has them, in the form that
+// a Content-Security-Policy has, 'sha256-…' with the quotes.
 func cspHash(text string) string {
 	text = strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\r", "\n") // as the browser's parser does
 	sum := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// parseDataURL returns the content type and the decoded body of a data: address. path is the address without "data:". See
-// https://fetch.spec.whatwg.org/#data-urls.
+// parseDataURL returns the content type, by default text/plain, and the decoded body of a data: address. path is the address
+// without "data:". See https://fetch.spec.whatwg.org/#data-urls.
 func parseDataURL(path string) (contentType, body string, err error) {
 	header, body, ok := strings.Cut(path, ",")
 	if !ok {

@@ -140,8 +140,9 @@ type checkedFile struct {
 	origin string
 }
 
-// readPage returns the page at a URL or in a file, without parsing it. It also sets the HTTP client that all requests for the
-// page use, unless the caller has set one: it connects to public addresses, and to hosts that the user has named.
+// readPage returns the page at a URL or in a file, without parsing it. The address of a file's page is one that no browser
+// can reach. It also sets the HTTP client that all requests for the page use, unless the caller has set one: it connects to
+// public addresses, and to hosts that the user has named.
 func (c *pageCheck) readPage(ctx context.Context, at string) (document, error) {
 	named := append(c.Known.servers(), c.options.Server)
 	if IsURL(at) {
@@ -162,8 +163,8 @@ func (c *pageCheck) readPage(ctx context.Context, at string) (document, error) {
 	return document{data: data, address: address}, err
 }
 
-// fetchDocument fetches the document at a URL, with the headers that matter to browsers. Its address is the one after
-// redirects. Any status but 200 is an error.
+// fetchDocument fetches the document at a URL, with the headers that matter to browsers, within the session's timeout. Its
+// address is the one after redirects. It reads at most one byte more than [MaxPage]. Any status but 200 is an error.
 func (c *pageCheck) fetchDocument(ctx context.Context, at string) (document, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -180,7 +181,7 @@ func (c *pageCheck) fetchDocument(ctx context.Context, at string) (document, err
 	return d, err
 }
 
-// fetchURL returns the body of the response for a URL. A body of over limit bytes is an error.
+// fetchURL returns the body of the response for a URL, within the session's timeout. A body of over limit bytes is an error.
 func (c *pageCheck) fetchURL(ctx context.Context, at string, limit int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -188,6 +189,7 @@ func (c *pageCheck) fetchURL(ctx context.Context, at string, limit int64) ([]byt
 }
 
 // resolvePrefixes returns the prefixes of the page's own addresses in absolute form, resolved against the page's address.
+// One that is not the beginning of http or https addresses is an error.
 func resolvePrefixes(prefixes []string, address *webURL) ([]string, error) {
 	var own []string
 	for _, prefix := range prefixes {
@@ -200,7 +202,8 @@ func resolvePrefixes(prefixes []string, address *webURL) ([]string, error) {
 	return own, nil
 }
 
-// isOwn reports whether the user has declared, by a prefix, that an absolute address is the page's own.
+// isOwn reports whether the user has declared, by a prefix, that an absolute address is the page's own. The prefix counts if
+// it ends with a slash, if a slash or a query follows it, or if it is the whole address.
 func (c *pageCheck) isOwn(at string) bool {
 	return slices.ContainsFunc(c.own, func(prefix string) bool {
 		rest, ok := strings.CutPrefix(at, prefix)
@@ -232,8 +235,9 @@ func (c *pageCheck) parseDocument(ctx context.Context, d document) (*page, error
 	return p, err
 }
 
-// checkPage checks everything that a parsed document loads, and adds it and the document's notes to the report. depth is how
-// many frames the document is in. For errors see [pageCheck.checkReference].
+// checkPage checks everything that a parsed document loads, also what is in the queue c.pending after that, and adds it and
+// the document's notes to the report. depth is how many frames the document is in. For errors see
+// [pageCheck.checkReference].
 func (c *pageCheck) checkPage(ctx context.Context, p *page, depth int) error {
 	c.pages = append(c.pages, p)
 	for _, r := range p.references {
@@ -320,16 +324,17 @@ func (c *pageCheck) checkReference(ctx context.Context, r Reference, depth int) 
 	return follow(ctx, found)
 }
 
-// isCrossOrigin reports whether a reference leads to another origin than that of the document that has it; false for an
-// address without an origin, such as data:.
+// isCrossOrigin reports whether a reference leads to another origin than that of the document that has it, which r.page must
+// be. It is false for an address without an origin, such as data:, and for one that cannot be parsed.
 func (c *pageCheck) isCrossOrigin(r Reference) bool {
 	at, err := parseWebURL(r.URL, nil)
 	return err == nil && !at.opaque && at.origin() != r.page.address.origin()
 }
 
-// followFrame fetches and checks the document in a frame that was found in the page, if the frame's address is proven or the
-// page's own. depth is how many frames that document is in. A document that cannot be read is reported; for errors see
-// [pageCheck.checkReference].
+// followFrame checks the document in a frame that was found in the page, if the frame's address is proven or the page's own.
+// It fetches the document, unless the tag itself contains it, and checks each URL once; it ignores pictures, and only notes
+// a frame at an unknown address. depth is how many frames that document is in. A document that cannot be read is reported,
+// and one of the page's own that cannot be fetched is noted; for errors see [pageCheck.checkReference].
 func (c *pageCheck) followFrame(ctx context.Context, found Referred, depth int) error {
 	around := found.page
 	if found.Outcome != Proven && found.Outcome != Own || found.Kind != Frame {
@@ -409,7 +414,8 @@ func (f *Referred) addFinding(rule string, isError bool, format string, args ...
 }
 
 // followModule fetches a module that the page loads, and queues the modules that it imports, which are checked next. It does
-// nothing if imports are not followed. A module that cannot be fetched is noted in the report and is no error.
+// nothing if imports are not followed, or for a module that is neither proven nor the page's own. A module that cannot be
+// fetched is noted in the report and is no error.
 func (c *pageCheck) followModule(ctx context.Context, found Referred) error {
 	if c.options.Imports == nil {
 		return nil
@@ -421,9 +427,10 @@ func (c *pageCheck) followModule(ctx context.Context, found Referred) error {
 	return c.queueImports(ctx, found.page, data, base, found.Line, found.URL)
 }
 
-// fetchCode returns the bytes and the address of a module or a style sheet that was found in the page, to find what they load. It
-// returns nil without an error if nothing proves them; and, with a note, if they cannot be fetched or there are too many. The error
-// says that ctx has ended.
+// fetchCode returns the bytes and the address of a module or a style sheet that was found in the page, to find what they
+// load. It returns nil without an error if they are neither proven nor the page's own; and, with a note, if they cannot be
+// fetched, are others than those that were verified, or are too many. Such a note makes the report [Unproven], unless the
+// code is the page's own and within the limit. The error says that ctx has ended.
 func (c *pageCheck) fetchCode(ctx context.Context, found Referred) ([]byte, *webURL, error) {
 	base, err := parseWebURL(found.URL, nil)
 	if err != nil || found.Outcome != Proven && found.Outcome != Own || strings.HasPrefix(found.URL, unknownHost) {
@@ -451,10 +458,11 @@ func (c *pageCheck) fetchCode(ctx context.Context, found Referred) ([]byte, *web
 	return data, base, nil
 }
 
-// queueImports adds to the queue c.pending what a module imports, to be checked next; names are resolved by the import maps
-// of the document p. module is its text, and base its address. line is that of the page's tag, and from the module's URL, or
-// that of the frame that has it. A module that cannot be parsed is queued as a problem. The error says that ctx has ended or
-// there are too many imports.
+// queueImports adds to the queue c.pending what a module imports, each address once, to be checked next; names are resolved
+// by the import maps of the document p, and those that have no address are noted. It does nothing if imports are not
+// followed. module is its text, and base its address. line is that of the page's tag, and from the module's URL, or that of
+// the frame that has it. A module that cannot be parsed is queued as a problem. The error says that ctx has ended or there
+// are too many imports.
 func (c *pageCheck) queueImports(ctx context.Context, p *page, module []byte, base *webURL, line int, from string) error {
 	if c.options.Imports == nil {
 		return nil
@@ -535,8 +543,8 @@ func ReadAdvisories(ctx context.Context, o Options, at string) (packages.Advisor
 	return known, err
 }
 
-// IsPage reports whether an argument, a URL or the path of a file, names a web page, by its extension, rather than a
-// library's file. A URL without an extension is one of a page; a URL with /ajax/libs/ is not.
+// IsPage reports whether an argument, a URL or the path of a file, names a web page, by its extension (.html, .htm, .xhtml
+// or .php), rather than a library's file. A URL without an extension is one of a page; a URL with /ajax/libs/ is not.
 func IsPage(argument string) bool {
 	name := argument
 	if IsURL(argument) {

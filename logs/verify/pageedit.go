@@ -42,8 +42,9 @@ type tagAttribute struct {
 // maxEditable bounds the tags of a page that can be edited.
 const maxEditable = 5000
 
-// ReadPageTags returns the tags of an HTML page that load scripts and style sheets, in the order of the page. A page that is
-// too large, has too many such tags, or has an encoding in which tags cannot be found by ASCII's bytes, is an error.
+// ReadPageTags returns the tags of an HTML page that load scripts and style sheets, or preload such, in the order of the
+// page. It leaves out tags whose address or attributes cannot be read. A page that is too large, has too many such tags, or
+// has an encoding in which tags cannot be found by ASCII's bytes, is an error.
 func ReadPageTags(data []byte) ([]PageTag, error) {
 	if len(data) > MaxPage {
 		return nil, fmt.Errorf("the page has over %d bytes", MaxPage)
@@ -110,7 +111,7 @@ func eachToken(data []byte, do func(kind html.TokenType, token html.Token, start
 }
 
 // addressOf returns the name of the attribute, "src" or "href", in which a tag has the address of a script or a style sheet
-// that browsers load. It returns "" if the tag loads none.
+// that browsers load or preload. It returns "" if the tag loads none. It does not look at the type of a script.
 func addressOf(token html.Token) string {
 	_, hasSource := attribute(token.Attr, "src")
 	_, hasTarget := attribute(token.Attr, "href")
@@ -212,9 +213,10 @@ func (e *TagError) Error() string {
 	return fmt.Sprintf("line %d of the page: the tag cannot be changed without changing what surrounds it", e.Line)
 }
 
-// ReplaceTags returns the page data with changed tags, each with its new address, its integrity, and crossorigin="anonymous".
-// The changes are in the order of the page. All other bytes stay as they are. If a tokenizer reads one of the changed tags in
-// another way in the result, the error is a [*TagError].
+// ReplaceTags returns the page data with changed tags, each with its new address, its integrity, and
+// crossorigin="anonymous". The tags are from [ReadPageTags] of data, and the changes in the order of the page. All other
+// bytes stay as they are. If a tokenizer reads one of the changed tags in another way in the result, the error is a
+// [*TagError].
 func ReplaceTags(data []byte, changes []TagChange) ([]byte, error) {
 	var b bytes.Buffer
 	at := 0

@@ -79,7 +79,8 @@ func (p *page) addHandlers(attributes []html.Attribute, line int) {
 }
 
 // setBase sets the base address of the document, against which relative addresses are resolved, to that of a base element
-// with these attributes. It does nothing unless this is the first such element with an address.
+// with these attributes. It does nothing unless this is the first such element with an href. If that cannot be read, the
+// base stays, and later elements do not count either.
 func (p *page) setBase(attributes []html.Attribute) {
 	href, ok := attribute(attributes, "href")
 	if !ok || p.based {
@@ -114,8 +115,8 @@ func attribute(attributes []html.Attribute, name string) (string, bool) {
 }
 
 // addReference records that an element with these attributes, in a line of the page, loads the address to. kind is one of
-// the kinds of [Reference]. An address that cannot be parsed is recorded with that problem. An about: address is
-// ignored, and a javascript: one is recorded as inline code.
+// the kinds of [Reference]. An address that cannot be parsed is recorded with that problem. An about: address is ignored, a
+// javascript: one is recorded as inline code, and a data: one by [page.addDataURL].
 func (p *page) addReference(kind, to string, attributes []html.Attribute, line int) {
 	integrity, _ := attribute(attributes, "integrity")
 	_, cors := attribute(attributes, "crossorigin")
@@ -185,7 +186,7 @@ func preloadsCode(relations []string, as string) bool {
 }
 
 // addLink records in p which style sheets, modules and preloads a link element or a Link header with these attributes has
-// browsers load.
+// browsers load. Without an address it does nothing.
 func (p *page) addLink(attributes []html.Attribute, line int) {
 	href, ok := attribute(attributes, "href")
 	if !ok || href == "" {
@@ -258,7 +259,8 @@ func (p *page) addScript(node *html.Node, line int) {
 	}
 }
 
-// addFrame records in p the document that an element called name, such as iframe or object, with these attributes loads.
+// addFrame records in p the document that an element called name, such as iframe or object, with these attributes loads: the
+// text in srcdoc, or else the address, which it also adds to p.frames.
 func (p *page) addFrame(name string, attributes []html.Attribute, line int) {
 	if text, ok := attribute(attributes, "srcdoc"); ok && name == "iframe" {
 		p.references = append(p.references, Reference{Kind: Frame, URL: "about:srcdoc", Line: line, From: p.from, body: text, page: p})

@@ -16,9 +16,10 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// checkLibraryFile verifies a file under /ajax/libs/ that the page loads by the log of server, and compares the integrity
-// that the page states for it. It sets the outcome and adds findings to found, also about a vulnerable or outdated version. A
-// file that is not proven is no error; the error is one of [Session.Verify].
+// checkLibraryFile verifies a file under /ajax/libs/ that the page loads by the log of server, once for each URL, and
+// compares the integrity that the page states for it. If only the page names that server, and no key is given or known, it
+// sends no request and the file is [Unproven]. It sets the outcome and adds findings to found, also about a vulnerable or
+// outdated version. A file that is not proven is no error; the error is one of [Session.Verify].
 func (c *pageCheck) checkLibraryFile(ctx context.Context, found *Referred, server string, name Name) error {
 	own := !c.isCrossOrigin(found.Reference)
 	if !own && server != c.options.Server && c.Options.Trust.Key == "" && c.Options.Trust.Root == "" {
@@ -64,9 +65,9 @@ func upstreamName(r Result) string {
 	return r.Package
 }
 
-// checkIntegrity compares the integrity that the page states for a file with the file's hashes. own says whether the file is
-// of the page's own origin, which needs no integrity. A wrong or missing integrity becomes a finding; the error only says
-// that ctx has ended.
+// checkIntegrity compares the integrity that the page states for a file with the file's hashes; for a SHA-384 it fetches the
+// file again. own says whether the file is of the page's own origin, which needs no integrity. A wrong or missing integrity
+// becomes a finding, and one with another hash makes the outcome [Differs]. The error only says that ctx has ended.
 func (c *pageCheck) checkIntegrity(ctx context.Context, found *Referred, own bool) error {
 	if found.Integrity == "" {
 		where := "its tag has no integrity attribute"
@@ -126,7 +127,7 @@ func Worse(a, b Outcome) Outcome {
 }
 
 // newestVersion returns the newest version of a library as its server's API states it, "" if the server does not or the
-// request fails. It sends one request for each library.
+// request fails. It sends one request for each library of a server, and caches the result.
 func (c *pageCheck) newestVersion(ctx context.Context, server, library string) string {
 	if c.newest == nil {
 		c.newest = map[string]string{}

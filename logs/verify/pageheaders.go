@@ -9,7 +9,7 @@ import (
 
 // recommendedHeaders returns HTTP headers by which browsers would enforce what was found: an Integrity-Policy, which only
 // reports as long as a script or style sheet has no integrity, and a Content-Security-Policy with the sources of the proven
-// ones and the hashes of inline ones.
+// ones and the hashes of inline ones. It adds notes to the report about code and styles that this policy blocks.
 func (c *pageCheck) recommendedHeaders() map[string]string {
 	scripts, styles := []string{"'self'"}, []string{"'self'"}
 	missing := false
@@ -40,8 +40,9 @@ func (c *pageCheck) recommendedHeaders() map[string]string {
 	}
 }
 
-// addHashes returns the sources of a Content-Security-Policy with the hashes of the page's inline scripts and styles added.
-// It adds a note about code in attributes, which no hash covers.
+// addHashes returns the sources of a Content-Security-Policy with the hashes of the inline scripts and styles of the page
+// and its srcdoc frames added. It adds a note to the report about code, and one about styles, in attributes, which no hash
+// covers.
 func (c *pageCheck) addHashes(scripts, styles []string) ([]string, []string) {
 	for i, p := range c.pages {
 		if i > 0 && p.from != "about:srcdoc" { // other frames have policies of their own
@@ -68,8 +69,8 @@ func appendMissing(list, items []string) []string {
 	return list
 }
 
-// cspSource returns an address, without its query, as the source in a Content-Security-Policy that allows it, "" if it has
-// no host.
+// cspSource returns an address, without its user, query and fragment, as the source in a Content-Security-Policy that allows
+// it, "" if it has no host.
 func cspSource(at string) string {
 	u, err := url.Parse(at)
 	if err != nil || u.Host == "" {

@@ -7,8 +7,8 @@ import (
 )
 
 // addHeaderLinks records in p what the values of a document's Link headers (RFC 8288), fields, have browsers load. Their
-// addresses are relative to the document's own, whatever base it names. A header that cannot be parsed is recorded as a
-// problem.
+// addresses are relative to the document's own, whatever base it names. A header that cannot be parsed, or after which there
+// are too many references, is recorded as a problem, and the headers after it are ignored.
 func (p *page) addHeaderLinks(fields []string) {
 	base := p.base
 	p.base = p.address

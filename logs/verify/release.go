@@ -48,8 +48,8 @@ type Release struct {
 var errNoRelease = errors.New("the log does not say that it was published")
 
 // Release returns what the log says about a release, and verifies whether it is live. A withdrawn release is no error. For a
-// release that was never published, the error is errNoRelease. It reads all of a small log, and has the server prove it for a
-// large one. It caches the last release.
+// release that was never published, the error is errNoRelease. It reads all of a small log, or of any with Options.All, and
+// else has the server prove it. It caches the last release.
 func (l *Log) Release(ctx context.Context, pkg, version string) (*Release, error) {
 	name := [2]string{pkg, version}
 	if r, ok := l.releases[name]; ok {
@@ -84,8 +84,9 @@ type history struct {
 // maxHistory bounds the entries in a history, in bytes. A log with more is read again for each release.
 const maxHistory = 32 << 20
 
-// addEntry applies the next entry of the log to the history. An entry that contradicts the ones before it is recorded in
-// h.wrong.
+// addEntry applies the next entry of the log to the history. An entry that contradicts the ones before it about a release is
+// recorded in h.wrong, and later ones about that are ignored. So are entries that say nothing about releases or package
+// JSON, and those that h.only leaves out.
 func (h *history) addEntry(e logs.Indexed) {
 	size := len(e.Raw)
 	e.Raw = nil // it keeps a bundle of some MB in memory
@@ -150,8 +151,9 @@ func (l *Log) readFromHistory(ctx context.Context, r *Release) error {
 	return nil
 }
 
-// readHistory reads all entries of the log and verifies the map of live releases after each; another map is a [Difference].
-// If the history is too large for memory, it contains only the release name, a package and a version.
+// readHistory reads all entries of the log, calls Options.Progress meanwhile, and verifies the map of live releases after
+// each; another map is a [Difference]. If the history is too large for memory, it contains only the release name, a package
+// and a version.
 func (l *Log) readHistory(ctx context.Context, name [2]string) (*history, error) {
 	h := &history{releases: map[[2]string]*Release{}, wrong: map[[2]string]error{}, documents: map[string]logs.Indexed{}}
 	live := livemap.New()
@@ -200,7 +202,9 @@ func (r *Release) isProvisional() bool { return r.Confirmed == nil && r.Publishe
 // isPublished reports whether an entry was read that publishes the release, even if a later one withdrew it.
 func (r *Release) isPublished() bool { return r.Published.Manifest != (kvstore.Hash{}) }
 
-// applyEntry applies the next entry about the release. It returns a [Difference] if the entry contradicts the ones before it.
+// applyEntry applies the next entry about the release, of which it changes what the entry says. It returns a [Difference] if
+// the entry contradicts the ones before it. Entries that do not publish, confirm, restore or withdraw, or report a change
+// upstream, change nothing.
 func (r *Release) applyEntry(e logs.Indexed) error {
 	switch e.Kind {
 	case logs.Published, logs.Mirrored:
@@ -231,8 +235,8 @@ func (r *Release) applyEntry(e logs.Indexed) error {
 	return nil
 }
 
-// fetchManifest fetches the manifest that an entry names, and verifies that it is that one, and about the entry's release.
-// If not, the error is a [Difference].
+// fetchManifest fetches the manifest that an entry names, and verifies that it is that one, that it is about the entry's
+// release, and that its files have the root that the entry states. If not, the error is a [Difference].
 func (l *Log) fetchManifest(ctx context.Context, e logs.Indexed) (*logs.Manifest, error) {
 	data, err := l.remote.get(ctx, tiles.ContentPath(e.Index, e.Manifest), logs.MaxManifest)
 	if err != nil {
@@ -354,7 +358,7 @@ func (l *Log) applyLive(ctx context.Context, r *Release, index int64, manifest k
 }
 
 // parseProvenEntry verifies the proof that an entry is in the log's tree, and parses the entry. A wrong proof is a
-// [Difference].
+// [Difference]; an entry that this program cannot parse is another error.
 func (l *Log) parseProvenEntry(shown tiles.ProvenEntry) (logs.Indexed, error) {
 	if err := shown.Check(l.Tree); err != nil {
 		return logs.Indexed{}, differs("entry %d is not in the signed tree: %v", shown.Index, err)

@@ -19,7 +19,8 @@ const (
 )
 
 // NewClient returns a client for requests to servers that may be hostile: the headers of a response are bounded, and a
-// redirect to another host is refused. The context of a request bounds its time.
+// redirect to another host is refused. It sends up to 8 requests to a host at a time. The context of a request bounds its
+// time.
 func NewClient() *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxResponseHeaderBytes = maxHeaders
@@ -59,8 +60,8 @@ type remote struct {
 	read func(ctx context.Context, path string, limit int64) ([]byte, error)
 }
 
-// get returns the body under a path of the server, of at most limit bytes; a longer one is an error. The error for a missing
-// path is [fs.ErrNotExist]. If r.read is set, it is called in the place of a request.
+// get returns the body under a path of the server, of at most limit bytes; a longer one is an error. The error for status
+// 404 or 410 is [fs.ErrNotExist]. If r.read is set, it is called in the place of a request.
 func (r *remote) get(ctx context.Context, path string, limit int64) ([]byte, error) {
 	if r.read != nil {
 		return r.read(ctx, path, limit)
@@ -111,11 +112,11 @@ func (r *remote) sendGet(ctx context.Context, url, accept string, fields ...stri
 	return r.client.Do(request)
 }
 
-// statusLine returns the status of a response, at a length that people can read.
+// statusLine returns the status of a response, such as "404 Not Found", cut to 100 bytes.
 func statusLine(response *http.Response) string { return fmt.Sprintf("%.100s", response.Status) }
 
-// excerpt returns ": " and the beginning of the text of a response that reports an error, to be appended to a message; "" if
-// the response has no text.
+// excerpt returns ": " and the beginning of the body of a response that reports an error, quoted, to be appended to a
+// message. It returns "" if the body is neither JSON nor plain text, or empty.
 func excerpt(response *http.Response) string {
 	contentType := response.Header.Get("Content-Type")
 	if !strings.HasPrefix(contentType, "application/json") && !strings.HasPrefix(contentType, "text/plain") {

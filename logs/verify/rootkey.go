@@ -110,7 +110,8 @@ func (l *Log) readKeys(ctx context.Context) (err error) {
 }
 
 // openCheckpoint verifies the checkpoint that the server has: with the root key's list of keys, with the trusted key and its
-// changes, or, for an old checkpoint, with a former key. It sets l.trusted to the keys by which checkpoints of the log count.
+// changes, or, for an old checkpoint, with a former key. It sets l.trusted to the keys by which checkpoints of the log
+// count. With a list, the key that signed becomes the trusted one.
 func (l *Log) openCheckpoint(signed []byte) (checkpoint, error) {
 	if l.keyList != nil {
 		c, err := l.openWithKeyList(signed)

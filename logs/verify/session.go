@@ -78,8 +78,8 @@ type Subject struct {
 func (s *Session) Logs() []*SessionLog { return append([]*SessionLog{}, s.logs...) }
 
 // Verify verifies one subject, and opens its server's log if that is the first one of the server. What is not proven is no
-// error: the Result says why. The error says that the known logs could not be written, or that the caller has ended ctx.
-// After a timeout, the log is not used any more: later subjects of the server are [Unproven].
+// error: the Result says why. It calls s.Idle. The error says that the known logs could not be written, or that the caller
+// has ended ctx. After a timeout, the log is not used any more: later subjects of the server are [Unproven].
 func (s *Session) Verify(ctx context.Context, subject Subject) (*SessionLog, Result, error) {
 	limited, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()

@@ -25,7 +25,8 @@ type Fetcher struct {
 	bytes    atomic.Int64
 }
 
-// NewFetcher returns a Fetcher for one server. It uses Server, Client and UserAgent of the options.
+// NewFetcher returns a Fetcher for one server, which counts its traffic. It uses Server, UserAgent, Read and a copy of
+// Client of the options.
 func NewFetcher(o Options) *Fetcher {
 	f := &Fetcher{remote: o.newRemote()}
 	client := *f.remote.client
@@ -98,12 +99,14 @@ func readEncoded(response *http.Response, url string, size int64) ([]byte, error
 // maxPreallocation bounds the memory that is allocated before the body of a response has arrived, in bytes.
 const maxPreallocation = 1 << 20
 
-// Get returns what the server has under a path, such as /log/checkpoint, of at most limit bytes. It does not verify it.
+// Get returns what the server has under a path, such as /log/checkpoint; over limit bytes are an error. It does not verify
+// it. The error for status 404 or 410 is [fs.ErrNotExist].
 func (f *Fetcher) Get(ctx context.Context, path string, limit int64) ([]byte, error) {
 	return f.remote.get(ctx, path, limit)
 }
 
-// CheckpointChanged reports whether the server has another checkpoint now than this signed one, without fetching it.
+// CheckpointChanged sends the tag of a signed checkpoint to the server, and reports whether the server has another
+// checkpoint now. It does not read that. A response with a status other than 200 and 304 is an error.
 func (f *Fetcher) CheckpointChanged(ctx context.Context, note []byte) (bool, error) {
 	response, err := f.remote.sendGet(ctx, f.remote.base+"/log/checkpoint", "", "If-None-Match", tiles.CheckpointTag(note))
 	if err != nil {

@@ -29,8 +29,8 @@ type tileReader struct {
 	err    error                // of fetching
 }
 
-// hashReader returns a reader of the hashes of a tree, each of which is proven to be in it. Tiles of another tree are a
-// [Difference]; the error for tiles that cannot be fetched is another one.
+// hashReader returns a reader of the hashes of a tree, each of which is proven to be in it. Tiles of another tree, or with
+// too few hashes, are a [Difference]; the error for tiles that cannot be fetched is another one.
 func (t *tileReader) hashReader(tree tlog.Tree) tlog.HashReader {
 	proven := tlog.TileHashReader(tree, t)
 	return tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
@@ -48,7 +48,8 @@ func (t *tileReader) hashReader(tree tlog.Tree) tlog.HashReader {
 // Height implements [tlog.TileReader]: it returns the height of a tile in levels of the tree, which is the same for all logs.
 func (t *tileReader) Height() int { return height }
 
-// ReadTiles returns the hashes in tiles, from the cache or the server; see [tlog.TileReader].
+// ReadTiles returns the hashes in tiles, from the cache or the server, unverified, and stores the error in t.err; see
+// [tlog.TileReader].
 func (t *tileReader) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
 	data := make([][]byte, len(tiles))
 	group, ctx := errgroup.WithContext(t.ctx)
@@ -109,7 +110,8 @@ func (l *Log) entryTile(n int64) tlog.Tile {
 	return tlog.Tile{H: height, L: 0, N: n, W: int(min(fullWidth, l.Tree.N-n<<height))}
 }
 
-// fetchBundle fetches bundle n of the log, which has 256 entries or is the last one, without verifying it.
+// fetchBundle fetches bundle n of the log, which has 256 entries or is the last one, without verifying it. Of the last one,
+// the server may send a longer bundle.
 func (l *Log) fetchBundle(ctx context.Context, n int64) ([]byte, error) {
 	tile := l.entryTile(n)
 	return l.remote.getTile(ctx, tile, tiles.EntriesPath(n, tile.W), 2+logs.MaxEntry)
@@ -147,8 +149,8 @@ func (l *Log) readBundles(ctx context.Context, n, end int64) ([]logs.Indexed, er
 	return entries, nil
 }
 
-// appendBundle parses the entries of bundle number n in data, verifies that they have these hashes, and returns entries with
-// them appended. Another hash is a [Difference].
+// appendBundle parses the entries of bundle number n in data, as many as there are hashes, verifies that they have these
+// hashes, and returns entries with them appended. Another hash, or a bundle that ends before, is a [Difference].
 func appendBundle(entries []logs.Indexed, data []byte, n int64, hashes []tlog.Hash) ([]logs.Indexed, error) {
 	for i, hash := range hashes {
 		index := n<<height + int64(i)
@@ -172,7 +174,7 @@ func appendBundle(entries []logs.Indexed, data []byte, n int64, hashes []tlog.Ha
 // bundlesAtOnce is how many bundles, of at most 4 MiB each, are read together.
 const bundlesAtOnce = 4
 
-// Entries returns some hundred entries that are proven to be in the log, from the one with this index on, in their order. It
+// Entries returns up to 1,024 entries that are proven to be in the log, from the one with this index on, in their order. It
 // returns none only if the log has none there.
 func (l *Log) Entries(ctx context.Context, index int64) ([]logs.Indexed, error) {
 	if index >= l.Tree.N {

@@ -97,8 +97,8 @@ func (l *Log) compareUpstream(ctx context.Context, r *Result, release *Release) 
 	}
 }
 
-// compareWithUpstream compares what the log says about a release with its upstream. The error is about reading the log; if
-// upstream could not be compared, the Comparison is [Unproven].
+// compareWithUpstream compares what the log says about a release with its upstream, by Options.Upstream, which is set. The
+// error is about reading the log; if upstream could not be compared, the Comparison is [Unproven].
 func (l *Log) compareWithUpstream(ctx context.Context, release *Release) (Comparison, error) {
 	claim, err := l.readClaim(ctx, release)
 	if err != nil {

@@ -160,8 +160,8 @@ type WatchResult struct {
 	Alarms  int // number of events that need attention, reported now or before
 }
 
-// Run polls the log at an interval until ctx ends, and then returns nil. A log that cannot be verified does not end it; an
-// event or a state that is lost does, with an error.
+// Run polls the log at an interval until ctx ends, and then returns nil. It sends a notice when polls begin or cease to
+// prove nothing. A log that cannot be verified does not end it; an event or a state that is lost does, with an error.
 func (w *Watcher) Run(ctx context.Context, every time.Duration) error {
 	for {
 		found, err := w.Poll(ctx)
@@ -178,9 +178,9 @@ func (w *Watcher) Run(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// Poll reports what happened in the log since the last poll. A log that cannot be verified is no error: the WatchResult says
-// so. The error says that the known logs could not be read or written, that an event could not be reported, that the state
-// could not be stored, or that the caller has ended ctx.
+// Poll reports what happened in the log since the last poll, and stores the position. A log that cannot be verified is no
+// error: the WatchResult says so. The error says that the known logs could not be read or written, that an event could not
+// be reported, that the state could not be stored, or that the caller has ended ctx.
 func (w *Watcher) Poll(ctx context.Context) (WatchResult, error) {
 	known, err := ReadKnown(w.options.Known)
 	if err != nil {
@@ -272,8 +272,8 @@ func (w *Watcher) reportProblems(found *WatchResult, evidence string) error {
 	return w.reportOnce(found, &w.state.Silent, WatchEvent{Kind: EventSilent, Time: now, Text: said})
 }
 
-// reportOnce counts an alarm in found, and reports the event, which needs attention, unless reported says that this was done before.
-// Then it sets reported.
+// reportOnce counts an alarm in found, and reports the event, as one that needs attention, unless reported says that this
+// was done before. It sets reported first, so a report that fails is not repeated.
 func (w *Watcher) reportOnce(found *WatchResult, reported *bool, e WatchEvent) error {
 	found.Alarms++
 	if *reported {
@@ -284,8 +284,9 @@ func (w *Watcher) reportOnce(found *WatchResult, reported *bool, e WatchEvent) e
 }
 
 // reportAge reports once that the last checkpoint of the log may not be its newest: because the server replays an old one,
-// because nothing signs the log, or because the server is unreachable. It counts that in found.Alarms at every poll. The
-// error says that the event could not be reported.
+// because nothing signs the log, or because the server is unreachable. It counts that in found.Alarms at every poll. Once
+// the age is in order, it may report again. It does nothing before the first checkpoint was seen. The error says that the
+// event could not be reported.
 func (w *Watcher) reportAge(found *WatchResult, now time.Time) error {
 	if w.state.Next < 0 { // no checkpoint was seen yet
 		return nil

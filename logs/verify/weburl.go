@@ -33,7 +33,8 @@ const (
 )
 
 // parseWebURL parses an address that is written in a document, and drops its fragment. A relative address is resolved
-// against base; it is an error if base is nil or opaque.
+// against base; it is an error if base is nil or opaque. An address of a scheme other than http and https is opaque; file,
+// ftp, ws and wss are errors, and so is an address that is too long.
 func parseWebURL(text string, base *webURL) (*webURL, error) {
 	text = strings.TrimFunc(text, func(r rune) bool { return r <= ' ' })
 	text = strings.NewReplacer("\t", "", "\n", "", "\r", "").Replace(text)
@@ -203,7 +204,8 @@ func parseIPv4(labels []string) (string, error) {
 	return netip.AddrFrom4([4]byte{byte(address >> 24), byte(address >> 16), byte(address >> 8), byte(address)}).String(), nil
 }
 
-// resolvePath resolves a path against a folder, which begins and ends with a slash, and percent-encodes it.
+// resolvePath resolves a path, also with the steps . and .., against a folder, which begins and ends with a slash, and
+// percent-encodes it. A path that begins with a slash is resolved against the root instead. Backslashes are slashes.
 func resolvePath(folder, path string) string {
 	path = strings.ReplaceAll(path, `\`, "/")
 	if strings.HasPrefix(path, "/") {
