@@ -46,7 +46,7 @@ func signCheckpoint(origin string, c logs.Checkpoint, keys keyring, at time.Time
 }
 
 // openNote verifies and parses a signed checkpoint of the log with the name origin. At least one of the keys must have
-// signed it. It returns the checkpoint and its note.
+// signed it. It returns the checkpoint and its note, in which signatures by other keys are unverified.
 func openNote(data []byte, origin string, keys note.Verifiers) (Signed, *note.Note, error) {
 	n, err := note.Open(data, keys)
 	if err != nil {
@@ -122,7 +122,8 @@ func newKey(origin string) (*key, error) {
 	return parseKey([]byte(private))
 }
 
-// parseKey parses a private key in the form of https://c2sp.org/signed-note.
+// parseKey parses a private key in the form of https://c2sp.org/signed-note, with spaces around it ignored. A key whose hash
+// does not match its secret is an error.
 func parseKey(data []byte) (*key, error) {
 	k := &key{private: string(bytes.TrimSpace(data))}
 	var err error
@@ -178,7 +179,8 @@ func (r keyring) verifiers() note.Verifiers {
 // maxOrigin bounds an origin, in bytes. ML-DSA cosignatures have a byte for its length.
 const maxOrigin = 255
 
-// CheckOrigin returns an error if origin is not a valid name for a log.
+// CheckOrigin returns an error if origin is not a valid name for a log: empty, over 255 bytes, not UTF-8, or with a space, a
+// + or a character that is not printed. The error begins with "must be".
 func CheckOrigin(origin string) error {
 	bad := func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsGraphic(r) || r == '+' }
 	if origin == "" || len(origin) > maxOrigin || !utf8.ValidString(origin) || strings.ContainsFunc(origin, bad) {
@@ -187,7 +189,8 @@ func CheckOrigin(origin string) error {
 	return nil
 }
 
-// randomOrigin returns the name of a new log for which the operator gives none.
+// randomOrigin returns the name of a new log for which the operator gives none: larder.local/ and 8 random hexadecimal
+// digits.
 func randomOrigin() string {
 	unique := make([]byte, 4)
 	rand.Read(unique)

@@ -27,8 +27,9 @@ func (k *key) cosignatureLine(text string, at time.Time) []byte {
 	return fmt.Appendf(nil, "— %s %s\n", k.signer.Name(), base64.StdEncoding.EncodeToString(signature))
 }
 
-// splitCosignatures splits the signatures that note.Open has left unverified (n.UnverifiedSigs). at is the newest time of those that are
-// valid cosignatures by a key of the ring, zero if none exists. others are those by other keys, which stay unverified.
+// splitCosignatures splits the signatures that note.Open has left unverified (n.UnverifiedSigs). at is the newest time of
+// those that are valid cosignatures by a key of the ring, zero if none exists; invalid ones are dropped. others are those by
+// other keys, which stay unverified.
 func (r keyring) splitCosignatures(n *note.Note) (at time.Time, others []note.Signature) {
 	for _, s := range n.UnverifiedSigs {
 		own := false
@@ -63,9 +64,9 @@ func (r keyring) cosignedAt(data []byte) time.Time {
 	return at
 }
 
-// renewalDue reports whether the last signed checkpoint needs a new cosignature of the log: the newest is over an hour old,
-// or in the future because of a wrong clock, which proves nothing to clients. It is false if nothing is signed. The caller
-// holds s.mu.
+// renewalDue reports whether the last signed checkpoint needs a new cosignature of the log: it has none, the newest is an
+// hour old, or it is in the future because of a wrong clock, which proves nothing to clients. It is false if nothing is
+// signed. The caller holds s.mu, unless it is still opening the Signer.
 func (s *Signer) renewalDue() bool {
 	age := s.options.Now().Sub(s.keys.cosignedAt(s.last.Note))
 	return s.last.Note != nil && (age >= renewEvery || age < -time.Second)

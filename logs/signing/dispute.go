@@ -25,9 +25,10 @@ type dispute struct{ what string }
 func (e *dispute) Error() string { return e.what }
 
 // investigateClaim looks for the proof of what the witness w claims, in the checkpoint that it cosigned last. It never
-// returns nil. If that is a checkpoint of another tree, it stores the proof and returns a dispute, or a [*RefusedError] if
-// signing ends. If the log contains that checkpoint, and the key folder is from an old backup, it becomes the last signed
-// one, and the error says so. Without any proof it returns the error unproven.
+// returns nil, and resets w.seen. If that is a checkpoint of another tree, it stores the proof and returns a dispute, or a
+// [*RefusedError] if signing ends. If the log contains that checkpoint, and it is larger than the last signed one because
+// the key folder is from an old backup, it becomes the last signed one, and the error says so. Without any proof it returns
+// the error unproven.
 func (s *Signer) investigateClaim(ctx context.Context, w *witness, unproven error) error {
 	w.seen = 0 // the claim need not have come from the witness
 	data, err := w.latestCosigned(ctx, s.origin)
@@ -63,8 +64,9 @@ func (s *Signer) investigateClaim(ctx context.Context, w *witness, unproven erro
 	return err
 }
 
-// storeDispute writes the file of a dispute with the checkpoint theirs. kept says that the file exists: then only a proof
-// replaces it, which needs a checkpoint from here that is not smaller than theirs. The error is about writing.
+// storeDispute writes the file of a dispute with the checkpoint theirs; it does nothing if the file has a proof already.
+// kept says that the file exists: then only a proof replaces it, which needs a checkpoint from here that is not smaller than
+// theirs. The error is about writing.
 func (s *Signer) storeDispute(file string, theirs Signed, kept bool) error {
 	if s.proven[file] {
 		return nil
@@ -129,9 +131,10 @@ func (s *Signer) logContains(c logs.Checkpoint) (bool, error) {
 	return Contains(s.options.Store, s.options.Log.Checkpoint(), c)
 }
 
-// recordDispute logs and records a checkpoint that disputes the log. It never returns nil. The error is a [*RefusedError],
-// with which the caller must end signing, if the checkpoint has the cosignatures that the policy requires, because clients
-// then accept it as this log's; otherwise a dispute, and signing continues with the other witnesses.
+// recordDispute records a checkpoint that disputes the log by its file, and logs and counts it the first time. It never
+// returns nil. The error is a [*RefusedError], with which the caller must end signing, if the checkpoint has the
+// cosignatures that the policy requires, because clients then accept it as this log's; otherwise a dispute, and signing
+// continues with the other witnesses.
 func (s *Signer) recordDispute(file string, theirs Signed) error {
 	what := fmt.Sprintf("a checkpoint of %d entries is signed with this log's key and is not part of this log, as %s in the key folder proves", theirs.Size, file)
 	if s.disputes[file] == "" {
@@ -146,8 +149,9 @@ func (s *Signer) recordDispute(file string, theirs Signed) error {
 		"or another process signs with the same key: end that, find out which, and move the file away to go on"}
 }
 
-// loadDisputes reads the files of disputes and records those that still dispute this log. It returns a [*RefusedError] if one
-// of them ends signing.
+// loadDisputes reads the files of disputes and records those that still dispute this log. It replaces such a file by a proof
+// if that can be made now, and logs a file that proves nothing. It returns a [*RefusedError] if one of the disputes ends
+// signing.
 func (s *Signer) loadDisputes() error {
 	files, err := s.folder.list(disputePattern)
 	if err != nil {

@@ -177,7 +177,7 @@ func OpenWithAny(data []byte, keys []string, changes []KeyChange) (Signed, error
 	return Signed{}, err
 }
 
-// Encode returns the evidence of a fork as indented JSON, the content of an evidence file.
+// Encode sets the format, and returns the evidence of a fork as indented JSON, the content of an evidence file.
 func (e *Evidence) Encode() ([]byte, error) {
 	e.Format = evidenceFormat
 	var b bytes.Buffer
@@ -188,7 +188,8 @@ func (e *Evidence) Encode() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// DecodeEvidence parses an evidence file, without verifying it; [Evidence.Check] does that.
+// DecodeEvidence parses an evidence file, without verifying it; [Evidence.Check] does that. Another format, an unknown
+// field, and over [MaxEvidence] bytes are errors.
 func DecodeEvidence(data []byte) (*Evidence, error) {
 	if len(data) > MaxEvidence {
 		return nil, fmt.Errorf("signing: evidence has at most %d bytes", MaxEvidence)

@@ -95,7 +95,8 @@ func (f *folder) read(name string) ([]byte, error) {
 	return data, err
 }
 
-// write replaces a file atomically, and returns when that is on the disk. Only the owner may read a private file.
+// write replaces a file atomically, by way of a file with the suffix .new, and returns when that is on the disk. Only the
+// owner may read a private file.
 func (f *folder) write(name string, data []byte, private bool) error {
 	fresh := f.path(name + ".new")
 	if err := f.writeTemporary(fresh, data, private); err != nil {
@@ -167,8 +168,8 @@ func (f *folder) list(pattern string) ([]string, error) {
 }
 
 // ReadFolder reads the last signed checkpoint from a key folder, which a Signer may have open, and verifies it with the
-// verifier key in the folder, as clients do. It takes no lock. If no key was made yet, the error is fs.ErrNotExist and key
-// is "". If only the checkpoint is missing or invalid, key is set and the error says why.
+// verifier key in the folder, as clients do. It takes no lock. If the file with the verifier key is missing, the error is
+// fs.ErrNotExist and key is "". With any other error, key is what is in that file if it can be read, valid or not.
 func ReadFolder(dir string) (_ Signed, key string, err error) {
 	// The key is read first, because a checkpoint that is signed with a newer key is signed with this one too.
 	verifier, key, err := readPublicFile(dir)

@@ -65,8 +65,9 @@ func (s *Signer) load() error {
 	return errors.Join(s.publishCheckpoint(shown), s.publishIfMet(), s.writePublic(), s.storeSigner())
 }
 
-// loadKeys reads the present key and the old ones into s.keys. Without a present key, it takes the next key in the folder, or
-// creates one and writes it there as the next key; then fresh says that the key has not signed a checkpoint yet.
+// loadKeys reads the present key and the old ones into s.keys. Without a present key, it takes the next key in the folder,
+// or creates one and writes it there as the next key; then fresh says that the key has not signed a checkpoint yet. A key of
+// another log than Options.Origin, if that is set, is an error.
 func (s *Signer) loadKeys() (fresh bool, err error) {
 	data, err := s.folder.read(keyFile)
 	if err != nil {
@@ -153,10 +154,10 @@ func (s *Signer) loadCheckpoints(fresh bool) error {
 	return s.signAndStore(s.last.Checkpoint, s.keys.cosignedAt(s.last.Note))
 }
 
-// readCheckpoints reads what was signed and published before, sets s.last to the newest signed checkpoint, publishes in
-// memory the newest one that clients have seen, and notes which cosignatures of witnesses it has. It returns the content of
-// the key folder's checkpoint file, nil for a missing file; unreadable says why that cannot be verified, and err that a file
-// or the store could not be read.
+// readCheckpoints reads what was signed and published before, sets s.last to the newest signed checkpoint, s.inStore to that
+// of the store, and s.confirmed, publishes in memory the newest one that clients have seen, and records which cosignatures
+// of witnesses it has. It writes nothing. It returns the content of the key folder's checkpoint file, nil for a missing
+// file; unreadable says why that cannot be verified, and err that a file or the store could not be read.
 func (s *Signer) readCheckpoints() (data []byte, unreadable, err error) {
 	stored, err := StoredNote(s.options.Store)
 	if err != nil {
@@ -230,8 +231,9 @@ func (s *Signer) renewSignatures(data []byte) (Signed, []byte, error) {
 }
 
 // signAndStore signs a checkpoint, cosigns it as of the time at, and stores it as the last signed one: first in the key
-// folder, which must never know less than a client or a witness, and then in the store. It does not publish it. The caller
-// has verified that the log contains it.
+// folder, which must never know less than a client or a witness, and then in the store. If only the store fails, the
+// checkpoint is the last signed one all the same. It counts successes and failures of writing to the folder, and notifies
+// waiters, but does not publish. The caller has verified that the log contains the checkpoint.
 func (s *Signer) signAndStore(c logs.Checkpoint, at time.Time) error {
 	signed, err := signCheckpoint(s.origin, c, s.keys, at)
 	if err != nil {
@@ -270,8 +272,8 @@ func (s *Signer) checkExtendsLast(c logs.Checkpoint) error {
 	return nil
 }
 
-// Contains reports whether the tree of c, whose hashes are in r, begins with the tree of before. It verifies the hashes with
-// a proof, as a client would. The error says that the hashes could not be read.
+// Contains reports whether the tree of c, whose hashes are in r, begins with the tree of before. If the trees have different
+// sizes, it verifies the hashes with a proof, as a client would. The error says that the hashes could not be read.
 func Contains(r kvstore.Reader, c, before logs.Checkpoint) (bool, error) {
 	switch {
 	case c.Size < before.Size:

@@ -39,7 +39,7 @@ func newMetrics(s *Signer) *metrics {
 	return m
 }
 
-// register registers the metrics, unless registerer is nil.
+// register registers the metrics, unless registerer is nil. It panics if they are registered there already.
 func (m *metrics) register(registerer prometheus.Registerer) {
 	if m.registerer = registerer; registerer != nil {
 		registerer.MustRegister(m.all...)

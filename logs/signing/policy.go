@@ -52,8 +52,8 @@ func atLeast(k int, members []quorum) quorum {
 	}
 }
 
-// Majority returns the policy that more than half of the witnesses must cosign. Any two majorities have a witness in common,
-// so two of them confirm different logs only if that witness lies.
+// Majority returns the policy that more than half of the witnesses must cosign, which is never met without witnesses. Any
+// two majorities have a witness in common, so two of them confirm different logs only if that witness lies.
 func Majority(witnesses ...Witness) *Policy {
 	p := &Policy{witnesses: witnesses}
 	var all []quorum
@@ -89,7 +89,8 @@ func ParseMajority(texts []string) (*Policy, error) {
 	return Majority(witnesses...), nil
 }
 
-// ParsePolicy parses a policy in the form of https://c2sp.org/tlog-policy.
+// ParsePolicy parses a policy in the form of https://c2sp.org/tlog-policy. A policy without a quorum, or whose quorum needs
+// witnesses without a URL, is an error.
 func ParsePolicy(text []byte) (*Policy, error) {
 	if len(text) > maxPolicy {
 		return nil, fmt.Errorf("the policy has %d bytes; at most %d are read", len(text), maxPolicy)
@@ -123,7 +124,8 @@ func newPolicyParser() *policyParser {
 	return &policyParser{names: map[string]quorum{}, members: map[string]bool{}, keys: map[string]bool{}, counts: map[string]int{}}
 }
 
-// parseLine parses a line of a policy and applies it.
+// parseLine parses a line of a policy and applies it. An empty line or a comment does nothing. More than 32 lines of a kind
+// are an error.
 func (p *policyParser) parseLine(line string) error {
 	for _, c := range []byte(line) {
 		if c < ' ' && c != '\t' || c == 0x7f {
@@ -153,7 +155,7 @@ func (p *policyParser) parseLine(line string) error {
 	return fmt.Errorf("%.40q is none of: log KEY [URL], witness NAME KEY [URL], group NAME K|any|all MEMBER…, quorum NAME|none", line)
 }
 
-// addLog adds a log that the policy is for.
+// addLog adds the log of a verifier key to those that the policy is for. A second line with the same public key is an error.
 func (p *policyParser) addLog(key string) error {
 	v, err := note.NewVerifier(key)
 	if err != nil {
@@ -194,8 +196,8 @@ func (p *policyParser) addPublicKey(kind, key string) error {
 	return nil
 }
 
-// addGroup defines a group of witnesses and groups. threshold says how many of the members must be met: a number, any or
-// all.
+// addGroup defines a group of witnesses and groups, which lines before have defined and no other group has. threshold says
+// how many of the members must be met: a number, any or all.
 func (p *policyParser) addGroup(name, threshold string, members []string) error {
 	k, err := strconv.Atoi(threshold)
 	switch {
@@ -249,7 +251,7 @@ func (p *policyParser) setQuorum(name string) error {
 // always met.
 func (p *Policy) isMet(has func(witness int) bool) bool { return p == nil || p.quorum(has) }
 
-// checkLog returns an error if the policy is not for the log with the name origin.
+// checkLog returns an error if the policy names logs and the one with the name origin is not among them.
 func (p *Policy) checkLog(origin string) error {
 	if p != nil && len(p.origins) > 0 && !slices.Contains(p.origins, origin) {
 		return fmt.Errorf("the witness policy is for the log %s, not for %s", strings.Join(p.origins, ", "), origin)

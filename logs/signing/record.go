@@ -24,7 +24,8 @@ type Record struct {
 	close  func() error
 }
 
-// OpenRecord opens the key folder of a follower, and creates it if necessary. A folder with a private key is an error.
+// OpenRecord opens and locks the key folder of a follower, and creates it if necessary. A folder with a private key, also
+// one that is not in use yet, is an error.
 func OpenRecord(dir string, store *kvstore.Store) (*Record, error) {
 	return openRecord(dir, store, func(r *Record) error {
 		for _, name := range []string{keyFile, nextKeyFile} {
@@ -40,8 +41,8 @@ func OpenRecord(dir string, store *kvstore.Store) (*Record, error) {
 	})
 }
 
-// OpenCandidate opens a key folder as [OpenRecord] does, for a process that may sign the followed log later. The folder may have that
-// log's private key.
+// OpenCandidate opens a key folder as [OpenRecord] does, for a process that may sign the followed log later. The folder may
+// have that log's private key, whose verifier key [Record.OwnKey] then returns. One that cannot be parsed is an error.
 func OpenCandidate(dir string, store *kvstore.Store) (*Record, error) {
 	return openRecord(dir, store, func(r *Record) error {
 		data, err := r.folder.read(keyFile)
@@ -110,8 +111,8 @@ func (r *Record) Store(key string, signed Signed) error {
 }
 
 // Last returns the last checkpoint that was stored, with the verifier key that signed it, if the log with the checkpoint c
-// contains it. It returns an empty Signed without an error if not, or if the folder is new or cannot be read. The error says
-// that the store's tree could not be read.
+// contains it. If not, it returns an empty Signed with the key; if the folder is new or cannot be read, an empty Signed and
+// "". The error says that the store's tree could not be read.
 func (r *Record) Last(c logs.Checkpoint) (Signed, string, error) {
 	signed, key, err := ReadFolder(r.folder.dir)
 	if key == "" || err != nil {
@@ -128,7 +129,8 @@ func (r *Record) Last(c logs.Checkpoint) (Signed, string, error) {
 func (r *Record) Close() error { return r.close() }
 
 // ReadNote verifies a signed checkpoint with any of several verifier keys, and parses it. One signature is enough; by is the
-// last of the keys that has signed it.
+// last of the keys that has signed it. It tries the keys from the last one on; an invalid key, or a note that is malformed
+// or has a wrong signature by the key, ends that with an error.
 func ReadNote(data []byte, keys []string) (_ Signed, by string, err error) {
 	for _, k := range slices.Backward(keys) {
 		v, err := note.NewVerifier(k)

@@ -170,8 +170,8 @@ func (s *Signer) installKey(next *key) error {
 	return nil
 }
 
-// finishRotation finishes a change of keys that was interrupted, or removes a new key that no entry announces. It does
-// nothing if there is no new key.
+// finishRotation finishes a change of keys that was interrupted: it installs the new key in the folder if the last change of
+// keys in the log announces it, and else removes it. It does nothing if there is no new key.
 func (s *Signer) finishRotation() error {
 	data, err := s.folder.read(nextKeyFile)
 	if err != nil || data == nil {
@@ -191,7 +191,8 @@ func (s *Signer) finishRotation() error {
 	return s.installKey(next)
 }
 
-// loadOldKeys reads the old keys in the folder, which sign beside the present one, and adds them to s.keys.
+// loadOldKeys reads the old keys in the folder, which sign beside the present one, and adds them to s.keys, except the
+// present one. An old key that cannot be read, or is that of another log, is an error.
 func (s *Signer) loadOldKeys() error {
 	names, err := s.folder.list(oldKeyPattern)
 	if err != nil {

@@ -185,11 +185,11 @@ func (s *Signer) Folder() string { return s.folder.dir }
 func (s *Signer) Part() parts.Part { return parts.Part{Name: "signer", Run: parts.RunUntilDone(s.Run)} }
 
 // Run signs the log whenever it has grown, cosigns the last checkpoint every hour, and requests the witnesses' cosignatures,
-// until ctx ends.
+// until ctx ends or signing is refused. It logs an error of signing and tries again.
 //
 // It signs nothing before the policy's witnesses have confirmed the last signed checkpoint, because they know more if store
-// and key folder are both from an old backup. It signs nothing before that checkpoint is published, so that slow witnesses can
-// keep up.
+// and key folder are both from an old backup. It signs nothing before that checkpoint is published, so that slow witnesses
+// can keep up.
 func (s *Signer) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	var consulting sync.WaitGroup
@@ -225,7 +225,8 @@ func (s *Signer) Run(ctx context.Context) {
 }
 
 // startRun marks the signer as running. If the log had witnesses and has none any more, it counts the last signed checkpoint
-// as confirmed and publishes it, unless the signer refuses to sign. The error is about publishing.
+// as confirmed, deletes the file of the published one, and publishes the last signed one, unless the signer refuses to sign.
+// The error is about publishing.
 func (s *Signer) startRun() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,22 +278,24 @@ func (s *Signer) awaitWork(ctx context.Context) error {
 	}
 }
 
-// notifyWaiters has the goroutines in awaitCondition evaluate their condition again.
+// notifyWaiters has the goroutines in awaitCondition evaluate their condition again. The caller holds s.mu, unless it is
+// still opening the Signer.
 func (s *Signer) notifyWaiters() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// newBackoff returns the intervals between attempts: about first, and then twice as long each time, up to a minute.
+// newBackoff returns the intervals between attempts: about first, varied at random, and then twice as long each time, up to
+// a minute.
 func newBackoff(first time.Duration) *backoff.ExponentialBackOff {
 	b := &backoff.ExponentialBackOff{InitialInterval: first, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: maxRetryInterval}
 	b.Reset()
 	return b
 }
 
-// Sign signs the log, unless its entries are signed and were cosigned within the last hour. The checkpoint is published once
-// it has the cosignatures that the policy requires. The error says that witnesses have not confirmed the last signed
-// checkpoint yet, or that signing fails or is refused.
+// Sign signs the log, unless its entries are signed and were cosigned within the last hour. Then it publishes the last
+// signed checkpoint if that has the cosignatures that the policy requires. The error says that witnesses have not confirmed
+// the last signed checkpoint yet, or that signing fails or is refused.
 func (s *Signer) Sign() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -324,7 +327,7 @@ func (s *Signer) checkMaySign() error {
 }
 
 // mayReachQuorum reports whether the witnesses that have a URL, and whose last request has not failed, are enough for the
-// policy.
+// policy. The caller holds s.mu.
 func (s *Signer) mayReachQuorum() bool {
 	return s.policy.isMet(func(i int) bool { return s.witnesses[i].URL != "" && s.witnesses[i].err == nil })
 }
@@ -350,7 +353,8 @@ func (s *Signer) missingWitnesses() error {
 }
 
 // signIfNeeded signs and stores the log's checkpoint, unless that is signed and cosigned within the last hour. It does not
-// publish it. The error is a [*RefusedError] if the log does not contain the last signed checkpoint.
+// publish it. The error is a [*RefusedError] if the log does not contain the last signed checkpoint; any other one says that
+// reading or writing failed.
 func (s *Signer) signIfNeeded() error {
 	c := s.options.Log.Checkpoint()
 	if s.last.Note != nil {
@@ -373,15 +377,15 @@ func (s *Signer) storeCosignatures(w *witness, signed Signed, lines []byte) erro
 	return s.publishIfMet()
 }
 
-// isPublished reports whether the last signed checkpoint is published, and confirmed: no newer one was signed elsewhere, by the word of
-// the witnesses.
+// isPublished reports whether a checkpoint of the last signed tree is published, and confirmed: no newer one was signed
+// elsewhere, by the word of the witnesses. The caller holds s.mu.
 func (s *Signer) isPublished() bool {
 	return s.confirmed && s.published.Load().signed.Checkpoint == s.last.Checkpoint
 }
 
 // publishIfMet publishes the last signed checkpoint with all of its cosignatures, if these satisfy the policy. If they do
 // not, it publishes nothing and returns nil. It also sets s.confirmed if enough witnesses have cosigned for this Signer. The
-// caller holds s.mu.
+// caller holds s.mu, unless it is still opening the Signer.
 func (s *Signer) publishIfMet() error {
 	signed := Signed{s.last.Checkpoint, bytes.Clone(s.last.Note)}
 	for _, w := range s.witnesses {
@@ -399,8 +403,8 @@ func (s *Signer) publishIfMet() error {
 	return s.publishCheckpoint(signed)
 }
 
-// publishCheckpoint publishes a checkpoint to clients. If the log has witnesses, it first writes the checkpoint to the key
-// folder.
+// publishCheckpoint publishes a checkpoint to clients. If the log has witnesses and the checkpoint has a note, it first
+// writes that to the key folder; if this fails, it publishes nothing.
 func (s *Signer) publishCheckpoint(signed Signed) error {
 	if len(s.witnesses) > 0 && signed.Note != nil {
 		if err := s.folder.write(publishedFile, signed.Note, false); err != nil {
@@ -411,8 +415,9 @@ func (s *Signer) publishCheckpoint(signed Signed) error {
 	return nil
 }
 
-// setPublished publishes a checkpoint to clients, with err as the reason why no other one follows, nil if others do, and
-// notifies waiters. It writes nothing to the disk.
+// setPublished publishes a checkpoint to clients, with the present key, and with err as the reason why no other one follows,
+// nil if others do. It notifies waiters, and writes nothing to the disk. The caller holds s.mu, unless it is still opening
+// the Signer.
 func (s *Signer) setPublished(signed Signed, err error) {
 	s.published.Store(&published{signed, s.inStore, s.keys[0].public, err})
 	s.notifyWaiters()
@@ -427,8 +432,9 @@ func (s *Signer) refuseSigning(err *RefusedError) {
 // refusal returns why nothing is signed any more, nil if signing goes on.
 func (s *Signer) refusal() error { return s.published.Load().err }
 
-// Close signs the last entries, if the witnesses have confirmed what was signed before. In any case it unregisters the
-// metrics and unlocks the key folder. Nothing may be appended after that, and Run must have ended. It must be called once.
+// Close signs the last entries, if the witnesses have confirmed what was signed before and signing is not refused. In any
+// case it unregisters the metrics and unlocks the key folder. Nothing may be appended after that, and Run must have ended.
+// It must be called once.
 func (s *Signer) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

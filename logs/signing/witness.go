@@ -112,8 +112,9 @@ func (s *Signer) recordFailure(w *witness, err error) bool {
 	return !s.isPublished() && !s.mayReachQuorum()
 }
 
-// requestCosignatures requests the witness's cosignatures of the last signed checkpoint and stores them. The error says why
-// it has not cosigned: a claim or a dispute of another log, a [*RefusedError] if signing ends, or a failed request.
+// requestCosignatures requests the witness's cosignatures of the last signed checkpoint and stores them. If the witness
+// knows another size of the log, it tries again from that, up to three times. The error says why the witness has not
+// cosigned: a claim or a dispute of another log, a [*RefusedError] if signing ends, or a failed request.
 func (s *Signer) requestCosignatures(ctx context.Context, w *witness) error {
 	const attempts = 3 // its size may be unknown here, and another process may submit checkpoints at the same time
 	for range attempts {
@@ -158,8 +159,9 @@ func (s *Signer) requestCosignatures(ctx context.Context, w *witness) error {
 	return errors.New("another process submits checkpoints of the log to it at the same time")
 }
 
-// addCheckpoint sends a checkpoint to the witness, with the proof that the log has only grown since the one that the witness
-// has seen. It returns the response, whatever its status, and the content of its body. tree reads the log's hashes.
+// addCheckpoint sends a checkpoint to the witness, with the proof that the log has only grown since the w.seen entries that
+// the witness has seen; these are not more than the checkpoint has. It returns the response, whatever its status, and the
+// content of its body. tree reads the log's hashes.
 func (w *witness) addCheckpoint(ctx context.Context, signed Signed, tree tlog.HashReader) (*http.Response, []byte, error) {
 	body := fmt.Appendf(nil, "old %d\n", w.seen)
 	if w.seen > 0 {
@@ -186,7 +188,7 @@ func (w *witness) latestCosigned(ctx context.Context, origin string) ([]byte, er
 }
 
 // send sends a request to the witness and returns the response, whatever its status, with its body closed, and the content
-// of the body.
+// of the body. A body over maxResponse is an error.
 func (w *witness) send(ctx context.Context, method, path string, body []byte) (_ *http.Response, answer []byte, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, w.URL+path, bytes.NewReader(body))
 	if err != nil {
