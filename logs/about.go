@@ -46,7 +46,8 @@ type Modules struct {
 	Globals map[string][]string `json:"globals,omitempty"`
 }
 
-// DescribeSkipped returns a sentence for each of the first subpaths without a module, at most so many, and one that counts the others.
+// DescribeSkipped returns a sentence with the reason for each of the first subpaths without a module, in byte order and at
+// most so many. If there are more, one more sentence counts the rest.
 func (m *Modules) DescribeSkipped(most int) (sentences []string) {
 	for i, subpath := range slices.Sorted(maps.Keys(m.Skipped)) {
 		if i == most {
@@ -57,7 +58,8 @@ func (m *Modules) DescribeSkipped(most int) (sentences []string) {
 	return sentences
 }
 
-// DescribeGlobals returns a sentence about the globals that only Node.js has, "" if scripts use none.
+// DescribeGlobals returns a sentence that names the scripts which use globals that only Node.js has, with these globals: the
+// first three scripts, and the number of the others. It returns "" if no script uses any.
 func (m *Modules) DescribeGlobals() string {
 	const most = 3
 	var scripts []string
@@ -74,8 +76,8 @@ func (m *Modules) DescribeGlobals() string {
 	return "code that uses globals which only Node.js has throws in browsers: " + strings.Join(scripts, ", ")
 }
 
-// DecodeAbout decodes the part of an encoded manifest beside its files, nil for a manifest without that part. It does not
-// decode or check the files.
+// DecodeAbout decodes the member "about" of an encoded manifest, nil if the manifest has none before its files. It reads
+// nothing after that member, and does not decode or check the files. Data over [MaxManifest] is an error.
 func DecodeAbout(manifest []byte) (*About, error) {
 	if len(manifest) > MaxManifest {
 		return nil, fmt.Errorf("logs: a manifest of %d bytes, over the limit of %d", len(manifest), MaxManifest)
@@ -107,8 +109,8 @@ func DecodeAbout(manifest []byte) (*About, error) {
 	return nil, nil
 }
 
-// ReadAbout reads the manifest with the hash h, which a Published entry names, and returns the part beside its files, nil
-// for a manifest without that part.
+// ReadAbout reads the manifest with the hash h, which an entry names, from the store and decodes it with [DecodeAbout]. It
+// returns nil for a manifest without that part.
 func ReadAbout(store *kvstore.Store, h kvstore.Hash) (*About, error) {
 	return readDocument(store, h, "manifest", DecodeAbout)
 }

@@ -172,7 +172,8 @@ func (p Publish) String() string {
 	return p.Outcome.describe("attested by the registry's key "+p.Key, p.Reason)
 }
 
-// describe returns the text proven for a verified attestation, and else why nothing is proven, with the reason if there is one.
+// describe returns the text proven for a verified attestation, a fixed text for a missing one, and for any other outcome
+// that it is broken or not verified, with the reason.
 func (o AttestationOutcome) describe(proven, reason string) string {
 	switch o {
 	case AttestationVerified:
@@ -217,8 +218,8 @@ func (r Range) String() string {
 	return fmt.Sprintf("entries %d to %d", r.From, r.To-1)
 }
 
-// Contents returns the hashes of the documents that the entry names, which are never removed. It does not return the files of
-// a release, which the manifest names.
+// Contents returns the hashes of the documents that the entry names, which are never removed: the manifest, package JSON,
+// diff, detail, erasure and attestations that it has. It does not return the files of a release, which the manifest names.
 func (e Entry) Contents() []kvstore.Hash {
 	var named []kvstore.Hash
 	var build, publish kvstore.Hash
@@ -234,7 +235,7 @@ func (e Entry) Contents() []kvstore.Hash {
 }
 
 // normalized returns the entry as it is after encoding and decoding: in the present format, with times in UTC to the
-// millisecond, and a long reason cut.
+// millisecond, invalid UTF-8 in the reason replaced, and a reason over [MaxReason] cut.
 func (e Entry) normalized() Entry {
 	e.Format = EntryFormat
 	e.Time = e.Time.UTC().Truncate(time.Millisecond)

@@ -24,7 +24,8 @@ type Erasure struct {
 	Contents []kvstore.Hash `json:"contents"` // in order, each once
 }
 
-// Encode returns the erasure's bytes, the same for equal erasures.
+// Encode returns the erasure's bytes, the same for equal erasures. It sets the format of e, and sorts its contents and drops
+// duplicates.
 func (e *Erasure) Encode() ([]byte, error) {
 	e.Format = ErasureFormat
 	e.Contents = slices.Clone(e.Contents)

@@ -9,8 +9,8 @@ import (
 )
 
 // StrongestHashes returns those hashes in an integrity attribute that browsers compare with, which are those of the
-// strongest algorithm: https://www.w3.org/TR/SRI/#get-the-strongest-metadata. It returns nil if there is no hash that
-// browsers know.
+// strongest algorithm, without their options: https://www.w3.org/TR/SRI/#get-the-strongest-metadata. It returns nil if there
+// is no hash that browsers know.
 func StrongestHashes(integrity string) []string {
 	for _, algorithm := range []string{"sha512-", "sha384-", "sha256-"} {
 		var tokens []string

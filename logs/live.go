@@ -20,8 +20,8 @@ const liveMargin = 4096
 // rowsPerList bounds the rows that one list of replaced rows names.
 const rowsPerList = 64
 
-// ApplyLive changes m, the map of live releases before an entry, to the one after it. index is that of the entry. Most kinds
-// of entries change nothing.
+// ApplyLive changes m, the map of live releases before an entry, to the one after it. An entry that publishes or restores a
+// release sets it, with the entry's index; one that withdraws it deletes it; others change nothing.
 func ApplyLive(m *livemap.Map, index int64, e Entry) error {
 	switch e.Kind {
 	case Published, Mirrored, Replaced, Restored:
@@ -32,8 +32,9 @@ func ApplyLive(m *livemap.Map, index int64, e Entry) error {
 	return nil
 }
 
-// LiveMap returns the map of live releases of the log in r when it had size entries. It must be one of the newest sizes at
-// which an Update ended, because the rows of older maps may be deleted; then it returns an error.
+// LiveMap returns the map of live releases of the log in r when it had size entries. It reads the map's root; the map reads
+// its other rows from r when they are needed. The size must be one of the newest at which an Update ended, because the rows
+// of older maps may be deleted; then reading them is an error.
 func LiveMap(r kvstore.Reader, size int64) (*livemap.Map, error) {
 	root := livemap.Empty
 	if size > 0 {
@@ -55,7 +56,7 @@ func LiveMap(r kvstore.Reader, size int64) (*livemap.Map, error) {
 }
 
 // LiveRootRow returns the key of the row in LogLive with the root of the map of live releases for a log of size entries, or
-// nil. It does not return the row's value.
+// nil if there is no such row, as before the first release. It does not return the row's value.
 func LiveRootRow(r kvstore.Reader, size int64) ([]byte, error) {
 	if size == 0 {
 		return nil, nil
@@ -71,7 +72,7 @@ func LiveRootRow(r kvstore.Reader, size int64) ([]byte, error) {
 }
 
 // applyLive applies the next entry of the Tx to its map of live releases, before the entry is appended, and returns the
-// map's new root. If the map cannot be changed, the whole Tx fails.
+// map's new root. It first reads the map's root if the Tx has no map yet. If the map cannot be changed, the whole Tx fails.
 func (tx *Tx) applyLive(e Entry) (kvstore.Hash, error) {
 	if tx.live == nil {
 		live, err := LiveMap(tx.store, tx.size)
@@ -103,7 +104,9 @@ type keptMaps struct {
 	from   []byte // the first list of replaced rows
 }
 
-// writeLive adds the changed rows of the map of live releases to the batch, and deletes some rows of old maps.
+// writeLive adds the changed rows of the map of live releases to the batch, with lists of the rows that these replace, and
+// drops most of the map from memory. It also adds the deletion of some rows of old maps, and updates l.kept to what is
+// signed now.
 func (l *Log) writeLive(tx *Tx) error {
 	last := tx.size - 1
 	replaced := tx.live.Write(last, func(row, value []byte) { tx.Batch.Set(kvstore.LogLive, row, value) })
@@ -127,8 +130,9 @@ func (l *Log) writeLive(tx *Tx) error {
 	return l.pruneLive(tx.Batch, until-liveMargin, len(replaced))
 }
 
-// pruneLive deletes rows of maps before an entry, for which clients no longer request proofs. replaced is how many rows the
-// batch b has replaced; it deletes more than that at once, and leaves the rest to later writes.
+// pruneLive adds to the batch b the deletion of rows that entries with a smaller index than before have replaced, for which
+// clients no longer request proofs, and of the lists that name them. replaced is how many rows the batch has replaced; it
+// deletes more than that at once, and leaves the rest to later writes, which continue at l.kept.from.
 func (l *Log) pruneLive(b *kvstore.Batch, before int64, replaced int) error {
 	if before <= 0 {
 		return nil
@@ -164,7 +168,7 @@ func replacedListKey(entry int64, n uint16) []byte {
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint64(bytes.Clone(replacedPrefix), uint64(entry)), n)
 }
 
-// encodeRows encodes a list of keys of rows, as the value of a list of replaced rows.
+// encodeRows encodes a list of keys of rows, each after a byte with its length, as the value of a list of replaced rows.
 func encodeRows(rows [][]byte) []byte {
 	var list []byte
 	for _, row := range rows {
@@ -173,7 +177,8 @@ func encodeRows(rows [][]byte) []byte {
 	return list
 }
 
-// decodeRows decodes a list of keys of rows that encodeRows has encoded.
+// decodeRows decodes a list of keys of rows that encodeRows has encoded. The keys are parts of list. A key that is cut off
+// is an error.
 func decodeRows(list []byte) (rows [][]byte, err error) {
 	for len(list) > 0 {
 		n := 1 + int(list[0])
@@ -207,8 +212,8 @@ func ReplacedRows(r kvstore.Reader, fn func(row []byte)) error {
 // the key folder was lost.
 var SignedRow = kvstore.Key("signed")
 
-// signedSize returns how many entries the last signed checkpoint has: 0 if nothing is signed, and 1 if the checkpoint cannot
-// be parsed, so that nothing is deleted.
+// signedSize returns how many entries the last signed checkpoint has: 0 only if nothing is signed. It returns 1 for a
+// checkpoint of no entries, and for one that cannot be parsed, so that nothing is deleted.
 func signedSize(r kvstore.Reader) (int64, error) {
 	note, err := r.Get(kvstore.LogState, SignedRow)
 	if errors.Is(err, kvstore.ErrNotFound) {

@@ -91,16 +91,17 @@ func (l *Log) Update(fn func(*Tx) error) error {
 	return l.write(nil, fn)
 }
 
-// Adopt is Update for entries that another store of the same log has, which fn appends with [Tx.AppendRaw]. It does not call
-// the commit function of a shared log, see [Log.Share], and calls fn once.
+// Adopt is Update for entries that another store of the same log has, which fn appends with [Tx.AppendRaw]. It calls fn
+// once, and does not call the commit function of a shared log, see [Log.Share].
 func (l *Log) Adopt(fn func(*Tx) error) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	return l.write(nil, fn)
 }
 
-// write calls fn once and commits what it adds in one synced write; after an error, nothing has changed. If commit is not
-// nil and entries were added, nothing is written unless it returns nil. The caller holds l.writing.
+// write calls fn once and commits what it adds in one synced write, which wakes [Log.Wait] if it has entries. If commit is
+// not nil and entries were added, nothing is written unless it returns nil. After an error, nothing has changed, except that
+// the map of live releases is read again. The caller holds l.writing.
 func (l *Log) write(commit func(Growth) error, fn func(*Tx) error) error {
 	batch := l.store.NewBatch()
 	defer batch.Close()
@@ -143,7 +144,7 @@ func (l *Log) write(commit func(Growth) error, fn func(*Tx) error) error {
 }
 
 // Exclusive calls fn while no Update runs, and returns its error. fn may write rows that follow from the log, and must not
-// append to it. Readers do not wait.
+// append to it. Readers do not wait. The next Update reads the map of live releases again.
 func (l *Log) Exclusive(fn func() error) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -181,6 +182,7 @@ func (tx *Tx) Append(e Entry) (Indexed, error) {
 }
 
 // addEncoded appends an entry with its encoding, and adds its rows, also those of the tree and of the index, to the batch.
+// If the tree cannot be hashed, the whole Tx fails.
 func (tx *Tx) addEncoded(e Entry, data []byte) (Indexed, error) {
 	index := tx.size
 	hashes, err := tlog.StoredHashes(index, data, tx)
@@ -217,7 +219,7 @@ func (tx *Tx) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 	})
 }
 
-// ReadCheckpoint returns the size and root of the log in r.
+// ReadCheckpoint returns the size and root of the log in r. Without a stored row, it returns those of an empty log.
 func ReadCheckpoint(r kvstore.Getter) (Checkpoint, error) {
 	data, err := r.Get(kvstore.LogState, stateKey)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -233,8 +235,8 @@ func ReadCheckpoint(r kvstore.Getter) (Checkpoint, error) {
 // MaxSize is the largest valid size of a log. Package tlog does not terminate with sizes near the largest integer.
 const MaxSize = 1 << 40
 
-// CheckpointSize returns how many entries a signed checkpoint has according to its text, without verifying anything. The
-// error says that it is not a checkpoint.
+// CheckpointSize returns how many entries a signed checkpoint has according to the second line of its text, without
+// verifying anything. The error says that it is not a checkpoint, or that the number is over [MaxSize].
 func CheckpointSize(checkpoint []byte) (int64, error) {
 	if lines := strings.SplitN(string(checkpoint), "\n", 3); len(lines) == 3 {
 		if n, err := strconv.ParseInt(lines[1], 10, 64); err == nil && n >= 0 && n <= MaxSize {
@@ -300,7 +302,7 @@ func encodeCheckpoint(c Checkpoint) []byte {
 	return append(data, c.Root[:]...)
 }
 
-// decodeCheckpoint decodes the row with the log's size and root.
+// decodeCheckpoint decodes the row with the log's size and root. A malformed row is an error.
 func decodeCheckpoint(data []byte) (Checkpoint, error) {
 	if len(data) != 1+8+tlog.HashSize || data[0] != checkpointFormat {
 		return Checkpoint{}, fmt.Errorf("logs: the checkpoint state is malformed: %x", data)

@@ -78,8 +78,8 @@ type Signature struct {
 // HasText reports whether the log has the signature itself, and not only its outcome.
 func (s Signature) HasText() bool { return s.Sig != "" }
 
-// WithoutText returns the outcome without the signature itself. Manifests have that, because they must not change if a
-// registry signs again.
+// WithoutText returns the outcome and the key's id without the signature itself. Manifests have that, because they must not
+// change if a registry signs again.
 func (s Signature) WithoutText() Signature { return Signature{Outcome: s.Outcome, Key: s.Key} }
 
 // Check verifies the registry's signature Sig of Text by PublicKey; nil means that it is valid. It does not check whether
@@ -183,8 +183,8 @@ const (
 	maxManifestDepth = 8
 )
 
-// Encode returns the manifest's bytes, the same for equal manifests. It sets the format and has Released in UTC. A manifest
-// over the limits is an error.
+// Encode returns the manifest's bytes, the same for equal manifests. It sets the format of m and converts its time Released
+// to UTC. A manifest over the limits is an error.
 func (m *Manifest) Encode() ([]byte, error) {
 	m.Format = ManifestFormat
 	m.Released = m.Released.UTC()
@@ -198,8 +198,9 @@ func (m *Manifest) Encode() ([]byte, error) {
 	return data, nil
 }
 
-// checkManifest returns an error for data that would take far more memory than its bytes when decoded, such as a list of
-// millions of empty objects. It also returns the number of elements in all lists, or at most one more for each list.
+// checkManifest returns an error for data over [MaxManifest], and for data that would take far more memory than its bytes
+// when decoded, because it nests too deeply or its lists have too many elements. It also returns the number of elements in
+// all lists, or at most one more for each list. It does not check that data is valid JSON.
 func checkManifest(data []byte) (items int, err error) {
 	if len(data) > MaxManifest {
 		return 0, fmt.Errorf("logs: a manifest of %d bytes, over the limit of %d", len(data), MaxManifest)
@@ -235,8 +236,8 @@ func checkManifest(data []byte) (items int, err error) {
 	return items, nil
 }
 
-// DecodeManifest decodes a manifest. It returns an error for unknown formats and for data over [MaxManifest]. The memory that
-// it takes is a few times that of data.
+// DecodeManifest decodes a manifest. It returns an error for unknown formats, for data over the limits, and for a file with
+// a negative size. The memory that it takes is a few times that of data.
 func DecodeManifest(data []byte) (*Manifest, error) {
 	items, err := checkManifest(data)
 	if err != nil {
@@ -285,7 +286,7 @@ type FileTree struct {
 	stored []tlog.Hash // as tlog numbers them
 }
 
-// NewFileTree returns the Merkle tree of a release's files.
+// NewFileTree returns the Merkle tree over the records of a release's files, in the order given.
 func NewFileTree(files []File) *FileTree {
 	t := &FileTree{stored: make([]tlog.Hash, 0, 2*len(files))}
 	for _, f := range files {
@@ -337,7 +338,8 @@ type FilePlace struct {
 	Proof tlog.RecordProof `json:"proof"`
 }
 
-// Check returns an error unless the proof shows that a tree with this root has the file.
+// Check returns an error unless the proof shows that a tree of p.Of files with this root has the file f at p.Index. It does
+// not check a tree of more files than a manifest may have, which is an error.
 func (p FilePlace) Check(root kvstore.Hash, f File) error {
 	if p.Of > maxManifestItems { // package tlog does not come to an end with sizes near the largest integer
 		return fmt.Errorf("logs: a tree of %d files, and %d are the most", p.Of, maxManifestItems)

@@ -13,10 +13,12 @@ var News = slices.Concat(Publications, []Kind{Withdrawn, Restored, Erased, Upstr
 // LogNews are those of [News] that are about no package.
 var LogNews = []Kind{KeyChanged, LossAccepted}
 
-// Alarming reports whether entries of this kind say that something may be wrong.
+// Alarming reports whether an entry of a kind in [News] says that something may be wrong. All do but those that publish or
+// restore a release.
 func (k Kind) Alarming() bool { return !k.Publishes() && k != Restored }
 
-// News describes the entry in a sentence. It must be of a kind in [News], or a policy change that [PolicyChange.Weakens].
+// News describes the entry in a sentence, with its reason if it has one. The entry must be of a kind in [News], or a policy
+// change that [PolicyChange.Weakens]; of any other, the sentence only names the release and the kind.
 func (e Entry) News() string {
 	name := e.Package + " " + e.Version
 	reason := ""

@@ -45,8 +45,9 @@ type Page struct {
 // corrected.
 const clockTolerance = 24 * time.Hour
 
-// Read returns the newest entries that a query selects, at most its Limit. The cost grows with their number, and not with
-// the size of the log.
+// Read returns the newest entries that a query selects, newest first and at most its Limit, and where the next page begins.
+// With Since, it ends at the first entry that is over a day older, because entries are in the order of their writes. The
+// cost grows with the number of entries that it returns, and not with the size of the log.
 func Read(r kvstore.Reader, q Query) (Page, error) {
 	var page Page
 	for e, err := range q.entries(r, span{to: q.Before, reverse: true}) {
@@ -68,8 +69,8 @@ func Read(r kvstore.Reader, q Query) (Page, error) {
 	return page, nil
 }
 
-// HasEntry reports whether the log has an entry about a package, or about a version of it if version is not "". An empty
-// package has none.
+// HasEntry reports whether the log has an entry about a package, or about a version of it if version is not "". It is false
+// for an empty package, and for a name with a zero byte.
 func HasEntry(r kvstore.Reader, pkg, version string) (bool, error) {
 	if pkg == "" || strings.ContainsRune(pkg+version, 0) {
 		return false, nil
@@ -80,7 +81,7 @@ func HasEntry(r kvstore.Reader, pkg, version string) (bool, error) {
 	return false, nil
 }
 
-// FirstEntry returns the oldest entry about a package, or kvstore.ErrNotFound.
+// FirstEntry returns the oldest entry about a package, or kvstore.ErrNotFound. pkg must not be "".
 func FirstEntry(r kvstore.Reader, pkg string) (Indexed, error) {
 	for e, err := range (Query{Package: pkg}).entries(r, span{}) {
 		return e, err
@@ -89,7 +90,7 @@ func FirstEntry(r kvstore.Reader, pkg string) (Indexed, error) {
 }
 
 // LastPublication returns the newest entry that publishes a release, even if the release was withdrawn since, or
-// kvstore.ErrNotFound. It reads the log and not the views.
+// kvstore.ErrNotFound. It reads the log and not the views. Neither pkg nor version may be "".
 func LastPublication(r kvstore.Reader, pkg, version string) (Indexed, error) {
 	for e, err := range (Query{Package: pkg, Version: version, Kinds: Publications}).entries(r, span{reverse: true}) {
 		return e, err
@@ -101,9 +102,9 @@ func LastPublication(r kvstore.Reader, pkg, version string) (Indexed, error) {
 const maxNext = 256
 
 // Next waits until the log has an entry from an index on, and returns the new entries that the query's package, version and
-// kinds select, oldest first, which may be none. It returns at most some hundred entries, so that a caller can send them to
-// a slow client without keeping anything open. after is the index from which to continue. If ctx ends first, it returns
-// ctx's error and from.
+// kinds select, oldest first, which may be none. It returns at most 256 entries, so that a caller can send them to a slow
+// client without keeping anything open. after is the index from which to continue. If ctx ends first, it returns ctx's
+// error; with any error, after is from.
 func (l *Log) Next(ctx context.Context, from int64, q Query) (entries []Indexed, after int64, err error) {
 	checkpoint, err := l.Wait(ctx, from)
 	if err != nil {
@@ -279,8 +280,8 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 	return time.Time{}, ErrSince
 }
 
-// ParseKinds parses kinds that are separated by commas, each once. An empty text is nil, which selects all kinds. An unknown
-// kind is an error.
+// ParseKinds parses kinds that are separated by commas, in any case and with spaces around, and returns each once. Without
+// any, it returns nil, which selects all kinds. An unknown kind is an error.
 func ParseKinds(text string) ([]Kind, error) {
 	var kinds []Kind
 	for word := range strings.SplitSeq(text, ",") {
@@ -296,7 +297,7 @@ func ParseKinds(text string) ([]Kind, error) {
 	return kinds, nil
 }
 
-// kindNames returns the names of all kinds, for messages.
+// kindNames returns the names of all kinds, separated by commas, for messages.
 func kindNames() string {
 	names := make([]string, len(Kinds))
 	for i, k := range Kinds {
@@ -351,7 +352,8 @@ func indexRowKey(scope []string, kind Kind, index int64) []byte {
 	return append(kindPrefix(scope, kind), indexKey(index)...)
 }
 
-// parseIndexRow returns the index at the end of a key of the index with this prefix.
+// parseIndexRow returns the index at the end of a key of the index with this prefix. A key with anything else after the
+// prefix is an error.
 func parseIndexRow(prefix, key []byte) (int64, error) {
 	if len(key) != len(prefix)+8 {
 		return 0, fmt.Errorf("logs: the row %q of the index is malformed; `larder repair` makes it again", key)

@@ -60,8 +60,9 @@ func ParseEntry(index int64, raw []byte) (Indexed, error) {
 	return Indexed{Index: index, Entry: e, Raw: raw}, nil
 }
 
-// AppendRaw appends an entry with the bytes that another store of the same log has, so that the trees are equal. An entry
-// that states another map of live releases is an error. The caller must compare the tree with a signed one.
+// AppendRaw appends an entry with the bytes that another store of the same log has, so that the trees are equal. Bytes over
+// [MaxEntry], or that are no entry of a known format, are an error. So is an entry that states another map of live releases,
+// and then the whole Tx fails. The caller must compare the tree with a signed one.
 func (tx *Tx) AppendRaw(raw []byte) (Indexed, error) {
 	if len(raw) > MaxEntry {
 		return Indexed{}, fmt.Errorf("logs: entry %d has %d bytes, over the limit of %d", tx.size, len(raw), MaxEntry)
@@ -99,7 +100,7 @@ func EntryVersions(s *kvstore.FileScan, index int64) iter.Seq[[]byte] {
 }
 
 // HashVersions returns all hashes that a scan of a damaged store's files has found for the tree hash with an index of
-// package tlog.
+// package tlog. It skips values that are not as long as a hash.
 func HashVersions(s *kvstore.FileScan, index int64) iter.Seq[tlog.Hash] {
 	return func(yield func(tlog.Hash) bool) {
 		for value := range s.Values(kvstore.LogHashes, indexKey(index)) {

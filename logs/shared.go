@@ -19,8 +19,9 @@ type Growth struct {
 	Batch *kvstore.Batch
 }
 
-// Share marks the log as one that other nodes append to. From now on each Update passes what it adds to commit, by which the other nodes
-// agree, and writes nothing unless commit returns nil. Updates of different packages that wait during a call share the next one.
+// Share marks the log as one that other nodes append to. From now on each Update that adds entries passes them to commit, by
+// which the other nodes agree, and writes nothing unless commit returns nil. Updates that wait meanwhile may share the next
+// call, if they are about different packages. [Log.Adopt] does not call commit.
 func (l *Log) Share(commit func(Growth) error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -39,8 +40,9 @@ type update struct {
 // maxTogether bounds how many updates share a commit.
 const maxTogether = 64
 
-// updateShared does an Update of a log that other nodes append to, see [Log.Share]. It queues fn, and one waiting caller
-// writes as many queued updates as possible in one commit, so fn may be called more than once.
+// updateShared does an Update of a log that other nodes append to, see [Log.Share]. It queues fn, and a caller that gets
+// l.writing writes up to maxTogether of the queued updates in one commit, until its own is done. So fn may be called more
+// than once. It returns the result of fn's update.
 func (l *Log) updateShared(fn func(*Tx) error) error {
 	own := &update{fn: fn}
 	l.mu.Lock()
@@ -59,7 +61,8 @@ func (l *Log) updateShared(fn func(*Tx) error) error {
 }
 
 // writeTogether writes the first update of a group, and those others that are independent of the ones before them, in one
-// call of commit, and sets their results. An update whose function fails gets that error alone. The rest stay queued.
+// call of commit, and sets their results, which are one error if the write fails. An update whose function fails gets that
+// error alone. The rest stay queued. The caller holds l.writing.
 func (l *Log) writeTogether(commit func(Growth) error, group []*update) {
 	for len(group) > 0 {
 		var unfit *update // the one that cannot be in this write
