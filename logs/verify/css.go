@@ -176,7 +176,9 @@ func (c *pageCheck) queueStyleReferences(p *page, text string, base *webURL, lin
 			case at.opaque && at.scheme == "data":
 				if c.count++; c.count > maxModules {
 					r.URL, r.problem = "data:", "too many style sheets are imported"
-				} else if _, body, err := parseDataURL(at.path); err == nil {
+				} else if _, body, err := parseDataURL(at.path); err != nil {
+					r.URL, r.problem = "data:", "its data: address cannot be read: "+err.Error()
+				} else {
 					c.queueStyleReferences(p, body, at, line, from)
 					continue
 				}

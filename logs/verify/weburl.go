@@ -1,11 +1,11 @@
 package verify
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
 	"net/netip"
-	"net/url"
 	"strconv"
 	"strings"
 
@@ -262,16 +262,21 @@ func percentEncode(text, set string) string {
 
 // percentDecode decodes percent-encoded bytes, and leaves a percent sign that begins no such byte as it is.
 func percentDecode(text string) string {
-	if decoded, err := url.PathUnescape(text); err == nil {
-		return decoded
-	}
-	before, after, _ := strings.Cut(text, "%")
-	if len(after) >= 2 {
-		if decoded, err := url.PathUnescape("%" + after[:2]); err == nil {
-			return before + decoded + percentDecode(after[2:])
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(text, "%")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		text = after
+		if decoded, err := hex.DecodeString(after[:min(2, len(after))]); err == nil && len(decoded) == 1 {
+			b.Write(decoded)
+			text = after[2:]
+		} else {
+			b.WriteByte('%')
 		}
 	}
-	return before + "%" + percentDecode(after)
 }
 
 // String returns the absolute address, without a fragment.
