@@ -172,6 +172,9 @@ func (s *Store) readDelta(h Hash, d Delta) ([]byte, error) {
 	if !s.opts.ReadOnly {
 		_ = s.RequeueDelta(h, d.Dictionary) // until then clients get another encoding
 	}
+	if errors.Is(err, ErrCorrupt) {
+		return nil, fmt.Errorf("content %s: its delta against %s: %w", h, d.Dictionary, err)
+	}
 	return nil, fmt.Errorf("%w: content %s: its delta against %s does not have the checksum with which it was stored", ErrCorrupt, h, d.Dictionary)
 }
 

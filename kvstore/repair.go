@@ -147,8 +147,8 @@ func decodeAs(h Hash, c coding.Coding, coded []byte, limit int64) (identity []by
 }
 
 // rewriteContent writes the row of a content as examineContent found it, deletes its damaged encodings, and stores its identity bytes if asIdentity
-// is true, in one synced batch that also queues it for recompression. Then it counts the repair and, unless the content was queued before, notifies the function of OnRepaired. It returns
-// false and writes nothing if the row has changed since.
+// is true, in one synced batch that also queues it for recompression. Then it counts the repair and, unless the content was queued before, notifies
+// the function of OnRepaired. It returns false and writes nothing if the row has changed since.
 func (s *Store) rewriteContent(h Hash, found condition, asIdentity bool) (done bool, err error) {
 	s.contents.Lock()
 	defer s.contents.Unlock()

@@ -252,7 +252,7 @@ func DecodeManifest(data []byte) (*Manifest, error) {
 	}
 	for _, f := range m.Files {
 		if f.Size < 0 {
-			return nil, fmt.Errorf("logs: malformed manifest: %s has %d bytes", f.Path, f.Size)
+			return nil, fmt.Errorf("logs: malformed manifest: %q has %d bytes", f.Path, f.Size)
 		}
 	}
 	return m, nil

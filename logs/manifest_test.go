@@ -33,7 +33,7 @@ func TestManifestRoundTrip(t *testing.T) {
 	if encoded, err = want.Encode(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := logs.DecodeManifest(encoded); err == nil || !strings.Contains(err.Error(), "a.js has -1 bytes") {
+	if _, err := logs.DecodeManifest(encoded); err == nil || !strings.Contains(err.Error(), `"a.js" has -1 bytes`) {
 		t.Errorf("a file of -1 bytes: %v", err)
 	}
 	if _, err := logs.DecodeManifest([]byte(`{"format":99}`)); err == nil || !strings.Contains(err.Error(), "99") {

@@ -162,6 +162,8 @@ func (r *roleRun) addRebuild(all operations, shortfall *Shortfall) {
 					kept, err := check.Swap(o)
 					if err == nil {
 						r.logger.Warn("the repaired store replaces the damaged one", "kept", kept)
+					} else if kept != "" {
+						r.logger.Error("the damaged store was renamed, and the repaired one not; the next start does that", "kept", kept, "err", err)
 					}
 					return err
 				}})

@@ -294,10 +294,14 @@ func (f *Follower) fetchMissing(ctx context.Context, c *pendingEntry, w Wanted) 
 	}
 	for {
 		_, err, _ := f.flights.Do(string(w.Hash[:]), func() (any, error) {
-			return nil, f.fetch(ctx, w, func(data []byte, found Found) error {
+			err := f.fetch(ctx, w, func(data []byte, found Found) error {
 				c.addDictionaries(w.Hash, found.Dictionaries)
 				return f.storeContent(w.Hash, data, found)
 			})
+			if err != nil && ctx.Err() != nil {
+				err = ctx.Err() // net/http returns the cause, which is about another file
+			}
+			return nil, err
 		})
 		if ctx.Err() != nil || !errors.Is(err, context.Canceled) {
 			return err

@@ -3,6 +3,8 @@ package replication_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -288,14 +290,14 @@ func TestContentOfTwoEntries(t *testing.T) {
 					<-ctx.Done()
 					interrupted = true
 				})
-				if interrupted {
-					return replication.Found{}, ctx.Err()
+				if interrupted { // as net/http says it
+					return replication.Found{}, context.Cause(ctx)
 				}
 			case w.Hash == kvstore.Sum([]byte("only here")):
 				close(waiting) // the first entry has begun to wait for the other content before
 			case w.Hash == kvstore.Sum([]byte("lost")):
 				<-waiting
-				return replication.Found{}, errStop
+				return replication.Found{}, fmt.Errorf("%w: %w", errStop, fs.ErrNotExist)
 			}
 			return honest.Content(ctx, w)
 		}}

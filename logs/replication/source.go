@@ -140,12 +140,12 @@ type Budget struct{ free *semaphore.Weighted }
 // NewBudget returns an unused budget of 192 MiB of memory.
 func NewBudget() Budget { return Budget{semaphore.NewWeighted(contentMemory)} }
 
-// Take reserves memory for fetching a content of up to w.Limit bytes: three times that, or 4 MiB if the limit is that of manifests. It waits until so
+// Take reserves memory for fetching a content of up to w.Limit bytes: three times that, or 4 MiB for a document that the entry names. It waits until so
 // much is free, or ctx ends. A content that is larger than the budget gets all of it. The caller calls release when it no longer needs the content's
 // bytes; if err is not nil, it does not.
 func (b Budget) Take(ctx context.Context, w Wanted) (release func(), err error) {
 	weight := min(contentMemory, 3*w.Limit+1<<16)
-	if w.File == nil && w.Limit == logs.MaxManifest { // nearly all documents are far smaller
+	if w.Limit == logs.MaxManifest && slices.Contains(w.Entry.Contents(), w.Hash) { // nearly all documents are far smaller
 		weight = 4 << 20
 	}
 	return func() { b.free.Release(weight) }, b.free.Acquire(ctx, weight)

@@ -173,7 +173,7 @@ func (c *pageCheck) fetchDocument(ctx context.Context, at string) (document, err
 		return document{}, err
 	}
 	defer response.Body.Close()
-	d := document{contentType: response.Header.Get("Content-Type"), links: response.Header["Link"]}
+	d := document{contentType: strings.Join(response.Header["Content-Type"], ", "), links: response.Header["Link"]}
 	if d.data, err = io.ReadAll(io.LimitReader(response.Body, MaxPage+1)); err != nil {
 		return document{}, fmt.Errorf("%s: %w", at, err)
 	}

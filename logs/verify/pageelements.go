@@ -2,6 +2,7 @@ package verify
 
 import (
 	"errors"
+	"mime"
 	"slices"
 	"strings"
 
@@ -169,11 +170,11 @@ func (p *page) addDataURL(kind string, at *webURL, line int) {
 	p.references = append(p.references, r)
 }
 
-// isPicture reports whether a Content-Type is that of an image that cannot run code, so not SVG.
+// isPicture reports whether a Content-Type is that of an image that cannot run code, so not SVG or other XML. A malformed one, or one
+// of several types, is not.
 func isPicture(contentType string) bool {
-	kind, _, _ := strings.Cut(contentType, ";")
-	kind = strings.ToLower(strings.TrimSpace(kind))
-	return strings.HasPrefix(kind, "image/") && kind != "image/svg+xml"
+	kind, _, err := mime.ParseMediaType(contentType)
+	return err == nil && strings.HasPrefix(kind, "image/") && !strings.HasSuffix(kind, "xml")
 }
 
 // notCode are the values of a preload's as attribute that stand for neither code nor style. Any other value counts as code, because

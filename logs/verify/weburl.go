@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -270,8 +269,8 @@ func percentDecode(text string) string {
 			return b.String()
 		}
 		text = after
-		if decoded, err := hex.DecodeString(after[:min(2, len(after))]); err == nil && len(decoded) == 1 {
-			b.Write(decoded)
+		if n, err := strconv.ParseUint(after[:min(2, len(after))], 16, 8); err == nil && len(after) >= 2 {
+			b.WriteByte(byte(n))
 			text = after[2:]
 		} else {
 			b.WriteByte('%')

@@ -88,7 +88,7 @@ func moveFile(from, to string, data []byte) error {
 	if err := Create(to, data); err != nil {
 		return err
 	}
-	if err := os.Remove(from); err != nil {
+	if err := os.Remove(from); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(err, os.Remove(to))
 	}
 	return nil

@@ -118,15 +118,15 @@ func Marshal(list *yaml.Node) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Canonical returns a form of a list of rooms that depends only on its values: not on style, comments, anchors or the order of
-// fields, nor on the release of the YAML package. It is for comparisons.
+// Canonical returns a form of a list of rooms that depends only on its values as they are written: not on style, comments, anchors
+// or the order of fields, nor on the release of the YAML package. It is for comparisons. The factors 1 and 1.0 differ.
 func Canonical(list *yaml.Node) ([]byte, error) {
 	budget := maxNodes
 	expanded, err := expandAliases(list, &budget, 0)
 	if err != nil {
 		return nil, err
 	}
-	tagScalars(expanded)
+	quoteScalars(expanded)
 	var values any
 	if err := expanded.Decode(&values); err != nil {
 		return nil, err
@@ -134,14 +134,14 @@ func Canonical(list *yaml.Node) ([]byte, error) {
 	return json.Marshal(values)
 }
 
-// tagScalars replaces each scalar below n by a text of its tag and its value as written, because rooms read 010 and 8 as different
-// names, and JSON has no keys but texts.
-func tagScalars(n *yaml.Node) {
+// quoteScalars makes each scalar below n a text of its value as written, because rooms read 010 and 8 as different names, 8 and "8"
+// as the same one, and JSON has no keys but texts.
+func quoteScalars(n *yaml.Node) {
 	if n.Kind == yaml.ScalarNode {
-		n.Tag, n.Value = "!!str", n.ShortTag()+" "+n.Value
+		n.Tag = "!!str"
 	}
 	for _, child := range n.Content {
-		tagScalars(child)
+		quoteScalars(child)
 	}
 }
 
