@@ -146,10 +146,14 @@ func (a *actor) end(s syscall.Signal) error {
 	return fmt.Errorf("%s does not end; it said: %s", a.name, a.lastWords())
 }
 
-// gone is whether a process has ended. What another process started may stay as a zombie.
+// gone reports whether a process has ended with all its threads, until when its sockets are open. What another process started may stay as a zombie.
 func gone(pid int) bool {
 	state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err != nil || bytes.Contains(state, []byte(") Z "))
+	if err != nil {
+		return true
+	}
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	return err != nil || bytes.Contains(state, []byte(") Z ")) && len(threads) <= 1
 }
 
 // kill ends the process whatever state it is in.

@@ -39,10 +39,13 @@ func (p *play) judge(ctx context.Context) []check {
 	}
 	checks = append(checks, verdict("the room's limits held at the site behind it", fmt.Sprintf("%d visitors came, %d were let in, who got %d archives; at most %d may be in, and %d come in a minute",
 		p.doorman.came, p.doorman.let, p.doorman.archives, p.doorman.limit, p.doorman.perMinute), wrong))
+	checks = append(checks, p.judgeBotnet(), p.judgeFreezes())
 	if err := p.recovers(ctx); err != nil {
 		checks = append(checks, verdict("everything runs at the end", "", []string{err.Error()}))
 	}
 	checks = append(checks, p.judgeReleases(ctx), p.judgeLog(ctx))
+	checks = append(checks, p.judgeStreams(ctx), p.judgeDictionaries(ctx), p.judgePages(ctx), p.judgeModules(ctx), p.notes.judgeMemory())
+	checks = append(checks, p.notes.judgeCopies()...)
 	for _, use := range uses {
 		checks = append(checks, p.notes.judgeUse(use))
 	}

@@ -182,11 +182,7 @@ func (p *play) flipBits(ctx context.Context, e *event) error {
 	if err := a.start(ctx); err != nil {
 		return err
 	}
-	asides, err := filepath.Glob(filepath.Join(a.data(), "store.*-*"))
-	for _, aside := range asides {
-		err = errors.Join(err, os.RemoveAll(aside))
-	}
-	return err
+	return removeAsides(a)
 }
 
 // flip flips a bit of the largest tables in a store's folder, at that part of each, and returns their names.
@@ -298,7 +294,11 @@ func (p *play) withdrawOne(ctx context.Context, e *event) error {
 		e.What = "nothing: too few releases are there"
 		return nil
 	}
-	r, a := live[p.random.IntN(len(live))], p.any(p.nodes)
+	return p.withdrawThrough(ctx, e, live[p.random.IntN(len(live))], p.any(p.nodes))
+}
+
+// withdrawThrough withdraws a release through a node, and returns when it is 410 at every entrance but the fallback's.
+func (p *play) withdrawThrough(ctx context.Context, e *event, r *release, a *actor) error {
 	p.library.withdraw(r, time.Now().Add(time.Hour)) // from now on it may be gone
 	_, err := a.larder(ctx, "withdraw", r.pkg, r.version, "--reason", "a rehearsal")
 	done := time.Now()
@@ -476,17 +476,8 @@ func (p *play) operate(ctx context.Context) {
 	source := filepath.Join(p.folder, "import")
 	for n := 0; ctx.Err() == nil; n++ {
 		r := &release{pkg: packageName(n % packages), version: fmt.Sprintf("2.%d.0", n)}
-		err := errors.Join(os.RemoveAll(source))
-		for file, text := range r.contents() {
-			at := filepath.Join(source, file)
-			err = errors.Join(err, os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(text), 0o644))
-		}
-		a := p.nodes[n%len(p.nodes)]
-		if err == nil && a.getPID() != 0 {
-			p.library.add(r)
-			if _, err = a.larder(ctx, "import", r.pkg, r.version, source); err == nil {
-				p.library.acknowledge(r, "import through "+a.name)
-			}
+		if a := p.nodes[n%len(p.nodes)]; a.getPID() != 0 {
+			_ = p.importRelease(ctx, a, r, source) // which may fail while the node does, and then acknowledges nothing
 		}
 		if sleep(ctx, 8*time.Second) != nil {
 			return

@@ -23,7 +23,7 @@ const (
 )
 
 // files are the paths of every release.
-var files = []string{"index.js", "style.css", "data.json", "dist/one.js", "dist/two.js", "README.md"}
+var files = []string{"index.js", "style.css", "data.json", "dist/one.js", "dist/two.js", readmeFile, similarFile}
 
 // A release is what the registry, or the operator, has published. What is in its files follows from its name, so that anyone
 // can tell whether a byte is right.
@@ -60,6 +60,12 @@ func (r *release) files() []string {
 
 // content is what must be at a path: text of 200 bytes to 60 KB, the same in every run.
 func content(pkg, version, file string) []byte {
+	switch file {
+	case similarFile:
+		return similarContent(pkg, version)
+	case readmeFile:
+		return readmeContent(pkg, version)
+	}
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s/%s/%s", pkg, version, file)
 	r := rand.New(rand.NewPCG(h.Sum64(), 1))
@@ -166,12 +172,15 @@ func (l *library) pending(by string) []*release {
 // writeCatalogue writes a package JSON for each package.
 func writeCatalogue(folder string) error {
 	var err error
+	names := []string{modulesPackage}
 	for i := range packages {
-		name := packageName(i)
+		names = append(names, packageName(i))
+	}
+	for _, name := range names {
 		text, jsonErr := json.Marshal(map[string]any{
-			"name": name, "filename": "index.js", "description": "A part of the rehearsal.", "keywords": []string{"rehearsal"}, "license": "MIT",
+			"name": name, "filename": "index.js", "description": hostileDescription, "keywords": []string{"rehearsal"}, "license": "MIT",
 			"repository":   map[string]string{"type": "git", "url": "https://example.com/" + name + ".git"},
-			"autoupdate":   map[string]any{"source": "npm", "target": name, "fileMap": []any{map[string]any{"basePath": "", "files": []string{"**/*"}}}},
+			"autoupdate":   map[string]any{"source": "npm", "target": name, "fileMap": []any{map[string]any{"basePath": "", "files": []string{"**/*"}}}, "modules": name == modulesPackage},
 			"optimization": map[string]bool{"js": false, "css": false},
 		})
 		place := filepath.Join(folder, "packages", name[:1])

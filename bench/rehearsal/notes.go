@@ -84,6 +84,7 @@ type event struct {
 	Begin, End time.Time
 	Skipped    bool
 	Failed     error
+	over       bool               // the play ended meanwhile
 	allowed    map[string][]cause // by the name of an entrance
 }
 
@@ -139,6 +140,7 @@ type notes struct {
 	samples  map[string][]sample // by process
 	waited   int                 // requests that the fallback told to come again, and that came
 	told     []string            // what else to tell
+	copies   []*copyReport
 }
 
 func newNotes() *notes {

@@ -39,13 +39,21 @@ type play struct {
 	nodes        []*actor // of the cluster: two that may publish, and one that follows
 	mirror       *actor
 	fallback     *actor
-	proxy        string   // the address in front of the nodes
-	nginx        bool     // whether nginx is there
-	doorman      *doorman // between the room and what is behind it
+	proxy        string     // the address in front of the nodes
+	nginx        bool       // whether nginx is there
+	doorman      *doorman   // between the room and what is behind it
+	sites        []*doorman // behind the rooms that the botnet joins
+	contests     []*contest // of the botnet with visitors
+	freezes      []*freeze  // of mirrors
 	entrances    []*entrance
+	followers    []*follower // clients of the event stream
+	dictionaries dictionaryNotes
+	pages        tally // that readers got
+	modules      moduleNotes
 	stops        []func() // what to end, last first
 	disk         string   // the file system that may be filled; "" where none could be mounted
 	noDisk       string   // why not
+	salvages     int      // events that damaged a store for a salvage
 }
 
 func (p *play) actors() []*actor { return append(append([]*actor{}, p.nodes...), p.mirror, p.fallback) }
@@ -106,14 +114,22 @@ func (p *play) build(ctx context.Context) error {
 	}
 	p.stops = append(p.stops, p.doorman.close)
 	rooms := filepath.Join(p.folder, "rooms.yaml")
-	if err := os.WriteFile(rooms, []byte(p.doorman.rooms()), 0o644); err != nil {
+	botnetRooms, err := p.addBotnetRooms()
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(rooms, []byte(p.doorman.rooms()+botnetRooms), 0o644); err != nil {
 		return err
 	}
 	for _, node := range p.nodes { // any of them may come to decide for all
 		node.args = append(node.args, "--rooms", rooms)
 	}
 	p.mountDisk(p.nodes[2])
-	return p.start(ctx)
+	if err := p.start(ctx); err != nil {
+		return err
+	}
+	p.awaitFirstDeltas(ctx)
+	return ctx.Err()
 }
 
 // start starts the processes, and waits until each has what there is.
@@ -254,6 +270,7 @@ http {
     proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
     proxy_connect_timeout 1s; proxy_read_timeout 3s; proxy_next_upstream error timeout http_502 http_503 http_504; proxy_next_upstream_timeout 9s;
     location / { proxy_pass https://larder; }
+    location /library/ { proxy_pass https://larder; proxy_read_timeout 8s; } # a page waits four seconds for its README
     location ~ ^/(log|logs|content)/ { proxy_pass https://log; }
   }
 }
@@ -329,6 +346,10 @@ func (p *play) perform(ctx context.Context) error {
 		published, poisoned, faulty := p.registry.run(ctx)
 		p.tell(fmt.Sprintf("The registry released %d times, %d times with a wrong integrity besides, and misbehaved %d times.", published, poisoned, faulty))
 	})
+	all.Go(func() { p.follow(ctx) })
+	all.Go(func() { p.dictionaryClients(ctx) })
+	all.Go(func() { p.readers(ctx) })
+	all.Go(func() { p.moduleClients(ctx) })
 	all.Go(func() { p.measure(ctx) })
 	all.Go(func() { p.doorman.crowd(ctx, p) })
 	all.Go(func() { p.operate(ctx) })
@@ -373,7 +394,12 @@ func (p *play) tell(what string) {
 
 // eventually waits far longer than anything takes.
 func eventually(ctx context.Context, what string, is func() bool) error {
-	for deadline := time.Now().Add(startSoon); time.Now().Before(deadline); {
+	return within(ctx, startSoon, what, is)
+}
+
+// within waits until a condition holds, and returns an error after a time limit.
+func within(ctx context.Context, limit time.Duration, what string, is func() bool) error {
+	for deadline := time.Now().Add(limit); time.Now().Before(deadline); {
 		if is() {
 			return nil
 		}
@@ -383,7 +409,7 @@ func eventually(ctx context.Context, what string, is func() bool) error {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("it is not so within %v that %s", startSoon, what)
+	return fmt.Errorf("it is not so within %v that %s", limit, what)
 }
 
 func copyFile(from, to string) error {

@@ -20,6 +20,7 @@ const (
 // A registry releases, and misbehaves.
 type registry struct {
 	*npmtest.Registry
+	moduleRegistry
 	library *library
 	random  *rand.Rand
 	next    [packages]int // the minor version to come
@@ -33,6 +34,8 @@ func newRegistry(l *library, seed uint64, every time.Duration) *registry {
 			r.publish(i, false)
 		}
 	}
+	r.publishModules()
+	r.publishModules()
 	return r
 }
 
@@ -83,6 +86,9 @@ func (r *registry) run(ctx context.Context) (published, poisoned, faulty int) {
 				poisoned++
 			} else {
 				published++
+			}
+			if (published+poisoned)%modulesEvery == 0 {
+				r.publishModules()
 			}
 		case <-fault.C:
 			f := faults[r.random.IntN(len(faults))]

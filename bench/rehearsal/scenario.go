@@ -22,12 +22,19 @@ const (
 	certificateKind = "renew a certificate"
 	attackKind      = "attack"
 	clockKind       = "move the clock"
+	botnetKind      = "botnet"
+	freezeKind      = "freeze a mirror"
+	bundleKind      = "mirror a bundle"
+	backupKind      = "restore a backup"
+	salvageKind     = "salvage a store"
+	promoteKind     = "promote while reloading"
 )
 
-var kinds = []string{killKind, stopKind, diskKind, flipKind, upgradeKind, reloadKind, withdrawKind, bucketKind, certificateKind, attackKind, clockKind}
+var kinds = []string{killKind, stopKind, diskKind, flipKind, upgradeKind, reloadKind, withdrawKind, bucketKind, certificateKind, attackKind, clockKind,
+	botnetKind, freezeKind, bundleKind, backupKind, salvageKind, promoteKind}
 
 // often are the kinds of which a deck has more than one.
-var often = map[string]int{killKind: 2, withdrawKind: 3, reloadKind: 1, attackKind: 2}
+var often = map[string]int{killKind: 2, withdrawKind: 3, reloadKind: 1, attackKind: 2, salvageKind: 2}
 
 // drawDeck returns everything that may happen, in an order of its own. What is selected, by words of a kind separated by commas,
 // is all of it.
@@ -56,7 +63,8 @@ func (p *play) scenario(ctx context.Context) error {
 	end := time.Now().Add(p.length - recovery)
 	do := map[string]func(context.Context, *event) error{
 		killKind: p.killOne, stopKind: p.stopWriter, diskKind: p.fillDisk, flipKind: p.flipBits, upgradeKind: p.upgradeOne, reloadKind: p.reloadOne,
-		withdrawKind: p.withdrawOne, bucketKind: p.loseBucket, certificateKind: p.renewCertificate, attackKind: p.attackOne, clockKind: p.moveClock,
+		withdrawKind: p.withdrawOne, bucketKind: p.loseBucket, certificateKind: p.renewCertificate, attackKind: p.attackOne, clockKind: p.moveClock, botnetKind: p.joinBotnet, freezeKind: p.freezeMirror,
+		bundleKind: p.bundleOne, backupKind: p.backUpOne, salvageKind: p.salvageOne, promoteKind: p.promoteOne,
 	}
 	skipped := map[string]bool{}
 	for {
@@ -76,7 +84,7 @@ func (p *play) scenario(ctx context.Context) error {
 			}
 			p.notes.ends(e)
 			if ctx.Err() != nil {
-				e.Failed = nil // the play is over
+				e.Failed, e.over = nil, true // the play is over
 				e.What += " (the play ended meanwhile)"
 			}
 			fmt.Printf("%7s  %s: %s\n", e.Begin.Sub(p.notes.begin).Round(time.Second), kind, e.What)
