@@ -81,11 +81,7 @@ func (c *contest) join(g *guest) *guest {
 
 // newSite returns the site behind a room of the botnet. It responds to users itself, and is the room's challenge.
 func newSite(name string) (*doorman, error) {
-	l, err := net.Listen("tcp", "127.0.1.8:0")
-	if err != nil {
-		return nil, err
-	}
-	d := &doorman{limit: saleLimit, perMinute: salePerMinute, listener: l, visits: map[string][]visit{}}
+	d := &doorman{limit: saleLimit, perMinute: salePerMinute, visits: map[string][]visit{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/"+name+"/", func(w http.ResponseWriter, r *http.Request) {
 		d.count(r)
@@ -97,9 +93,9 @@ func newSite(name string) (*doorman, error) {
 			http.Error(w, "Solve the challenge first.", http.StatusForbidden)
 		}
 	})
-	d.server = &http.Server{ReadHeaderTimeout: patience, Handler: mux}
-	go func() { _ = d.server.Serve(l) }()
-	return d, nil
+	var err error
+	d.server, err = serveHTTP(siteAddress, mux)
+	return d, err
 }
 
 // addBotnetRooms starts the sites behind the botnet's rooms, and returns the rooms for the file of --rooms.
@@ -112,7 +108,7 @@ func (p *play) addBotnetRooms() (rooms string, err error) {
 		p.stops = append(p.stops, site.close)
 		challenge := ""
 		if name == checkedRoom {
-			challenge = fmt.Sprintf("  challenge: http://%s/challenge/\n", site.listener.Addr())
+			challenge = fmt.Sprintf("  challenge: http://%s/challenge/\n", site.server.Addr)
 		}
 		rooms += fmt.Sprintf(`- name: %s
   path: /%s/
@@ -122,7 +118,7 @@ func (p *play) addBotnetRooms() (rooms string, err error) {
   refresh_interval: %d
   json_response_enabled: true
   upstream: http://%s
-%s`, name, name, saleLimit, salePerMinute, sessionMinutes, int(saleRefresh.Seconds()), site.listener.Addr(), challenge)
+%s`, name, name, saleLimit, salePerMinute, sessionMinutes, int(saleRefresh.Seconds()), site.server.Addr, challenge)
 		p.sites = append(p.sites, site)
 	}
 	return rooms, nil
@@ -140,7 +136,7 @@ type caller struct {
 func (p *play) newCaller(block, i int) *caller {
 	node := p.nodes[i%len(p.nodes)]
 	t := p.transport(&entrance{})
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(block), byte(i/250), byte(1+i%250))}, Timeout: patience}
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(block), byte(i/250), byte(1+i%250))}, Timeout: requestTimeout}
 	t.DialContext, t.DisableKeepAlives = dialer.DialContext, true
 	return &caller{url: "https://" + node.address, transport: t}
 }
@@ -148,7 +144,7 @@ func (p *play) newCaller(block, i int) *caller {
 // request requests the page of a room. inside says that the site responded, and again is otherwise when to come back, 0 if the
 // response does not say.
 func (c *caller) request(ctx context.Context, room, name string) (inside bool, again time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+"/"+room+"/", nil)
 	if err != nil {
@@ -350,7 +346,7 @@ func (b *botnetEvent) startVisitors(ctx context.Context) {
 	}
 }
 
-// awaitEmptyRooms waits until nobody is in the botnet's rooms, and every node admits users: after the loss of a node the room first
+// awaitEmptyRooms waits until the botnet's rooms are empty, and every node admits users: after the loss of a node the room first
 // waits until all sessions are over that it may have promised.
 func (p *play) awaitEmptyRooms(ctx context.Context) error {
 	var last string

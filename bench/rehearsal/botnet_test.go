@@ -64,7 +64,7 @@ func TestContest(t *testing.T) {
 	}
 }
 
-// TestBotnetCheck: a room that is fuller than its limit fails the check, whoever is in.
+// TestBotnetCheck: a room that is fuller than its limit fails the check, whether visitors or bots fill it.
 func TestBotnetCheck(t *testing.T) {
 	at := time.Unix(60*1000, 0)
 	site := &doorman{limit: 1, perMinute: 9, visits: map[string][]visit{"visitor-a": {{at, at}}, "bot-b": {{at, at}}}}
@@ -85,19 +85,19 @@ func TestSite(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer site.close()
-	p := &play{nodes: []*actor{{address: site.listener.Addr().String()}}}
+	p := &play{nodes: []*actor{{address: site.server.Addr}}}
 	c := p.newCaller(17, 3)
-	c.url = "http://" + site.listener.Addr().String()
+	c.url = "http://" + site.server.Addr
 	begun := time.Now()
-	if inside, _, err := c.request(t.Context(), saleRoom, "somebody"); err != nil || !inside {
+	if inside, _, err := c.request(t.Context(), saleRoom, "visitor"); err != nil || !inside {
 		t.Error(inside, err)
 	}
-	if entered := site.entered("somebody"); entered.Before(begun) || site.admitted(begun) != 1 || !site.entered("nobody").IsZero() {
+	if entered := site.entered("visitor"); entered.Before(begun) || site.admitted(begun) != 1 || !site.entered("absent").IsZero() {
 		t.Errorf("entered at %v, %d are in", entered, site.admitted(begun))
 	}
 	for _, proof := range []bool{false, true} {
 		c.proof = proof
-		if _, _, err := c.request(t.Context(), "challenge", "somebody"); (err == errStatus(200)) != proof {
+		if _, _, err := c.request(t.Context(), "challenge", "visitor"); (err == errStatus(200)) != proof {
 			t.Errorf("with a proof: %v: %v", proof, err)
 		}
 	}

@@ -1,10 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -223,24 +223,22 @@ func (p *play) judgeLog(ctx context.Context) check {
 
 // root is the first three lines of the checkpoint: origin, size and root.
 func (p *play) root(ctx context.Context, e *entrance) (string, error) {
+	checkpoint, err := p.checkpoint(ctx, e)
+	if err != nil {
+		return "", err
+	}
+	return strings.Join(strings.SplitN(string(checkpoint), "\n", 4)[:3], "\n"), nil
+}
+
+// checkpoint returns the signed checkpoint that an entrance serves.
+func (p *play) checkpoint(ctx context.Context, e *entrance) ([]byte, error) {
 	t := p.transport(e)
 	defer t.CloseIdleConnections()
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url+"/log/checkpoint", nil)
-	if err != nil {
-		return "", err
+	response, body, err := get(ctx, t, e.url+"/log/checkpoint", nil)
+	if err == nil && (response.StatusCode != http.StatusOK || bytes.Count(body, []byte("\n")) < 3) {
+		err = fmt.Errorf("%s: %s: %.100q", e.name, response.Status, body)
 	}
-	answer, err := t.RoundTrip(r)
-	if err != nil {
-		return "", err
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if lines := strings.Split(string(body), "\n"); err == nil && answer.StatusCode == http.StatusOK && len(lines) > 3 {
-		return strings.Join(lines[:3], "\n"), nil
-	}
-	return "", fmt.Errorf("%s: %s: %.100q", e.name, answer.Status, body)
+	return body, err
 }
 
 // A use is something that a process uses, and by how much that may grow from the first to the last of the time.

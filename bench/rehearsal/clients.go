@@ -25,8 +25,8 @@ const (
 	zipfS = 1.1
 	// perConnection is after how many requests a client connects anew.
 	perConnection = 8
-	// patience is how long a request may take.
-	patience = 10 * time.Second
+	// requestTimeout is how long a request may take.
+	requestTimeout = 10 * time.Second
 	// pause is between the requests of a client.
 	pause = 30 * time.Millisecond
 	// looks is between two looks for new releases, of one process.
@@ -78,7 +78,7 @@ func (p *play) transport(e *entrance) *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(!e.h2)
 	protocols.SetHTTP2(e.h2)
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(honest)}, Timeout: patience}
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(honest)}, Timeout: requestTimeout}
 	return &http.Transport{
 		DialContext: dialer.DialContext, Protocols: protocols, DisableCompression: true, MaxIdleConnsPerHost: 1,
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, VerifyConnection: p.certificates.verify}, //nolint:gosec // verified against all that were made
@@ -155,7 +155,7 @@ func (p *play) ask(ctx context.Context, t http.RoundTripper, e *entrance, r *rel
 	case way < 0.38:
 		q.head = true
 	}
-	for deadline := time.Now().Add(3 * patience); ; {
+	for deadline := time.Now().Add(3 * requestTimeout); ; {
 		err := q.ask(ctx, t, e.url)
 		withdrawn, recall := p.library.state(r)
 		switch status := errStatus(0); {
@@ -187,6 +187,56 @@ func (p *play) ask(ctx context.Context, t http.RoundTripper, e *entrance, r *rel
 	}
 }
 
+// runClients runs a client at each entrance but the fallback's until ctx ends. newClient returns the function that sends a client's next
+// requests, with its transport and its own random numbers; pause is the time between two calls. seed differs from that of other clients.
+func (p *play) runClients(ctx context.Context, seed uint64, pause time.Duration, newClient func(t *http.Transport, e *entrance, random *rand.Rand) func()) {
+	var all sync.WaitGroup
+	for i, e := range p.entrances {
+		if e.fallback {
+			continue // it has only releases that were asked for
+		}
+		all.Go(func() {
+			t := p.transport(e)
+			defer t.CloseIdleConnections()
+			request := newClient(t, e, rand.New(rand.NewPCG(p.seed, seed+uint64(i))))
+			for ctx.Err() == nil {
+				request()
+				_ = sleep(ctx, pause)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// get sends a GET request with header fields, by name and value, and returns the response with its complete body.
+func get(ctx context.Context, t http.RoundTripper, url string, fields map[string]string) (*http.Response, []byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	for name, value := range fields {
+		r.Header.Set(name, value)
+	}
+	response, err := t.RoundTrip(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return response, body, err
+}
+
+// fetch returns the body of a successful response.
+func fetch(ctx context.Context, t http.RoundTripper, url string) ([]byte, error) {
+	response, body, err := get(ctx, t, url, nil)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = errStatus(response.StatusCode)
+	}
+	return body, err
+}
+
 // A question is a request with what must come.
 type question struct {
 	path   string
@@ -204,7 +254,7 @@ type question struct {
 
 // ask asks once, and reads all of the answer.
 func (q *question) ask(ctx context.Context, t http.RoundTripper, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	method := http.MethodGet
 	if q.head {

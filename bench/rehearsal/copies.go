@@ -171,13 +171,21 @@ func directEntrance(a *actor) *entrance {
 	return &entrance{name: a.name, url: "http://" + a.address}
 }
 
+// proxyEntrance is the plain address of the proxy in front of the nodes.
+func (p *play) proxyEntrance() *entrance { return &entrance{name: proxyName, url: "http://" + p.proxy} }
+
 // headAt returns the head of the checkpoint that a process serves.
 func (p *play) headAt(ctx context.Context, a *actor) (logHead, error) {
-	checkpoint, err := p.root(ctx, directEntrance(a))
+	return p.headOf(ctx, directEntrance(a))
+}
+
+// headOf returns the head of the checkpoint that an entrance serves.
+func (p *play) headOf(ctx context.Context, e *entrance) (logHead, error) {
+	checkpoint, err := p.checkpoint(ctx, e)
 	if err != nil {
 		return logHead{}, err
 	}
-	return parseHead(checkpoint)
+	return parseHead(string(checkpoint))
 }
 
 // acknowledged returns the releases that were acknowledged until now. It leaves out those of a withdrawal that failed.

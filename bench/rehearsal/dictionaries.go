@@ -125,29 +125,18 @@ func availableDictionary(sum [32]byte) string {
 
 // ask sends the request, reads the response, and returns its encoded bytes. It returns an error if the response is wrong.
 func (q *dictionaryRequest) ask(ctx context.Context, t http.RoundTripper, url string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+q.path, nil)
-	if err != nil {
-		return nil, err
-	}
-	r.Header.Set("Accept-Encoding", q.accept)
+	fields := map[string]string{"Accept-Encoding": q.accept}
 	if q.available != "" {
-		r.Header.Set("Available-Dictionary", q.available)
+		fields["Available-Dictionary"] = q.available
 	}
 	if q.ranged {
-		r.Header.Set("Range", "bytes=100-")
+		fields["Range"] = "bytes=100-"
 	}
 	if q.has != "" {
-		r.Header.Set("If-None-Match", q.has)
+		fields["If-None-Match"] = q.has
 	}
 	q.begun = time.Now()
-	response, err := t.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
+	response, body, err := get(ctx, t, url+q.path, fields)
 	if err != nil {
 		return nil, err
 	}
@@ -250,27 +239,18 @@ type dictionaryClient struct {
 	tags   map[string]string // entity tags of deltas, by path and dictionary
 }
 
-// dictionaryClients runs a client with dictionaries at each entrance but the fallback's until ctx ends.
+// dictionaryClients runs a client with dictionaries at each entrance until ctx ends. It connects anew after perConnection requests.
 func (p *play) dictionaryClients(ctx context.Context) {
-	var all sync.WaitGroup
-	for i, e := range p.entrances {
-		if e.fallback {
-			continue
-		}
-		c := &dictionaryClient{e: e, random: rand.New(rand.NewPCG(p.seed, uint64(2000+i))), tags: map[string]string{}}
-		all.Go(func() {
-			t := p.transport(e)
-			defer t.CloseIdleConnections()
-			for n := 1; ctx.Err() == nil; n++ {
-				if n%perConnection == 0 {
-					t.CloseIdleConnections()
-				}
-				c.upgrade(ctx, p, t)
-				_ = sleep(ctx, pause)
+	p.runClients(ctx, 2000, pause, func(t *http.Transport, e *entrance, random *rand.Rand) func() {
+		c := &dictionaryClient{e: e, random: random, tags: map[string]string{}}
+		n := 0
+		return func() {
+			if n++; n%perConnection == 0 {
+				t.CloseIdleConnections()
 			}
-		})
-	}
-	all.Wait()
+			c.upgrade(ctx, p, t)
+		}
+	})
 }
 
 // upgrade has the client download similarFile of a release, with one it has as a dictionary. It downloads one first if it has
@@ -308,7 +288,7 @@ func (c *dictionaryClient) newRequest(to *release, h held) *dictionaryRequest {
 	q := &dictionaryRequest{path: to.path(similarFile), want: content(to.pkg, to.version, similarFile), accept: browserCodings}
 	q.available, q.dictionary = availableDictionary(sha256.Sum256(h.data)), h.data
 	switch way := c.random.Float64(); {
-	case way < 0.05: // nobody has that dictionary
+	case way < 0.05: // a dictionary that no release has
 		q.available, q.dictionary = availableDictionary(sha256.Sum256([]byte(strconv.Itoa(c.random.Int())))), nil
 	case way < 0.1:
 		q.available, q.dictionary = "", nil
@@ -453,8 +433,8 @@ func (p *play) backlog(ctx context.Context) (int, error) {
 	return strconv.Atoi(value)
 }
 
-// awaitFalling waits until a value is 0. It returns an error if the value does not become smaller for so long.
-func awaitFalling(ctx context.Context, patience time.Duration, read func() (int, error)) error {
+// awaitFalling waits until a value is 0. It returns an error if the value does not become smaller for the time stall.
+func awaitFalling(ctx context.Context, stall time.Duration, read func() (int, error)) error {
 	least, changed := -1, time.Now()
 	for {
 		value, err := read()
@@ -463,8 +443,8 @@ func awaitFalling(ctx context.Context, patience time.Duration, read func() (int,
 			return nil
 		case err == nil && (least < 0 || value < least):
 			least, changed = value, time.Now()
-		case time.Since(changed) > patience:
-			return fmt.Errorf("%d, and not fewer for %v (%v)", value, patience, err) //nolint:errorlint // it may be nil
+		case time.Since(changed) > stall:
+			return fmt.Errorf("%d, and not fewer for %v (%v)", value, stall, err) //nolint:errorlint // it may be nil
 		}
 		if err := sleep(ctx, looks); err != nil {
 			return err

@@ -275,10 +275,7 @@ func (p *play) reloadOne(ctx context.Context, e *event) error {
 		return err
 	}
 	mended := strings.Replace(soundConfig, "48MiB", fmt.Sprintf("%dMiB", 40+p.random.IntN(16)), 1)
-	if err := os.WriteFile(a.config(), []byte(mended), 0o644); err != nil {
-		return err
-	}
-	if _, err := a.larder(ctx, "reload"); err != nil {
+	if _, err := a.reload(ctx, mended); err != nil {
 		return err
 	}
 	if a.getPID() != pid || gone(pid) {

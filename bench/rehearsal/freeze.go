@@ -3,24 +3,15 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/ed25519"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -36,8 +27,6 @@ const (
 	mirrorStopped = 10 * time.Second
 	// caughtUpWithin is how long a mirror may take to have everything again after a freeze: its backoff, a poll, and the entries.
 	caughtUpWithin = 30 * time.Second
-	// freezeEntrance is the name under which the clients of that mirror are counted.
-	freezeEntrance = "frozen mirror"
 )
 
 // Where a freeze is noticed.
@@ -190,73 +179,6 @@ func (p *play) judgeFreezes() check {
 	return verdict(name, strings.Join(said, "; "), wrong)
 }
 
-// A replayProxy is between a mirror and its source. It passes requests on, and may replay a checkpoint.
-type replayProxy struct {
-	url    string
-	server *http.Server
-	mu     sync.Mutex
-	note   []byte // nil: the source's own
-}
-
-func newReplayProxy(source string) (*replayProxy, error) {
-	target, err := url.Parse(source)
-	if err != nil {
-		return nil, err
-	}
-	l, err := net.Listen("tcp", "127.0.1.7:0")
-	if err != nil {
-		return nil, err
-	}
-	pass := httputil.NewSingleHostReverseProxy(target)
-	x := &replayProxy{url: "http://" + l.Addr().String()}
-	x.server = &http.Server{ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if note := x.replayed(); note != nil && r.URL.Path == "/log/checkpoint" {
-			tag := fmt.Sprintf("%q", fmt.Sprintf("%x", sha256.Sum256(note)))
-			w.Header().Set("ETag", tag)
-			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(note))
-			return
-		}
-		pass.ServeHTTP(w, r)
-	})}
-	go func() { _ = x.server.Serve(l) }()
-	return x, nil
-}
-
-func (x *replayProxy) replayed() []byte {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.note
-}
-
-// replay has the proxy respond with a checkpoint, or pass on the source's if it is nil.
-func (x *replayProxy) replay(note []byte) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.note = note
-}
-
-// ageCheckpoint returns a signed checkpoint with the log's signature and, in place of its cosignatures, one by the same key of an
-// earlier time: what a source shows that has been frozen since.
-func ageCheckpoint(note, key []byte, at time.Time) ([]byte, error) {
-	text, signatures, ok := bytes.Cut(note, []byte("\n\n"))
-	parts := strings.SplitN(strings.TrimSpace(string(key)), "+", 5) // PRIVATE, KEY, name, hash and base64, which may contain +
-	if !ok || len(parts) != 5 {
-		return nil, errors.New("not a signed checkpoint, or not a private key")
-	}
-	secret, err := base64.StdEncoding.DecodeString(parts[4])
-	if err != nil || len(secret) != 1+ed25519.SeedSize {
-		return nil, fmt.Errorf("not an Ed25519 key: %w", err)
-	}
-	name, private := parts[2], ed25519.NewKeyFromSeed(secret[1:])
-	public, _ := private.Public().(ed25519.PublicKey)
-	text = append(slices.Clone(text), '\n')
-	id := sha256.Sum256(append([]byte(name+"\n\x04"), public...))
-	cosignature := binary.BigEndian.AppendUint64(slices.Clone(id[:4]), uint64(at.Unix()))
-	cosignature = append(cosignature, ed25519.Sign(private, fmt.Appendf(nil, "cosignature/v1\ntime %d\n%s", at.Unix(), text))...)
-	first, _, _ := bytes.Cut(signatures, []byte("\n"))
-	return fmt.Appendf(nil, "%s\n%s\n— %s %s\n", text, first, name, base64.StdEncoding.EncodeToString(cosignature)), nil
-}
-
 // A frozenMirror is a mirror that is started for the event, with the proxy in front of its source.
 type frozenMirror struct {
 	*freeze
@@ -267,13 +189,13 @@ type frozenMirror struct {
 }
 
 // freezeMirror starts a mirror and freezes first its source, then its process, while a client compares what it serves.
-func (p *play) freezeMirror(ctx context.Context, e *event) error {
+func (p *play) freezeMirror(ctx context.Context, e *event) (err error) {
 	e.What = "a mirror follows a source that replays old checkpoints, and is stopped"
 	m, err := p.startFrozenMirror(ctx)
 	if err != nil {
 		return err
 	}
-	defer m.actor.kill()
+	defer func() { err = discardCopy(m.actor, nil, err) }()
 	defer func() { _ = m.source.server.Close() }()
 	p.freezes = append(p.freezes, m.freeze)
 	reading, stopReading := context.WithCancel(ctx)
@@ -291,29 +213,23 @@ func (p *play) freezeMirror(ctx context.Context, e *event) error {
 	if err := m.actor.end(syscall.SIGTERM); err != nil {
 		return err
 	}
-	if _, err := m.actor.larder(ctx, "fsck", "--all", "--keys", m.actor.keys()); err != nil {
+	if _, err := m.actor.fsckHead(ctx); err != nil {
 		return err
 	}
 	m.complete = true
 	e.What += "; " + m.describe()
-	return os.RemoveAll(m.actor.folder)
+	return nil
 }
 
 // startFrozenMirror starts the mirror, and returns when it has all of its source.
 func (p *play) startFrozenMirror(ctx context.Context) (*frozenMirror, error) {
-	source, err := newReplayProxy("http://" + p.proxy)
+	source, err := newReplayProxy(p.proxyEntrance().url)
 	if err != nil {
 		return nil, err
 	}
-	one := p.nodes[0]
-	a := &actor{
-		name: freezeEntrance, folder: filepath.Join(p.folder, "frozen-"+strconv.Itoa(len(p.freezes))), program: p.nodes[0].program, command: "mirror", env: p.mirror.env,
-		args: []string{source.url, "--key", filepath.Join(one.keys(), "log.pub"), "--rooms", "off"},
-	}
-	for _, address := range []*string{&a.address, &a.private} {
-		if *address, err = freeAddress("127.0.1.6"); err != nil {
-			return nil, err
-		}
+	a, err := p.newCopy("of a frozen source", "mirror", source.url, "--key", filepath.Join(p.nodes[0].keys(), "log.pub"), "--rooms", "off")
+	if err != nil {
+		return nil, err
 	}
 	p.stops = append(p.stops, a.kill)
 	m := &frozenMirror{freeze: newFreeze(), play: p, actor: a, source: source}
@@ -351,15 +267,22 @@ func (m *frozenMirror) replayOld(ctx context.Context) error {
 		return err
 	}
 	// The mirror keeps the newest cosignature of a checkpoint, so it must get one that it has not seen.
-	have, err := m.checkpoint(ctx, "http://"+m.actor.address)
+	have, err := m.play.checkpoint(ctx, directEntrance(m.actor))
+	if err != nil {
+		return err
+	}
+	head, err := parseHead(string(have))
 	if err != nil {
 		return err
 	}
 	m.source.replay(have)
 	var next []byte
+	var nextHead logHead
 	if err := eventually(ctx, "the log has another entry", func() bool {
-		next, err = m.checkpoint(ctx, "http://"+m.play.proxy)
-		return err == nil && sizeOf(next) > sizeOf(have)
+		if next, err = m.play.checkpoint(ctx, m.play.proxyEntrance()); err == nil {
+			nextHead, err = parseHead(string(next))
+		}
+		return err == nil && nextHead.Size > head.Size
 	}); err != nil {
 		return errors.Join(err, ctx.Err())
 	}
@@ -368,7 +291,7 @@ func (m *frozenMirror) replayOld(ctx context.Context) error {
 		return err
 	}
 	m.source.replay(m.old)
-	if err := m.awaitSize(ctx, sizeOf(m.old)); err != nil {
+	if err := m.play.awaitSize(ctx, m.actor, nextHead.Size); err != nil {
 		return err
 	}
 	if _, code := m.watch(ctx); code != 0 && time.Now().Before(limit) {
@@ -415,7 +338,7 @@ func (m *frozenMirror) awaitStale(ctx context.Context, limit time.Time) error {
 			return code == 9
 		},
 	}
-	err := within(ctx, time.Until(limit)+2*noticedWithin[byLog], "a frozen source is noticed by all", func() bool {
+	_ = within(ctx, time.Until(limit)+2*noticedWithin[byLog], "a frozen source is noticed by all", func() bool {
 		for where, noticed := range places {
 			if !noticed() {
 				continue
@@ -428,17 +351,13 @@ func (m *frozenMirror) awaitStale(ctx context.Context, limit time.Time) error {
 			delete(places, where)
 		}
 		return len(places) == 0
-	})
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	_ = err // judge reports what is missing
-	return nil
+	}) // judge reports what is missing
+	return ctx.Err()
 }
 
 // replayOlder has the source replay an older checkpoint than the mirror has seen.
 func (m *frozenMirror) replayOlder(ctx context.Context) error {
-	before, err := m.checkpoint(ctx, "http://"+m.actor.address)
+	before, err := m.play.headAt(ctx, m.actor)
 	if err != nil {
 		return err
 	}
@@ -454,12 +373,12 @@ func (m *frozenMirror) replayOlder(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	after, err := m.checkpoint(ctx, "http://"+m.actor.address)
+	after, err := m.play.headAt(ctx, m.actor)
 	if err != nil {
 		return err
 	}
-	if sizeOf(after) < sizeOf(before) {
-		m.report("the mirror went back from %d log entries to %d", sizeOf(before), sizeOf(after))
+	if after.Size < before.Size {
+		m.report("the mirror went back from %d log entries to %d", before.Size, after.Size)
 	}
 	return m.recover(ctx, fromOlder, hidden)
 }
@@ -502,11 +421,11 @@ func (m *frozenMirror) withdraw(ctx context.Context) (*release, error) {
 func (m *frozenMirror) recover(ctx context.Context, cause string, hidden *release) error {
 	began := time.Now()
 	m.source.replay(nil)
-	want, err := m.checkpoint(ctx, "http://"+m.play.proxy)
+	want, err := m.play.headOf(ctx, m.play.proxyEntrance())
 	if err != nil {
 		return err
 	}
-	if err := m.awaitSize(ctx, sizeOf(want)); err != nil {
+	if err := m.play.awaitSize(ctx, m.actor, want.Size); err != nil {
 		return err
 	}
 	t := m.play.transport(&entrance{})
@@ -584,45 +503,4 @@ func (m *frozenMirror) run(ctx context.Context, args ...string) (text string, co
 		return string(out), exit.ExitCode()
 	}
 	return err.Error(), -1
-}
-
-// awaitSize waits until the mirror shows a log of at least a number of entries.
-func (m *frozenMirror) awaitSize(ctx context.Context, size int64) error {
-	return eventually(ctx, fmt.Sprintf("the mirror has %d log entries", size), func() bool {
-		note, err := m.checkpoint(ctx, "http://"+m.actor.address)
-		return err == nil && sizeOf(note) >= size
-	})
-}
-
-// checkpoint returns the signed checkpoint that a server publishes.
-func (m *frozenMirror) checkpoint(ctx context.Context, server string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, server+"/log/checkpoint", nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	note, err := io.ReadAll(response.Body)
-	if err == nil && (response.StatusCode != http.StatusOK || sizeOf(note) < 0) {
-		err = fmt.Errorf("%s/log/checkpoint: %s: %.100q", server, response.Status, note)
-	}
-	return note, err
-}
-
-// sizeOf returns the number of entries in a checkpoint, -1 if it is none.
-func sizeOf(note []byte) int64 {
-	lines := strings.SplitN(string(note), "\n", 4)
-	if len(lines) < 4 {
-		return -1
-	}
-	size, err := strconv.ParseInt(lines[1], 10, 64)
-	if err != nil {
-		return -1
-	}
-	return size
 }

@@ -5,14 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/net/html"
@@ -312,18 +310,7 @@ func textOf(n *html.Node) string {
 
 // fetchPage fetches and judges the page of a release.
 func fetchPage(ctx context.Context, t http.RoundTripper, e *entrance, r *release) (*libraryPage, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url+"/library/"+r.pkg+"/"+r.version, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := t.RoundTrip(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
+	response, body, err := get(ctx, t, e.url+"/library/"+r.pkg+"/"+r.version, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -337,24 +324,11 @@ func fetchPage(ctx context.Context, t http.RoundTripper, e *entrance, r *release
 // pagePause is the time between two pages that a reader requests: pages cost more than files.
 const pagePause = 500 * time.Millisecond
 
-// readers runs a client at each entrance but the fallback's that reads pages of releases until ctx ends.
+// readers runs a client that reads pages of releases at each entrance until ctx ends.
 func (p *play) readers(ctx context.Context) {
-	var all sync.WaitGroup
-	for i, e := range p.entrances {
-		if e.fallback {
-			continue // it has only releases that were asked for
-		}
-		random := rand.New(rand.NewPCG(p.seed, uint64(3000+i)))
-		all.Go(func() {
-			t := p.transport(e)
-			defer t.CloseIdleConnections()
-			for ctx.Err() == nil {
-				p.readPage(ctx, t, e, random)
-				_ = sleep(ctx, pagePause)
-			}
-		})
-	}
-	all.Wait()
+	p.runClients(ctx, 3000, pagePause, func(t *http.Transport, e *entrance, random *rand.Rand) func() {
+		return func() { p.readPage(ctx, t, e, random) }
+	})
 }
 
 // readPage fetches the page of a random release, and notes the outcome.
@@ -378,26 +352,8 @@ func (p *play) readPage(ctx context.Context, t http.RoundTripper, e *entrance, r
 	}
 	p.notes.request(e.name, begun, err)
 	if l != nil && err == nil {
-		p.pages.add(1)
+		p.pages.Add(1)
 	}
-}
-
-// A tally is a number that clients count up.
-type tally struct {
-	mu sync.Mutex
-	n  int
-}
-
-func (c *tally) add(n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.n += n
-}
-
-func (c *tally) get() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.n
 }
 
 // judgePages waits until each entrance displays one README of each kind, formatted if Larder does not refuse it, and compares
@@ -421,10 +377,10 @@ func (p *play) judgePages(ctx context.Context) check {
 	if len(said) == 0 {
 		wrong = append(wrong, "no release has a hostile README")
 	}
-	if p.pages.get() == 0 {
+	if p.pages.Load() == 0 {
 		wrong = append(wrong, "no reader got a page")
 	}
-	return verdict(name, fmt.Sprintf("%d pages, and at the end %s", p.pages.get(), strings.Join(said, ", ")), wrong)
+	return verdict(name, fmt.Sprintf("%d pages, and at the end %s", p.pages.Load(), strings.Join(said, ", ")), wrong)
 }
 
 // compareReadmes fetches the page of a release at each entrance, until each displays its README formatted or may refuse to, and

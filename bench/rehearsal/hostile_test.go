@@ -112,7 +112,7 @@ func TestJudgePages(t *testing.T) {
 		p := &play{library: newLibrary(), entrances: []*entrance{serve(tt.first), serve(tt.second)}}
 		p.library.add(r)
 		p.library.confirm(r, "one")
-		p.pages.add(1)
+		p.pages.Add(1)
 		if c := p.judgePages(t.Context()); c.OK != (tt.fault == "") || !strings.Contains(c.Said, tt.fault) {
 			t.Errorf("%s: %+v", name, c)
 		}

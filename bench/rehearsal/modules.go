@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -122,43 +121,12 @@ func (p *play) fetchModules(ctx context.Context, t http.RoundTripper, e *entranc
 	return said.SRI, nil
 }
 
-// fetch returns the body of a successful response.
-func fetch(ctx context.Context, t http.RoundTripper, url string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := t.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = errStatus(response.StatusCode)
-	}
-	return body, err
-}
-
-// moduleClients runs a client that loads modules at each entrance but the fallback's until ctx ends.
+// moduleClients runs a client that loads modules at each entrance until ctx ends.
 func (p *play) moduleClients(ctx context.Context) {
-	var all sync.WaitGroup
-	for i, e := range p.entrances {
-		if e.fallback {
-			continue
-		}
-		random := rand.New(rand.NewPCG(p.seed, uint64(4000+i)))
-		all.Go(func() {
-			t := p.transport(e)
-			defer t.CloseIdleConnections()
-			for seen := map[string]bool{}; ctx.Err() == nil; _ = sleep(ctx, modulesPause) {
-				p.loadModule(ctx, t, e, random, seen)
-			}
-		})
-	}
-	all.Wait()
+	p.runClients(ctx, 4000, modulesPause, func(t *http.Transport, e *entrance, random *rand.Rand) func() {
+		seen := map[string]bool{}
+		return func() { p.loadModule(ctx, t, e, random, seen) }
+	})
 }
 
 // loadModule fetches a random module of a random release. A release may be missing until seen has it: the entrance has served it.

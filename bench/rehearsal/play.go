@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -48,7 +49,7 @@ type play struct {
 	entrances    []*entrance
 	followers    []*follower // clients of the event stream
 	dictionaries dictionaryNotes
-	pages        tally // that readers got
+	pages        atomic.Int64 // that readers got
 	modules      moduleNotes
 	stops        []func() // what to end, last first
 	disk         string   // the file system that may be filled; "" where none could be mounted
@@ -173,7 +174,9 @@ func (p *play) start(ctx context.Context) error {
 	p.entrances = append(p.entrances, &entrance{name: "mirror", url: "http://" + p.mirror.address, behind: []string{"mirror"}, probes: p.mirror},
 		&entrance{name: "fallback", url: "http://" + p.fallback.address, behind: []string{"mirror"}, fallback: true})
 	if p.nginx {
-		p.entrances = append(p.entrances, &entrance{name: "proxy", url: "http://" + p.proxy, behind: []string{"one", "two", "three"}})
+		proxy := p.proxyEntrance()
+		proxy.behind = []string{"one", "two", "three"}
+		p.entrances = append(p.entrances, proxy)
 	}
 	return p.filled(ctx)
 }
@@ -306,16 +309,25 @@ func (p *play) buildProxy(ctx context.Context) (err error) {
 	return listens(ctx, p.proxy)
 }
 
+// serveHTTP serves an address, whose port may be 0, and returns the server with its actual address. The caller closes it.
+func serveHTTP(address string, handler http.Handler) (*http.Server, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	server := &http.Server{Addr: l.Addr().String(), ReadHeaderTimeout: requestTimeout, Handler: handler}
+	go func() { _ = server.Serve(l) }()
+	return server, nil
+}
+
 // relay leads from the proxy's address to node one, in the place of nginx.
 func (p *play) relay() error {
-	l, err := net.Listen("tcp", p.proxy)
+	pass := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "https", Host: p.nodes[0].address})
+	pass.Transport = p.transport(&entrance{})
+	server, err := serveHTTP(p.proxy, pass)
 	if err != nil {
 		return err
 	}
-	pass := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "https", Host: p.nodes[0].address})
-	pass.Transport = p.transport(&entrance{})
-	server := &http.Server{ReadHeaderTimeout: patience, Handler: pass}
-	go func() { _ = server.Serve(l) }()
 	p.stops = append(p.stops, func() { _ = server.Close() })
 	return nil
 }

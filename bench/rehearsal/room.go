@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httputil"
@@ -39,7 +38,6 @@ const (
 type doorman struct {
 	limit, perMinute int
 	refresh          int // seconds
-	listener         net.Listener
 	server           *http.Server
 	places           chan struct{}
 
@@ -54,28 +52,26 @@ type doorman struct {
 // A visit is a request of a visitor that came through the room.
 type visit struct{ sent, at time.Time }
 
+// siteAddress is where the sites behind waiting rooms listen, each at a port of its own.
+const siteAddress = "127.0.1.8:0"
+
 func newDoorman(to string, limit, perMinute, visitors int) (*doorman, error) {
 	target, err := url.Parse(to)
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", "127.0.1.8:0")
-	if err != nil {
-		return nil, err
-	}
-	d := &doorman{limit: limit, perMinute: perMinute, refresh: refreshSeconds, listener: l, places: make(chan struct{}, archivesAtOnce), visits: map[string][]visit{}}
+	d := &doorman{limit: limit, perMinute: perMinute, refresh: refreshSeconds, places: make(chan struct{}, archivesAtOnce), visits: map[string][]visit{}}
 	if visitors > many {
 		d.refresh = manyRefreshSeconds
 	}
 	pass := httputil.NewSingleHostReverseProxy(target)
-	d.server = &http.Server{ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	d.server, err = serveHTTP(siteAddress, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d.count(r)
 		d.places <- struct{}{}
 		defer func() { <-d.places }()
 		pass.ServeHTTP(w, r)
-	})}
-	go func() { _ = d.server.Serve(l) }()
-	return d, nil
+	}))
+	return d, err
 }
 
 func (d *doorman) close() { _ = d.server.Close() }
@@ -90,7 +86,7 @@ func (d *doorman) rooms() string {
   refresh_interval: %d
   json_response_enabled: true
   upstream: http://%s
-`, d.limit, d.perMinute, sessionMinutes, d.refresh, d.listener.Addr())
+`, d.limit, d.perMinute, sessionMinutes, d.refresh, d.server.Addr)
 }
 
 func (d *doorman) count(r *http.Request) {
@@ -182,7 +178,7 @@ func (d *doorman) visitor(ctx context.Context, p *play, t http.RoundTripper, i i
 		panic(err)
 	}
 	jar.SetCookies(at, []*http.Cookie{{Name: visitorCookie, Value: strconv.Itoa(i), Path: "/"}})
-	c := &http.Client{Transport: t, Jar: jar, Timeout: 3 * patience}
+	c := &http.Client{Transport: t, Jar: jar, Timeout: 3 * requestTimeout}
 	d.note(func() { d.came++ })
 	live := p.library.live(0, "mirror")
 	if len(live) == 0 {

@@ -24,7 +24,7 @@ import (
 
 const (
 	// silence is how long a stream may send nothing: heartbeats are 15 seconds apart.
-	silence = 15*time.Second + patience
+	silence = 15*time.Second + requestTimeout
 	// ownCutBytes and ownCutTime bound after how many bytes and how long a client cuts its own connection.
 	ownCutBytes = 16 << 10
 	ownCutTime  = 30 * time.Second
@@ -118,7 +118,7 @@ func (f *follower) connect(ctx context.Context, t http.RoundTripper, e *entrance
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	latest := time.Now() // when the client received something
-	timer := time.AfterFunc(patience, func() { cancel(errSilent) })
+	timer := time.AfterFunc(requestTimeout, func() { cancel(errSilent) })
 	defer timer.Stop()
 	r, err := f.newRequest(ctx, e)
 	if err != nil {
@@ -356,14 +356,13 @@ func (p *play) judgeStreams(ctx context.Context) check {
 // finish has a client receive all that the log has, and returns an error if its entries are not those of the signed log.
 func (p *play) finish(ctx context.Context, f *follower) error {
 	e := f.entrances[0]
-	text, err := p.root(ctx, e)
+	signed, err := p.headOf(ctx, e)
 	if err != nil {
 		return err
 	}
-	lines := strings.Split(text, "\n") // origin, size and root
-	size, err := strconv.ParseInt(lines[1], 10, 64)
-	if err != nil || size < 2 {
-		return fmt.Errorf("the log's size is %q", lines[1])
+	size := signed.Size
+	if size < 2 {
+		return fmt.Errorf("the log has %v", signed)
 	}
 	if f.pkg != "" {
 		return p.finishPackage(ctx, f, size)
@@ -376,8 +375,8 @@ func (p *play) finish(ctx context.Context, f *follower) error {
 	if err != nil {
 		return err
 	}
-	if root := f.root(first, size).String(); root != lines[2] {
-		return fmt.Errorf("the %d entries have the root %s, and the log has signed %s", size, root, lines[2])
+	if root := f.root(first, size).String(); root != signed.Root {
+		return fmt.Errorf("the %d entries have the root %s, and the log has signed %s", size, root, signed.Root)
 	}
 	return nil
 }
@@ -412,16 +411,7 @@ func (f *follower) indexesOf(pkg string) (indexes []int64) {
 func (p *play) firstEntry(ctx context.Context, e *entrance) (tlog.Hash, error) {
 	t := p.transport(e)
 	defer t.CloseIdleConnections()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url+"/logs?before=1", nil)
-	if err != nil {
-		return tlog.Hash{}, err
-	}
-	response, err := t.RoundTrip(r)
-	if err != nil {
-		return tlog.Hash{}, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
+	_, body, err := get(ctx, t, e.url+"/logs?before=1", nil)
 	if err != nil {
 		return tlog.Hash{}, err
 	}

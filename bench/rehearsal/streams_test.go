@@ -155,7 +155,7 @@ func TestJudgeStreams(t *testing.T) {
 		p := &play{library: newLibrary(), notes: newNotes()}
 		e := &entrance{name: "one", url: s.URL}
 		for i, pkg := range []string{"", "p1"} {
-			p.followers = append(p.followers, &follower{name: "a client", entrances: []*entrance{e}, pkg: pkg, silence: patience, random: rand.New(rand.NewPCG(uint64(i), 1))})
+			p.followers = append(p.followers, &follower{name: "a client", entrances: []*entrance{e}, pkg: pkg, silence: requestTimeout, random: rand.New(rand.NewPCG(uint64(i), 1))})
 		}
 		c := p.judgeStreams(t.Context())
 		if c.OK != (tt.fault == "") || !strings.Contains(c.Said, tt.fault) {

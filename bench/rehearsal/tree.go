@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -62,23 +61,12 @@ func (s *servedTiles) ReadTiles(wanted []tlog.Tile) (data [][]byte, err error) {
 }
 
 func (s *servedTiles) readTile(tile tlog.Tile) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(s.ctx, patience)
-	defer cancel()
 	path := tiles.TilePath(tile)
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, nil)
+	data, err := fetch(s.ctx, s.transport, s.url+path)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	response, err := s.transport.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %s", path, response.Status)
-	}
-	data, err := io.ReadAll(io.LimitReader(response.Body, tiles.Width*tlog.HashSize+1))
-	if want := tile.W * tlog.HashSize; err == nil && len(data) != want {
+	if want := tile.W * tlog.HashSize; len(data) != want {
 		err = fmt.Errorf("%s has %d bytes, not %d", path, len(data), want)
 	}
 	return data, err
