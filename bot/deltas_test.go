@@ -94,3 +94,45 @@ func damageDelta(t *testing.T, store *kvstore.Store, h, dictionary kvstore.Hash)
 		t.Fatal(err)
 	}
 }
+
+// TestDeltasAreMadeThoughContentsLeaveTheQueue tests that deltas are made after another package has deleted rows of the queue of contents: a node of a
+// cluster does that with contents that another node has recompressed.
+func TestDeltasAreMadeThoughContentsLeaveTheQueue(t *testing.T) {
+	r := newRig(t)
+	r.dictionaries = true
+	r.newest = 10
+	r.register("a", fromNpm("a", "*.js"))
+	for i, version := range []string{"1.0.0", "2.0.0"} {
+		r.registry.Add("a", version, hour(i), map[string]string{"a.js": testkit.VersionedScript(version), "small.js": version})
+	}
+	r.open()
+	r.once()
+	before := r.bot.Backlog()
+	small := kvstore.Sum([]byte("1.0.0"))
+	batch := r.store.NewBatch()
+	defer batch.Close()
+	for item, err := range r.store.Scan(kvstore.Queue, kvstore.Range{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.HasSuffix(item.Key, small[:]) {
+			batch.Delete(kvstore.Queue, bytes.Clone(item.Key))
+		}
+	}
+	if err := batch.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if sum, err := r.bot.RecompressAll(context.Background()); err != nil || sum.Contents != before-1 {
+		t.Fatalf("%d of %d contents were recompressed, %v; want all but one", sum.Contents, before, err)
+	}
+	if got := r.bot.Backlog(); got != 0 {
+		t.Errorf("%d contents wait, and the queue is empty", got)
+	}
+	file, err := views.LookupFile(r.store, "a", "2.0.0", "a.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if deltas, err := r.store.Deltas(file.Hash); err != nil || len(deltas) != 1 {
+		t.Errorf("2.0.0 has %d deltas, %v; want one", len(deltas), err)
+	}
+}

@@ -77,7 +77,6 @@ func (r *Recompressor) StoreOffered(ctx context.Context, h kvstore.Hash, size in
 		return fmt.Errorf("bot: the codings of another node: %w", err)
 	}
 	if row, ok := r.acquireOffered(h); ok {
-		r.queue.countAdded(-1)
 		if err := r.finishRows([]*queueRow{&row}); err != nil {
 			return err
 		}
@@ -105,5 +104,7 @@ func (r *Recompressor) acquireOffered(h kvstore.Hash) (row queueRow, ok bool) {
 		return row, false
 	}
 	q.busy[h] = struct{}{}
+	q.unclaimed--
+	row.started = true
 	return row, true
 }

@@ -21,13 +21,14 @@ import (
 // before all others: the store queues them, below kvstore.Repaired. One whose encoder was killed
 // comes again after all others, and stands aside once that happened squeezeTries times.
 type queue struct {
-	mu      sync.Mutex
-	waiting int                       // rows that no goroutine has started
-	hot     []kvstore.Hash            // requested by clients meanwhile, latest last
-	busy    map[kvstore.Hash]struct{} // that a goroutine works on
-	offered []queueRow                // that other nodes work on, as far as is known; latest last
-	wake    chan struct{}             // closed and replaced when rows come or a goroutine is done with one
-	speed   speed
+	mu        sync.Mutex
+	unclaimed int                       // rows that are not busy; set again from the store whenever that is read to the queue's end
+	acquired  int                       // rows that are busy, but wait for an encoder
+	hot       []kvstore.Hash            // requested by clients meanwhile, latest last
+	busy      map[kvstore.Hash]struct{} // that a goroutine works on
+	offered   []queueRow                // that other nodes work on, as far as is known; latest last
+	wake      chan struct{}             // closed and replaced when rows come or a goroutine is done with one
+	speed     speed
 }
 
 // maxHot bounds the contents that go first.
@@ -82,12 +83,11 @@ func (r *Recompressor) Enqueue(batch *kvstore.Batch, m *logs.Manifest) (int, err
 // after it has committed the rows of [Recompressor.Enqueue].
 func (r *Recompressor) Enqueued(n int) { r.queue.countAdded(n) }
 
-// countAdded adds n to the count of waiting contents; n may be negative. If it is positive, the goroutines that wait for the
-// queue are woken.
+// countAdded adds n to the count of waiting contents. If n is positive, the goroutines that wait for the queue are woken.
 func (q *queue) countAdded(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.waiting += n
+	q.unclaimed += n
 	if n > 0 {
 		q.wakeLocked()
 	}
@@ -161,11 +161,20 @@ func (r *Recompressor) Prioritize(h kvstore.Hash) {
 	}
 }
 
-// Backlog returns how many queued contents no goroutine here has started to recompress.
+// Backlog returns how many queued contents no goroutine here has started to recompress. Rows that another package deletes are counted
+// until the queue is next read to its end.
 func (r *Recompressor) Backlog() int {
 	r.queue.mu.Lock()
 	defer r.queue.mu.Unlock()
-	return max(0, r.queue.waiting)
+	return max(0, r.queue.unclaimed) + r.queue.acquired
+}
+
+// startRow records that an encoder was started for an acquired row, which does not wait any more.
+func (q *queue) startRow(row *queueRow) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	row.started = true
+	q.acquired--
 }
 
 // changes returns a channel that is closed at the next change of the queue: rows were added, or a goroutine finished one. A
@@ -199,6 +208,7 @@ type queueRow struct {
 	hash kvstore.Hash
 	turn turnRow
 
+	started bool // counted as acquired no more
 	done    bool // with it; then it may be
 	again   bool // to be tried again, after all others
 	givenUp bool
@@ -215,7 +225,8 @@ func (row queueRow) owner() string {
 }
 
 // acquireRows returns up to 64 first rows of the queue that no goroutine or other node works on, and marks their contents as
-// busy. If there are none, it takes back the rows that were offered to other nodes, which may never report.
+// busy. If there are none, it takes back the rows that were offered to other nodes, which may never report. If it reads the queue to
+// its end, it corrects the count of waiting contents.
 func (r *Recompressor) acquireRows() ([]queueRow, error) {
 	q := &r.queue
 	q.mu.Lock()
@@ -224,13 +235,19 @@ func (r *Recompressor) acquireRows() ([]queueRow, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(rows) < rowsAtOnce {
+		q.unclaimed = len(rows) + len(q.offered)
+	}
 	if len(rows) == 0 {
 		rows, q.offered = q.offered, nil
 		rows = slices.DeleteFunc(rows, func(row queueRow) bool { _, busy := q.busy[row.hash]; return busy })
+		q.unclaimed = len(rows)
 	}
 	for _, row := range rows {
 		q.busy[row.hash] = struct{}{}
 	}
+	q.unclaimed -= len(rows)
+	q.acquired += len(rows)
 	return rows, nil
 }
 
@@ -289,6 +306,12 @@ func (r *Recompressor) finishRows(rows []*queueRow) error {
 	defer r.queue.mu.Unlock()
 	for _, row := range rows {
 		delete(r.queue.busy, row.hash)
+		if !row.started {
+			r.queue.acquired--
+		}
+		if !row.done || row.again {
+			r.queue.unclaimed++
+		}
 	}
 	r.queue.wakeLocked()
 	return err

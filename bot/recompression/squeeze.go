@@ -188,10 +188,9 @@ func (s *queueRun) startRows(ctx context.Context, rows []queueRow) {
 	for i := range rows {
 		row := &rows[i]
 		work := func() error {
-			s.queue.countAdded(-1)
+			s.queue.startRow(row)
 			crash, err := s.recompress(ctx, row.owner(), row.hash, s.done)
 			if err != nil {
-				s.queue.countAdded(+1)
 				return err
 			}
 			row.done = true
@@ -275,7 +274,6 @@ func (r *Recompressor) recordCrash(ctx context.Context, row *queueRow, size int6
 	row.again = row.turn.crashes < squeezeTries
 	if row.again {
 		r.logger.Warn("an encoder ended; its content is tried again", "content", row.hash, "bytes", size, "times", row.turn.crashes, "err", crash)
-		r.queue.countAdded(+1)
 		return
 	}
 	row.givenUp = true
