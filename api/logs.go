@@ -180,21 +180,29 @@ func (p *public) streamLog(r *request) error {
 		return err
 	}
 	defer leave()
+	sent := time.Now()
 	for s.err == nil && ctx.Err() == nil {
-		waiting, stop := context.WithTimeout(ctx, p.heartbeat)
+		waiting, stop := context.WithDeadline(ctx, sent.Add(p.heartbeat))
 		entries, after, err := p.Library.NextEntries(waiting, next, q)
+		late := waiting.Err() != nil
 		stop()
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, context.DeadlineExceeded):
-			s.send([]byte(": the log has nothing new\n\n"))
-			continue
-		case err != nil:
+		case err != nil && !errors.Is(err, context.DeadlineExceeded):
 			p.Logger.Error("a stream of the log ends early", "err", err)
 			return nil
+		case err == nil:
+			next = after
 		}
-		next = after
+		if len(entries) == 0 && !late { // the new entries are none that the client asks for
+			continue
+		}
+		sent = time.Now()
+		if len(entries) == 0 {
+			s.send([]byte(": the log has nothing new\n\n"))
+			continue
+		}
 		var text []byte
 		for _, e := range entries {
 			text = append(text, "id: "+strconv.FormatInt(e.Index, 10)+"\ndata: "...)

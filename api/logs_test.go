@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -369,6 +370,38 @@ func TestLogStream(t *testing.T) {
 			t.Errorf("a stream broke off: %v", err)
 		}
 	}
+}
+
+// TestFilteredStreamSendsHeartbeats tests that a stream sends heartbeats although entries arrive that its filter leaves out.
+func TestFilteredStreamSendsHeartbeats(t *testing.T) {
+	s := newService(t)
+	s.public.heartbeat = 200 * time.Millisecond
+	h := httptest.NewServer(s.handler)
+	defer h.Close()
+	f := s.follow(h.URL+"/logs/stream?package=gone", "")
+	defer f.response.Body.Close()
+	beat := make(chan error, 1)
+	go func() {
+		for f.lines.Scan() {
+			if strings.HasPrefix(f.lines.Text(), ": ") {
+				beat <- nil
+				return
+			}
+		}
+		beat <- errors.Join(errors.New("the stream ended"), f.lines.Err())
+	}()
+	for version := range 500 { // many times the heartbeat's interval
+		s.shelf.Refuse("other", fmt.Sprintf("%d.0.0", version), "a bomb")
+		select {
+		case err := <-beat:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	t.Error("the stream sent no heartbeat while 500 entries about another package arrived")
 }
 
 // A client may take all streams that no other wants. The next client gets one of them.
