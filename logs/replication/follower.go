@@ -219,7 +219,7 @@ func (f *Follower) Run(ctx context.Context) {
 			f.mu.Lock()
 			seen := f.seen
 			f.mu.Unlock()
-			err = f.Source.Await(ctx, seen)
+			err = f.await(ctx, seen)
 		}
 		if err == nil {
 			failures = 0
@@ -236,6 +236,22 @@ func (f *Follower) Run(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// awaitTimeout bounds how long one call waits for a new checkpoint. Then the follower reads the present one again, so that a source where nothing
+// happens counts as current, and one that does not respond as failing.
+const awaitTimeout = time.Minute
+
+// await waits until the source may have another checkpoint than this one, or for awaitTimeout, and returns nil. Otherwise it returns the error of the
+// source, or that of ctx.
+func (f *Follower) await(ctx context.Context, checkpoint []byte) error {
+	waiting, stop := context.WithTimeout(ctx, awaitTimeout)
+	defer stop()
+	err := f.Source.Await(waiting, checkpoint)
+	if waiting.Err() != nil && ctx.Err() == nil {
+		return nil
+	}
+	return err
 }
 
 // failureLevel returns the level at which to log the given number of failures in a row: a warning up to transientFailures, an error after that. With
