@@ -61,6 +61,7 @@ func (i ClusterIntervals) withDefaults() ClusterIntervals {
 type nodeMemory struct {
 	// caughtUp is whether the node may serve: see [clusterNode.mayServe].
 	caughtUp atomic.Bool
+	leader   cluster.HeartbeatMonitor // of a candidate
 	rooms    *waitingroom.SharingMemory
 }
 

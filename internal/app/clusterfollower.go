@@ -8,6 +8,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/kvstore/bucket"
+	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
@@ -105,13 +106,14 @@ func (f *clusterFollower) follow(ctx context.Context) {
 		return f.view.showing.Refresh(ctx)
 	}
 	for ctx.Err() == nil {
-		candidate := f.node.candidate
+		leader := (*cluster.HeartbeatMonitor)(nil)
 		limited, cancel := ctx, context.CancelFunc(func() {})
-		if wait := time.Until(f.role.takeover.after); candidate && wait > 0 {
-			candidate = false
+		if wait := time.Until(f.role.takeover.after); f.node.candidate && wait > 0 {
 			limited, cancel = context.WithTimeout(ctx, wait)
+		} else if f.node.candidate {
+			leader = &f.node.memory.leader
 		}
-		after, vacant := f.node.cluster.Follow(limited, candidate, each)
+		after, vacant := f.node.cluster.Follow(limited, leader, each)
 		cancel()
 		if !vacant {
 			continue

@@ -535,13 +535,13 @@ func TestWatch(t *testing.T) {
 		{"it was told to end", []string{"1/1", "1/2", "1/gone"}, 2},
 		{"the bucket was away", []string{"1/1", "1/1", "1/1", "!", "!", "!", "!", "!", "1/1", "1/1", "1/1"}, -1},
 	} {
-		w, got := heartbeatMonitor{heard: start, timeout: 6 * time.Second}, -1
+		w, got := HeartbeatMonitor{}, -1
 		for i, sign := range test.looks {
 			var err error
 			if sign == "!" {
 				err = failed
 			}
-			if w.isVacant(at(i), sign, err) {
+			if w.isVacant(at(i), 6*time.Second, sign, err) {
 				got = i
 				break
 			}
@@ -550,6 +550,26 @@ func TestWatch(t *testing.T) {
 			t.Errorf("%s: dead at look %d, not %d", test.name, got, test.want)
 		}
 	}
+}
+
+// TestReopenedCandidateFindsNoLeader tests that a candidate whose node is opened more often than a leader is waited for finds that the leader is silent.
+func TestReopenedCandidateFindsNoLeader(t *testing.T) {
+	b := folder(t)
+	one, two := join(t, b, "one"), join(t, b, "two")
+	one.lead(t)
+	var leader HeartbeatMonitor
+	for range 100 {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*two.Beat)
+		after, vacant := two.Follow(ctx, &leader, nil)
+		cancel()
+		if vacant {
+			if after != 1 {
+				t.Errorf("the leader of epoch %d is silent, want 1", after)
+			}
+			return
+		}
+	}
+	t.Error("no run of the candidate found that the leader is silent")
 }
 
 func list(t *testing.T, b bucket.Bucket) (keys []string) {

@@ -24,22 +24,21 @@ const (
 // beatKey returns the key of the object in the bucket that has the last heartbeat of an epoch's leader.
 func beatKey(epoch int64) string { return fmt.Sprintf("beat/%020d", epoch) }
 
-// Follow applies new commits, every n.Rest, until ctx ends, and calls each, if it is set, whenever the store has all of them. If candidate is set, it
-// also returns, with vacant true, when there is no leader: there was none yet, or that of the epoch after has sent no heartbeat for a while or has
-// left. Errors are logged and in the status.
-func (n *Node) Follow(ctx context.Context, candidate bool, each func(context.Context) error) (after int64, vacant bool) {
-	w := heartbeatMonitor{heard: time.Now(), timeout: missedBeats * n.Beat}
+// Follow applies new commits, every n.Rest, until ctx ends, and calls each, if it is set, whenever the store has all of them. For a candidate, leader
+// is not nil: then Follow records the leader's heartbeats there, and also returns, with vacant true, when there is no leader: there was none yet, or
+// that of the epoch after has sent no heartbeat for a while or has left. Errors are logged and in the status.
+func (n *Node) Follow(ctx context.Context, leader *HeartbeatMonitor, each func(context.Context) error) (after int64, vacant bool) {
 	var readAt time.Time
 	for ctx.Err() == nil {
 		_, err := n.CatchUp(ctx)
 		if err == nil && each != nil {
 			err = each(ctx)
 		}
-		if err == nil && candidate && time.Since(readAt) >= n.Beat/2 {
+		if err == nil && leader != nil && time.Since(readAt) >= n.Beat/2 {
 			readAt = time.Now()
 			var sign string
 			after, sign, err = n.readHeartbeat(ctx)
-			if w.isVacant(time.Now(), sign, err) {
+			if leader.isVacant(time.Now(), missedBeats*n.Beat, sign, err) {
 				return after, true
 			}
 		}
@@ -132,18 +131,17 @@ func (n *Node) readHeartbeat(ctx context.Context) (latest int64, sign string, er
 	return latest, fmt.Sprintf("%d/%s", latest, beat), err
 }
 
-// A heartbeatMonitor records the leader's heartbeats for a candidate.
-type heartbeatMonitor struct {
+// A HeartbeatMonitor records the leader's heartbeats for a candidate. One outlives all nodes that a process opens, one after the other: a candidate
+// that opens its node again and again still finds that the leader has stopped. It is for one goroutine at a time.
+type HeartbeatMonitor struct {
 	last  string
 	heard time.Time // by the candidate's own monotonic clock
-
-	timeout time.Duration
 }
 
 // isVacant reports whether there is no leader: it has left, there never was one, or sign, the text of its last heartbeat, has not changed for the
 // timeout. It records a new sign and when it came. If err is set, the heartbeat could not be read, which says nothing about the leader: then it
 // returns false, and the timeout starts again.
-func (w *heartbeatMonitor) isVacant(now time.Time, sign string, err error) bool {
+func (w *HeartbeatMonitor) isVacant(now time.Time, timeout time.Duration, sign string, err error) bool {
 	switch {
 	case err != nil:
 		w.heard = now
@@ -152,5 +150,5 @@ func (w *heartbeatMonitor) isVacant(now time.Time, sign string, err error) bool 
 	case sign != w.last:
 		w.last, w.heard = sign, now
 	}
-	return now.Sub(w.heard) >= w.timeout
+	return now.Sub(w.heard) >= timeout
 }

@@ -70,8 +70,9 @@ func join(ctx context.Context, dir, endpoint string) (*member, error) {
 
 // write has the member write whenever no other does.
 func (m *member) write(ctx context.Context) {
+	leader := new(cluster.HeartbeatMonitor)
 	for ctx.Err() == nil {
-		if after, vacant := m.Follow(ctx, true, nil); vacant && m.Lead(ctx, after) == nil {
+		if after, vacant := m.Follow(ctx, leader, nil); vacant && m.Lead(ctx, after) == nil {
 			m.SendHeartbeats(ctx)
 		}
 	}
