@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"syscall"
 
@@ -24,6 +25,18 @@ func lockFolder(dir string, o Options) (*pebble.Lock, error) {
 		return nil, lockError(dir, err)
 	}
 	return lock, nil
+}
+
+// IsLocked reports whether another process has the store in the folder dir open. It takes no lock itself. It returns false for the stores of this
+// process, and where the lock cannot be read.
+func IsLocked(dir string) bool {
+	f, err := os.Open(filepath.Join(dir, "LOCK"))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	lock := unix.Flock_t{Type: unix.F_WRLCK}
+	return unix.FcntlFlock(f.Fd(), unix.F_GETLK, &lock) == nil && lock.Type != unix.F_UNLCK
 }
 
 // sharedLocks is a file system whose locks are shared where the process cannot write.

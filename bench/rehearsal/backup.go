@@ -121,7 +121,7 @@ func (p *play) completeBackup(ctx context.Context, e *event, a *actor, target st
 		return nil
 	case err == nil:
 		e.What += " on the second run, because the first lacks what was not signed,"
-	case !led && strings.Contains(err.Error(), "ended before it was done"):
+	case !led && strings.Contains(err.Error(), "restarted its role, before it was done"):
 		e.What += " on the second run, because the promotion of " + a.name + " interrupts the first,"
 	default:
 		return err

@@ -125,6 +125,39 @@ const (
 	reachInterval = 20 * time.Millisecond
 )
 
+// noProcessTimeout is how long the folder is not locked in a change of the role, and more.
+const noProcessTimeout = 200 * time.Millisecond
+
+// errNoSocket returns the error of a command for the running process, which has the data folder open, but no admin socket.
+func errNoSocket(data string) error {
+	return fmt.Errorf("a larder process has %s open, but takes no commands: it starts, ends or changes its role; try again when it serves", data)
+}
+
+// dialRunning returns a client of the process that has a data folder open. While that starts, ends or changes its role, it has no admin socket:
+// dialRunning retries for up to reachTimeout then. The error is [ErrNoProcess] if no process has the folder open.
+func dialRunning(ctx context.Context, data string) (*Client, error) {
+	seen := time.Now()
+	for deadline := seen.Add(reachTimeout); ; {
+		client, err := Dial(ctx, data)
+		if !errors.Is(err, ErrNoProcess) {
+			return client, err
+		}
+		now, locked := time.Now(), kvstore.IsLocked(storeDir(data))
+		if locked {
+			seen = now
+		}
+		switch {
+		case !locked && now.Sub(seen) >= noProcessTimeout:
+			return nil, err
+		case locked && now.After(deadline):
+			return nil, errNoSocket(data)
+		}
+		if err := retry.Sleep(ctx, reachInterval); err != nil {
+			return nil, err
+		}
+	}
+}
+
 // Reach returns a client of the process that has a data folder open. Without such a process, it opens the folder by open, returns a
 // client of that, and own is true: closing the client closes the folder. It retries for up to reachTimeout while a process that
 // starts or ends has the folder locked. Errors are those of open, or of a process that runs and cannot be reached.

@@ -137,7 +137,7 @@ func (r *roleRun) replaceConfiguration(ctx context.Context, check func(*settings
 // Reload makes the process on a data folder reload its configuration. It returns when the configuration is in force, and the role
 // has restarted if that was necessary. The error says why not; see [roleRun.reload].
 func Reload(ctx context.Context, data string) (done Reloaded, err error) {
-	client, err := Dial(ctx, data)
+	client, err := dialRunning(ctx, data)
 	if err != nil {
 		return done, err
 	}

@@ -11,6 +11,10 @@ func TestMain(m *testing.M) {
 		spin()
 		return
 	}
+	if dir := os.Getenv(holdsVariable); dir != "" {
+		holdStore(dir)
+		return
+	}
 	if RunIfWorker(os.Args) { // of a test that minifies
 		return
 	}

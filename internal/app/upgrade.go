@@ -375,7 +375,7 @@ func Upgrade(ctx context.Context, data string) (from, to Process, err error) {
 
 // requestUpgrade requests an upgrade from the process on a data folder, and returns that process and the started one.
 func requestUpgrade(ctx context.Context, data string) (from Process, started UpgradeStarted, err error) {
-	client, err := Dial(ctx, data)
+	client, err := dialRunning(ctx, data)
 	if err != nil {
 		return from, started, err
 	}
