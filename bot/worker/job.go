@@ -339,10 +339,12 @@ func runChild(k protections) {
 			debug.SetMemoryLimit(r.Memory - r.Memory/8) // so that it collects garbage before it is killed
 		}
 		switch r.Task {
-		case SqueezeBr, SqueezeGzip, EncodeDelta, BuildModules:
+		case SqueezeBr, SqueezeGzip, BuildModules:
 			debug.SetGCPercent(littleGarbage)
+		case EncodeDelta:
+			debug.SetGCPercent(noCollection)
 		}
-		large := len(r.Data) > keptMemory // nothing uses r.Data after the job has read it, so its memory can be freed
+		large := len(r.Data) > keptMemory || r.Task == EncodeDelta // nothing uses r.Data after the job has read it, so its memory can be freed
 		if err := send(runRequest(r)); err != nil {
 			os.Exit(1)
 		}
@@ -357,6 +359,11 @@ func runChild(k protections) {
 // use. An encoder has few large tables without pointers, so collecting often is cheap. A build would need twice the memory
 // otherwise.
 const littleGarbage = 25
+
+// noCollection has garbage collected only close to the limit of memory, and after the job. The encoder of deltas fills and copies two tables of 32 MiB,
+// however small the content is. The collector cannot stop the program in the middle of a copy, and interrupts it at each page: a delta took three
+// times as long.
+const noCollection = -1
 
 // keptMemory is the size of a job's data, in bytes, above which the child returns all free memory to the system after the job.
 const keptMemory = 32 << 10
