@@ -50,7 +50,8 @@ func (m *Map) Get(key kvstore.Hash) (*Release, error) {
 	return &found.release, nil
 }
 
-// Set adds a live release, or replaces its record.
+// Set adds a live release to the map in memory, or replaces its record; it writes no rows. It may read rows of a stored map. After an
+// error of reading, the map must not be used any more.
 func (m *Map) Set(key kvstore.Hash, r Release) error {
 	before, err := m.Get(key)
 	if err != nil {
@@ -66,7 +67,8 @@ func (m *Map) Set(key kvstore.Hash, r Release) error {
 	return nil
 }
 
-// Delete removes a release, if it is in the map.
+// Delete removes a release from the map in memory, if it is there; it writes no rows. It may read rows of a stored map. After an error
+// of reading, the map must not be used any more.
 func (m *Map) Delete(key kvstore.Hash) error {
 	before, err := m.Get(key)
 	if err != nil || before == nil {

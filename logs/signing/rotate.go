@@ -100,7 +100,7 @@ func (s *Signer) Rotate(now time.Time) (KeyChange, error) {
 
 // rotate does the steps of Rotate, with s.mu held. An error does not say that nothing changed. The new key may sign already and only
 // publishing it failed (then the change may be returned, too); or the log announces the new key, but it could not be installed: then
-// the next start does that, and later calls fail.
+// the next start does that, and later rotations of this process return the same error, while the old key still signs.
 func (s *Signer) rotate(now time.Time) (KeyChange, error) {
 	if s.rotationErr != nil { // what is in the folder is no longer what is in memory
 		return KeyChange{}, s.rotationErr

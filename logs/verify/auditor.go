@@ -159,8 +159,8 @@ type AuditVerdict struct {
 }
 
 // readAuditStatements reads the statements of all auditors in the options into l.audits. A statement that cannot be read or
-// verified is no error and counts as [Unproven]. The error is a [ForkError], if the log's key has also signed another log
-// that an auditor saw, or says that ctx has ended.
+// verified is no error and counts as [Unproven]. If an auditor has seen a larger log, the log is marked as unverified, without an error. The
+// error is a [ForkError], if the log's key has also signed another log that an auditor saw, or says that ctx has ended.
 func (l *Log) readAuditStatements(ctx context.Context) error {
 	for _, a := range l.options.Auditors {
 		name, _, _ := strings.Cut(a.Key, "+")
