@@ -87,7 +87,7 @@ func (r *roleRun) reload(ctx context.Context, check func(*settings.Settings) err
 		err = fmt.Errorf("everything else was reloaded: %w", unopened)
 	}
 	changing := &r.supervisor.changing
-	if !done.Restarted && changing.making.TryLock() { // otherwise the new run, or the upgrade, records its own outcome
+	if (err != nil || !done.Restarted) && changing.making.TryLock() { // otherwise the new run, or the upgrade, records its own outcome
 		changing.setFailure(err)
 		changing.making.Unlock()
 	}

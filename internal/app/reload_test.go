@@ -130,6 +130,9 @@ func TestReloadDuringUpgrade(t *testing.T) {
 	if name := r.supervisor.configuration.inForce.Get().Name; name != "One" {
 		t.Errorf("%s is in force, which was refused", name)
 	}
+	if got := r.supervisor.changing.failure(); !strings.Contains(got, "refused") {
+		t.Errorf("the status has the failure %q", got)
+	}
 	if !r.supervisor.changing.making.TryLock() {
 		t.Error("a reload that fails keeps others out")
 	}

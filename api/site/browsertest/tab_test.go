@@ -28,10 +28,11 @@ import (
 )
 
 // timeout is how long a test waits for a condition before it fails, long enough for a machine that runs other tests beside it.
-// A test checks the condition every checkInterval.
+// A test checks the condition every checkInterval at first, and every maxCheckInterval at last.
 const (
-	timeout       = 2 * time.Minute
-	checkInterval = 10 * time.Millisecond
+	timeout          = 2 * time.Minute
+	checkInterval    = 10 * time.Millisecond
+	maxCheckInterval = 200 * time.Millisecond
 )
 
 // A profile is a page of the browser with cookies, storage and cache of its own. To open one and to show its first page
@@ -342,11 +343,11 @@ func (b *tab) says(pattern string) {
 	b.until(fmt.Sprintf(`new RegExp(%s, "i").test(document.querySelector("main")?.innerText)`, source))
 }
 
-// wait looks again and again until something is so.
+// wait checks again and again whether something is so, until it is. The longer it has waited, the less often it checks.
 func (b *tab) wait(what string, so func() bool) {
 	b.Helper()
-	for deadline := time.Now().Add(timeout); !so(); time.Sleep(checkInterval) {
-		if time.Now().After(deadline) {
+	for start := time.Now(); !so(); time.Sleep(min(checkInterval+time.Since(start)/10, maxCheckInterval)) {
+		if time.Since(start) > timeout {
 			where, _ := tryEval[string](b, "location.href")
 			b.Fatalf("%s: not so after %v, at %s", what, timeout, where)
 		}
