@@ -47,7 +47,9 @@ type entrance struct {
 	h2       bool
 	behind   []string // the processes all of which must have a release before clients ask for it
 	fallback bool     // whether releases are fetched when they are asked for
-	probes   *actor   // whose releases are looked for here; nil for none
+	// lateDeltas is whether the deltas of a release may take longer than the rehearsal: a mirror fetches them an hour after the release.
+	lateDeltas bool
+	probes     *actor // whose releases are looked for here; nil for none
 }
 
 // known are the certificates that may be shown.

@@ -171,7 +171,7 @@ func (p *play) start(ctx context.Context) error {
 		p.entrances = append(p.entrances, &entrance{name: a.name + ", TLS", url: "https://" + a.address, behind: []string{a.name}, probes: a},
 			&entrance{name: a.name + ", HTTP/2", url: "https://" + a.address, h2: true, behind: []string{a.name}})
 	}
-	p.entrances = append(p.entrances, &entrance{name: "mirror", url: "http://" + p.mirror.address, behind: []string{"mirror"}, probes: p.mirror},
+	p.entrances = append(p.entrances, &entrance{name: "mirror", url: "http://" + p.mirror.address, behind: []string{"mirror"}, lateDeltas: true, probes: p.mirror},
 		&entrance{name: "fallback", url: "http://" + p.fallback.address, behind: []string{"mirror"}, fallback: true})
 	if p.nginx {
 		proxy := p.proxyEntrance()

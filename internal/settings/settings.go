@@ -422,15 +422,17 @@ func (s *Settings) CheckKeyFolder() error {
 }
 
 // NewLogger returns a logger that writes to w as text or JSON. Its level is --log-level, or least if that was not set. A reload
-// changes the level, also of loggers that were returned before.
+// changes the level, also of loggers that were returned before. Warnings and errors that repeat are counted instead of written each
+// time: see [repeatHandler].
 func (s *Settings) NewLogger(w io.Writer, least slog.Level) *slog.Logger {
 	s.least = least
 	s.ApplyLogLevel()
 	options := &slog.HandlerOptions{Level: s.level}
+	var handler slog.Handler = slog.NewTextHandler(w, options)
 	if s.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, options))
+		handler = slog.NewJSONHandler(w, options)
 	}
-	return slog.New(slog.NewTextHandler(w, options))
+	return slog.New(newRepeatHandler(handler))
 }
 
 // A Mistake is an error in the settings or the command line that shows only later: running the same again cannot help.
