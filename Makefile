@@ -151,12 +151,12 @@ fuzz: ## each fuzz target for FUZZTIME
 	  done; \
 	done
 
-audit: ## axe-core on every page, Lighthouse on two (needs Chromium, npm and Node 18 or newer)
+audit: ## axe-core on every page, Lighthouse on two, every page at each width (needs Chromium, npm and Node 18 or newer)
 	@test -n "$(CHROMIUM)" || { echo "make audit needs Chromium: apt-get install chromium, or set CHROME_PATH"; exit 1; }
 	@command -v npm >/dev/null && node -e 'process.exit(Number(process.versions.node.split(".")[0] < 18))' 2>/dev/null || \
 	  { echo "make audit needs Node 18 or newer, and npm; found: $$(node --version 2>&1)"; exit 1; }
 	npm ci --prefix api/site/browsertest/audit --ignore-scripts --no-audit --no-fund
-	LARDER_TEST_AUDIT=1 $(GO) test -count 1 -v -run '^(TestAccessible|TestLighthouse)$$' ./api/site/browsertest
+	LARDER_TEST_AUDIT=1 LARDER_TEST_WHOLE=1 $(GO) test -count 1 -v -run '^(TestAccessible|TestLighthouse|TestPages)$$' ./api/site/browsertest
 
 graphs: ## does Chromium load the modules of 50 real packages by their recipes, and refuse each where one byte of one module is another? SEED chooses (needs Chromium, npm and the registry that it is configured with)
 	@test -n "$(CHROMIUM)" || { echo "make graphs needs Chromium: apt-get install chromium, or set CHROME_PATH"; exit 1; }

@@ -7,7 +7,7 @@
 // not when a class is renamed. Whatever the story, no request may leave the
 // origins that it is about, and the console must stay clean.
 //
-// Pages are checked once for phones and once for desktops; LARDER_TEST_WHOLE=1 loads each
+// Pages are loaded once, and checked on phones and on desktops; LARDER_TEST_WHOLE=1 loads each
 // at each width and in each scheme. Tests run four at once unless -parallel says otherwise.
 //
 // The tests need Chromium (CHROME_PATH, or chromium, chromium-browser or

@@ -70,7 +70,7 @@ var rendered = regexp.MustCompile(`^/(library|files|compare|recipe)/`)
 func (b *tab) tolerateFailure() { b.tolerate(`^network: Failed to load resource: .* (404|410) `) }
 
 // complete reports whether each check loads its page again and everything is checked at each width. In the short form a page is
-// loaded once for phones and once for desktops, and then only resized. Tests call it, so that go test sees that their results
+// loaded once, on a phone, and then only resized. Tests call it, so that go test sees that their results
 // depend on the variable.
 func complete() bool { return os.Getenv("LARDER_TEST_WHOLE") != "" }
 
@@ -137,11 +137,10 @@ func (s *sweep) checkOnPhone(b *tab, p page, index int) {
 	}
 }
 
-// checkOnDesktop loads a page on a wide screen in the dark.
+// checkOnDesktop shows a page on a wide screen in the dark.
 func (s *sweep) checkOnDesktop(b *tab, p page, index int) {
 	b.Helper()
-	b.screen(1280, true)
-	b.goTo(p.path)
+	b.show(p, 1280, true)
 	b.checkScheme(p, true)
 	b.show(p, 1280, false)
 	b.checkScheme(p, false)
