@@ -366,7 +366,10 @@ func (s *Store) uploadMissing(ctx context.Context, all []stored) error {
 		if err == nil {
 			err = s.options.Authority.create(ctx, v)
 		}
-		if err != nil && !errors.Is(err, bucket.ErrExists) {
+		if errors.Is(err, bucket.ErrExists) { // another machine uploaded it meanwhile
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("version %d cannot be uploaded: %w", at.number, err)
 		}
 		s.options.Logger.Info("a version of the configuration record was uploaded that the shared one lacked", "version", at.number)
