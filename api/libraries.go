@@ -182,7 +182,8 @@ type listKey struct {
 }
 
 // listAll returns the list of all libraries in the ranking's order, with the resultFields in set and the factFields in
-// facts. It makes the list once for each ranking and these inputs, and drops the lists of other rankings from the cache.
+// facts. It makes the list once for each ranking and these inputs while the cache has room for it, and drops the lists of other
+// rankings from the cache. Facts that cannot be read are logged, and null. The error is that of a call at the same time that panicked.
 func (p *public) listAll(ranking *library.Ranking, set, facts fieldSet, assetBase string) (*list, error) {
 	if p.newest.Swap(ranking) != ranking {
 		p.lists.Remove(func(k listKey) bool { return k.ranking != ranking })

@@ -129,8 +129,8 @@ func (p *public) parseLogFilter(r *request) (q logs.Query, err error) {
 	return q, nil
 }
 
-// parseIndex returns the index of a log entry that the named query parameter has, 0 if the parameter is missing. Anything
-// but a whole number over 0 is a failure with status 400.
+// parseIndex returns the index of a log entry that the named query parameter has, 0 if the parameter is missing or
+// empty. Anything else but a whole number over 0 is a failure with status 400.
 func parseIndex(q url.Values, name string) (int64, error) {
 	text := q.Get(name)
 	if text == "" {

@@ -224,7 +224,8 @@ func LineColumn(data []byte, offset int) (line, column int) {
 	return line, utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:]) + 1
 }
 
-// formatLocation returns a location in words: autoupdate.fileMap[0].files.
+// formatLocation returns a location in a package JSON in words: autoupdate.fileMap[0].files. The schema says which steps are indices;
+// below a property that the schema does not have, an index is written like a name (foo.0). Long names are cut.
 func formatLocation(location []string) string {
 	var b strings.Builder
 	s := schemaAt(nil)

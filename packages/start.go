@@ -10,7 +10,8 @@ const (
 // not count, nor do more than a few prereleases; and it looks at a bounded number.
 type Start struct{ left, prereleases, looks int }
 
-// NewStart returns a Start that chooses as many releases as newest says.
+// NewStart returns a Start that chooses up to newest of the releases that the caller offers to it, from the newest on; none if newest is 0
+// or negative.
 func NewStart(newest int) *Start {
 	return &Start{left: newest, prereleases: mostPrereleases, looks: mostLooks}
 }

@@ -140,9 +140,8 @@ type Wanted struct {
 // maxRanges limits the ranges that a release wants, as the bot does; the log of a mirror may have more.
 const maxRanges = 400
 
-// rangesOf returns the version ranges of the dependencies of a release, such as "^1.2", sorted and without duplicates and
-// overlong ones, in the form in which renderers get them. It returns nil if the release has more than maxRanges
-// dependencies.
+// rangesOf returns the version ranges of the dependencies and peer dependencies of a release, such as "^1.2", as upstream wrote
+// them, sorted and without duplicates and overlong ones. It returns nil if the release has more than maxRanges of both.
 func rangesOf(about *logs.About) []string {
 	if len(about.Dependencies)+len(about.Peers) > maxRanges {
 		return nil
@@ -192,8 +191,8 @@ func (w Wanted) includes(wanted, version string) bool {
 	return r.Has(version)
 }
 
-// ChooseVersion returns the newest published version of library l in the range wanted, one of the ranges in w, and true
-// (fits). If no version is in the range, it returns the library's latest version, or "" if nothing is published, and false.
+// ChooseVersion returns the newest published version of library l in the range wanted, one of the ranges in w or "" for
+// any stable version, and true (fits). If no version is in the range, it returns the library's latest version, or "" if nothing is published, and false.
 func (x *Index) ChooseVersion(l *Library, w Wanted, wanted string) (version string, fits bool, err error) {
 	versions, err := x.Versions(l.Name)
 	if err != nil || len(versions) == 0 {

@@ -78,7 +78,8 @@ func (a *Advisories) Version() uint64 {
 	return a.version
 }
 
-// Of returns the known vulnerabilities of a version of an npm package, newest first; none if a is nil. It first reads the
+// Of returns the known vulnerabilities of a version of an npm package, by descending identifier, which is mostly newest first; none if a
+// is nil. It first reads the
 // file again if that has changed, which it checks once a minute.
 func (a *Advisories) Of(npm, version string) []packages.Advisory {
 	if a == nil {

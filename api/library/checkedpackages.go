@@ -54,7 +54,8 @@ func WriteCheckedPackages(file string, known map[string]CheckedPackage) error {
 	return nil
 }
 
-// ReadCheckedPackages reads a file of [WriteCheckedPackages] and returns its packages by name. If the file does not exist,
+// ReadCheckedPackages reads a file of [WriteCheckedPackages] and returns its packages by name, with their known
+// vulnerabilities. If the file does not exist,
 // there are none. If it is damaged, that is logged, and the packages before the damage are returned: the next requests
 // replace the file. logger must not be nil.
 func ReadCheckedPackages(file string, logger *slog.Logger) map[string]CheckedPackage {

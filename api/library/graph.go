@@ -241,8 +241,8 @@ func (w *walk) addImports(p place) error {
 }
 
 // followImports adds to the graph the modules that the imports of its file p load: of the same release by a relative path,
-// or by the name of an npm package. It does not follow absolute paths and URLs; a static import of an http URL becomes a
-// problem of the graph. Beyond the limit of imports it records a problem and ends the walk, without an error.
+// or by the name of an npm package. It does not follow absolute paths and URLs; a static import of an http or https
+// URL becomes a problem of the graph, because nothing verifies that file. Beyond the limit of imports it records a problem and ends the walk, without an error.
 func (w *walk) followImports(p place, imports []document.Import) error {
 	for _, i := range imports {
 		if w.imports++; w.imports > w.mostImports {

@@ -256,8 +256,8 @@ func (x *Index) readChanges(ctx context.Context, seen int64) (changes, error) {
 }
 
 // readLibraries reads the libraries with these names on all processors, because parsing package JSONs takes much of a start.
-// Both slices are in the order of names. A library is nil if it is not registered, or if its failure is not nil. err is that
-// of ctx.
+// Both slices are in the order of names. A library is nil if it is not registered. A library whose failure is not nil must
+// not be used. err is that of ctx.
 func readLibraries(ctx context.Context, r kvstore.Reader, names []string) (libraries []*Library, failures []error, err error) {
 	libraries, failures = make([]*Library, len(names)), make([]error, len(names))
 	var next atomic.Int64

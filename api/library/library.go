@@ -75,7 +75,7 @@ func (l *Library) NPM() string {
 	return l.Autoupdate.Target
 }
 
-// HasFile reports whether the library has a published version with a main file.
+// HasFile reports whether a version of the library is published, and the latest one has a main file.
 func (l *Library) HasFile() bool { return l.Version != "" && l.Filename != "" }
 
 // FileType returns the extension of the library's main file without its dot, such as "js"; "" if it has no main file.
@@ -111,7 +111,7 @@ func (l *Library) GitHub() *GitHub {
 var punctuation = strings.NewReplacer("-", "", "_", "", ".", "", " ", "", "+", "")
 
 // AlternativeNames returns other names, in lower case, by which people search for the library: its name without punctuation,
-// without .js or .css, and without both, and its npm package. It leaves out the name itself, and is never nil.
+// without .js, -js, .css or -css at its end, and without both, and its npm package. It leaves out the name itself, and is never nil.
 func (l *Library) AlternativeNames() []string {
 	name := strings.ToLower(l.Name)
 	bare := name
@@ -396,6 +396,7 @@ type Snippet struct {
 
 // FutureTag returns the HTML tag of a file that is not published yet, "" if no tag loads such a file. If known is false,
 // because the bot is going to minify the file and so its integrity is not known, the tag has "sha512-…" in place of it.
+// A .js file counts as a module only if its path says so.
 func FutureTag(assetBase, name, version, file string, integrity logs.SRI, known bool) string {
 	tag := NewSnippet(assetBase, name, version, views.PublishedFile{Path: file, SRI: integrity}).HTML
 	if !known {

@@ -91,7 +91,7 @@ func areSwapped(a, b string) bool {
 }
 
 // Search returns the libraries that match text, best first, by how well they match and how popular they are; not those that
-// are hidden from search. fields restricts the search to some of [search.Fields]; nil stands for all. It waits for the first
+// are hidden from search. For a text of nothing but white space it returns all, by name. fields restricts the search to some of [search.Fields]; nil stands for all. It waits for the first
 // listing, as [Index.Listing] does.
 func (x *Index) Search(ctx context.Context, text string, fields []string) ([]*Library, error) {
 	listing, err := x.Listing(ctx)

@@ -44,7 +44,7 @@ type event struct {
 	Before string // the published version before this one, "" for none
 }
 
-// Done returns a word for the state of the version, such as "published".
+// Done returns the state of the version in words, such as "published" or "in progress".
 func (e event) Done() string { return stateNames[e.Kind] }
 
 var stateNames = map[views.StateKind]string{

@@ -107,9 +107,9 @@ type draftLimiter struct {
 	all     int                  // of them
 }
 
-// acquire counts a draft of the client at the address remote, waits until it may start, and returns the function that the
-// caller must call at its end. The error is a refusal if the client has reached its limit of drafts or no turn comes within
-// g.timeout, or that of ctx if ctx ends first.
+// acquire counts a draft of the client at the address remote in the present ten minutes, also if it fails later, waits until the
+// draft may start, and returns the function that the caller must call at its end. The error is a refusal if countRequest refuses the
+// draft or no turn comes within g.timeout, or that of ctx if ctx ends first.
 func (g *draftLimiter) acquire(ctx context.Context, remote string) (leave func(), err error) {
 	if err := g.countRequest(remote); err != nil {
 		return nil, err

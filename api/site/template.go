@@ -84,8 +84,8 @@ func formatPercent(from, to int64) string {
 // formatNumber returns a count as text with grouped digits.
 func formatNumber(n int) string { return humanize.Comma(int64(n)) }
 
-// formatLarge returns a number as text: with grouped digits below a million, and from there on in millions, such as "1.2
-// million".
+// formatLarge returns a number as text: with grouped digits below a million, and from there on in millions, with one decimal below
+// ten million, cut and not rounded: "1.2 million", "12 million".
 func formatLarge(n int64) string {
 	switch {
 	case n >= 10_000_000:

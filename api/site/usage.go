@@ -68,7 +68,7 @@ func newUsageChart(version string, r *usage.Report) *usageChart {
 	return &usageChart{version, len(values), int(r.Total.Requests), int64(r.Total.Bytes), template.HTML(c.Inline())} //nolint:gosec // Inline escapes its texts
 }
 
-// formatRound returns a round number as a short text: "500", "20k", "1.5M".
+// formatRound returns a number as a short text, rounded to four digits, with k, M, G or T from a thousand on: "500", "20k", "1.5M".
 func formatRound(v float64) string {
 	for _, unit := range []struct {
 		of   float64

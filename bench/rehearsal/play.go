@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -323,7 +324,7 @@ func serveHTTP(address string, handler http.Handler) (*http.Server, error) {
 // relay leads from the proxy's address to node one, in the place of nginx.
 func (p *play) relay() error {
 	pass := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "https", Host: p.nodes[0].address})
-	pass.Transport = p.transport(&entrance{})
+	pass.Transport, pass.ErrorLog = p.transport(&entrance{}), log.New(io.Discard, "", 0) // clients count what fails
 	server, err := serveHTTP(p.proxy, pass)
 	if err != nil {
 		return err

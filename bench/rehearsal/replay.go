@@ -8,6 +8,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -31,6 +33,7 @@ func newReplayProxy(source string) (*replayProxy, error) {
 		return nil, err
 	}
 	pass := httputil.NewSingleHostReverseProxy(target)
+	pass.ErrorLog = log.New(io.Discard, "", 0)
 	x := &replayProxy{}
 	x.server, err = serveHTTP("127.0.1.7:0", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if note := x.replayed(); note != nil && r.URL.Path == "/log/checkpoint" {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"math/rand/v2"
 	"net/http"
 	"net/http/cookiejar"
@@ -65,6 +66,7 @@ func newDoorman(to string, limit, perMinute, visitors int) (*doorman, error) {
 		d.refresh = manyRefreshSeconds
 	}
 	pass := httputil.NewSingleHostReverseProxy(target)
+	pass.ErrorLog = log.New(io.Discard, "", 0)
 	d.server, err = serveHTTP(siteAddress, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d.count(r)
 		d.places <- struct{}{}

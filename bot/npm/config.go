@@ -74,7 +74,8 @@ func newSettingError(s setting, why string) error {
 // isReset reports whether a setting resets an earlier one, with the value "null" or an empty one.
 func isReset(s setting) bool { return s.lastValue() == "" || s.lastValue() == "null" }
 
-// cutKey splits the key of a setting of one registry, //host/path/:key or @scope:key. of is "" for other keys.
+// cutKey splits the key of a setting at its last colon: //host/path/:key and @scope:key into the registry or scope, of, and the name. It
+// does not check that of is either. Without a colon, of is "".
 func cutKey(key string) (of, name string) {
 	at := strings.LastIndexByte(key, ':')
 	if at < 0 {

@@ -77,7 +77,8 @@ func (c *Client) Verify(ctx context.Context, v Version) (Signed, error) {
 }
 
 // verifySignatures does the work of [Client.Verify]: it checks each signature of v with the registry's keys, which it may request, and returns the
-// first one. A wrong signature is a *[SignatureError]; its errors do not name the package.
+// first one. A wrong signature is a *[SignatureError]; a key that the registry does not publish is another error. Neither a version without
+// signatures is an error (KeyID is "" then), nor a registry without keys, whose Signed is zero. Its errors do not name the package.
 func (c *Client) verifySignatures(ctx context.Context, v Version) (Signed, error) {
 	if v.Err != nil {
 		return Signed{}, v.Err

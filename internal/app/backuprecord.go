@@ -113,7 +113,7 @@ func (k *backupKeys) putRecord(ctx context.Context, b bucket.Bucket, name string
 }
 
 // readRecord reads the record of a backup that is the object name in b. A record that was changed or renamed, or encrypted with a
-// key that the key folder lacks, is an error.
+// key that the key folder lacks, is an error, the same for all three.
 func (k *backupKeys) readRecord(ctx context.Context, b bucket.Bucket, name string) (content backupRecord, err error) {
 	sealed, _, err := b.Get(ctx, name, maxBackupRecord)
 	if err != nil {

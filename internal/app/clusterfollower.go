@@ -133,7 +133,8 @@ func (f *clusterFollower) follow(ctx context.Context) {
 
 // checkMayLead returns why the node must not lead now, nil if it may. Another node has replaced the log's key; or the bot cannot
 // start, which is checked only after a failed takeover; or the bucket's log lacks entries that this node signed or saw signed; or
-// an error prevents a check.
+// the bucket's checkpoint is of another log; or an error prevents a check. It takes over the newest checkpoint in the bucket, which
+// it serves and stores in the key folder.
 func (f *clusterFollower) checkMayLead(ctx context.Context) error {
 	changes, err := f.view.showing.KeyChanges()
 	if err != nil {

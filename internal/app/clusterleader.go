@@ -113,7 +113,7 @@ func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Buck
 	return l, nil
 }
 
-// logUnshared logs err, because of which the other nodes do not receive an encoding of the content h. It does nothing for nil.
+// logUnshared logs err, because of which an encoding of the content h was not queued for the other nodes. It does nothing for nil.
 func (l *clusterLeader) logUnshared(h kvstore.Hash, err error) {
 	if err != nil {
 		l.run.logger.Warn("couldn't queue an encoding for the other nodes", "content", h, "err", err)

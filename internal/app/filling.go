@@ -150,8 +150,8 @@ func newCatalogueWatcher(s *settings.Settings, dir string, c *bot.Clients, logge
 }
 
 // refreshCatalogue reads the catalogue for a single pass of the bot, and sets it in the bot if it has changed. If that fails and
-// the bot has a last valid catalogue, the error is only logged, and the bot uses that. Otherwise refreshCatalogue returns the
-// error.
+// the bot has a last valid catalogue, refreshCatalogue returns nil, and the bot uses that; the error was logged, unless
+// it repeats or ctx has ended. Otherwise refreshCatalogue returns the error.
 func (f *filler) refreshCatalogue(ctx context.Context) error {
 	err := f.watcher.Poll(ctx, f.bot.SetCatalogue)
 	if err != nil && !f.watcher.State().Changed.IsZero() {

@@ -245,8 +245,9 @@ func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sour
 // repairFailures is how many requests in a row may fail before a repair gives up a server: a repair needs many requests.
 const repairFailures = 64
 
-// openSource opens a source of a log and its contents. where is the URL of another Larder or of a backup, a folder with a store
-// or a backup, a bundle file, or [FromBucket].
+// openSource opens a source of a log and its contents. where is the http or https URL of another Larder, the s3 or file URL of a
+// backup, a folder with a store or a backup, a bundle file, or [FromBucket], the bucket of the cluster. It reads nothing behind a URL.
+// The caller closes the source if it is an [io.Closer].
 func openSource(s *settings.Settings, where string, logger *slog.Logger) (replication.Source, error) {
 	switch {
 	case where == FromBucket && s.Bucket == "":

@@ -62,8 +62,9 @@ func (s Server) isClusterNode(c *settings.Settings) bool {
 	return s.Serve && s.Mirror == nil && c.Bucket != ""
 }
 
-// Run runs one role after the other until ctx ends, the work is done or another process has taken over, and returns nil then. It
-// returns the error of a run that no other run can follow. Each reload that needs it, repair, failed upgrade, change between
+// Run runs one role after the other until ctx ends, the work is done or another process has taken over, and returns nil then; but a
+// single pass (Once) that ctx interrupts returns its error, as does what fails while the process stops. It also returns an error
+// before the first run, such as that of a socket that cannot be opened, and that of a run that no other run can follow. Each reload that needs it, repair, failed upgrade, change between
 // leader and follower, and change to or from read-only mode is a transition from one run to the next.
 func (s Server) Run(ctx context.Context) (err error) {
 	s.Intervals = s.Intervals.withDefaults()

@@ -64,9 +64,9 @@ func witnessPolicy(s *settings.Settings) (*signing.Policy, error) {
 	return policy, nil
 }
 
-// openSignerIfAny opens the signer if the key folder has the key of this log. Otherwise it records in w.signature.unsigned why the
-// log is not signed, if it was signed before, and returns nil: commands must be able to withdraw a release whatever became of the
-// keys. It returns mistakes in the settings, and errors of reading the store.
+// openSignerIfAny opens the signer if the key folder has the key of this log. If it has another key, or none and the log was signed
+// before, or if the signer cannot be opened, it records in w.signature.unsigned why the log is not signed, and returns nil: commands
+// must be able to withdraw a release whatever became of the keys. It returns mistakes in the settings, and errors of reading the store.
 func (w *Writer) openSignerIfAny() error {
 	keys := w.folder.settings.KeyFolder()
 	before, err := signing.SignedBy(w.folder.store)

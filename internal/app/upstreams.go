@@ -97,8 +97,8 @@ func OpenAuditor(s *settings.Settings, logger *slog.Logger) (verify.Upstream, fu
 	return auditor, func() { c.Close(); stop() }, nil
 }
 
-// OpenImports returns a function that finds the imports of a JavaScript module, given its source text, in a worker process, and a
-// function that ends the process.
+// OpenImports returns a function that finds the imports of a JavaScript module, given its source text, in a worker process that ends
+// with the call; calls run one after the other. The second result is a function to call after the last one.
 func OpenImports() (func(ctx context.Context, module []byte) ([]string, error), func()) {
 	pool := newWorkers(worker.Options{Size: 1, Timeout: worker.Timeout})
 	return func(ctx context.Context, module []byte) (imports []string, err error) {

@@ -150,7 +150,8 @@ func purgeOptions(s *settings.Settings) notify.PurgeOptions {
 
 // servedURLs returns the URLs of the release version of the package name that caches may have: its files under the asset base; its
 // archives under the asset base and the site base; and the API's responses about it under the asset base, the site base and the
-// API host. If the purge hook needs no host or no address is known, all are at the host larder.invalid instead.
+// API host. If the purge hook needs no host, all are at the host larder.invalid instead; if it needs one, the caller has
+// checked that the asset base is set.
 func servedURLs(c *settings.Settings, name, version string, files []string) []string {
 	release := []string{
 		"/download/" + url.PathEscape(name) + "/" + url.PathEscape(version) + ".tar.gz",

@@ -19,7 +19,8 @@ import (
 // ErrNone: the folder has no bare repository.
 var ErrNone = errors.New("not a bare git repository")
 
-// Open opens the repository in dir. If dir has no repository, the error is [ErrNone].
+// Open opens the bare repository in dir. The error is [ErrNone] if dir has no readable HEAD: it has no repository, or one with files that
+// are checked out. A format version that is not known, or any extension of git's, such as SHA-256, is another error.
 func Open(dir string) (*filesystem.Storage, error) {
 	s := storage(dir)
 	_, err := s.Reference(plumbing.HEAD)

@@ -13,8 +13,8 @@ import (
 
 // A store that shares its record compares its copy with the authority at each listing, and repeats what failed.
 
-// copyVersion stores a version of the authority (the shared backend) in this machine's copy. It only records and logs a failure,
-// which [Store.copyAgain] repeats. If the copy has versions of another record, it removes these first. A store that shares no
+// copyVersion stores a version of the authority (the shared backend) in this machine's copy. It only records a failure, for
+// [Store.copyAgain], which tries again, and logs the first one of a version. If the copy has versions of another record, it removes these first. A store that shares no
 // record has no copy: then it does nothing. The caller holds changing.
 func (s *Store) copyVersion(ctx context.Context, v Version) {
 	if !s.Shared() {

@@ -40,7 +40,7 @@ func allowedReadmeElements() map[string][]string {
 const deepest = 100
 
 // checkMarkup returns an error unless markup has only the elements and attributes of its kind, each closed in order, and links only to web
-// pages, mail addresses, and targets on the same page or site. It accepts only the form that the renderer writes.
+// pages, mail addresses, /files/ and #readme- targets. Tags must be written as the renderer writes them; it does not check the text between them.
 func checkMarkup(kind Kind, markup string) error {
 	elements := allowed[kind]
 	var open []string

@@ -196,8 +196,9 @@ func (p *Proxies) original(r *http.Request) *http.Request {
 	return seen
 }
 
-// findClient reads a list of addresses from its end, which the nearest proxy wrote, and skips trusted addresses. It returns the
-// first that is not trusted, else the last that can be parsed; an invalid address if none can. Scheme and host, "" for none, are
+// findClient reads a list of addresses from its end, which the nearest proxy wrote, until an address that is not trusted, or an element
+// that is no address: anyone may have written what is left of that. It returns the first address that is not trusted, else the last
+// one that it read; an invalid address if it read none. Scheme and host, "" for none, are
 // those in the last element that it parsed of Forwarded, or with another field those that the nearest proxy named in
 // X-Forwarded-Proto and X-Forwarded-Host.
 func (p *Proxies) findClient(h http.Header, list string) (client netip.Addr, scheme, host string) {

@@ -49,8 +49,8 @@ func Transient(ctx context.Context, final func(error) bool, do func(context.Cont
 	}
 }
 
-// FollowClock calls back when the clock was set back since the last check, with the difference. It checks at intervals until ctx
-// ends or back fails, and returns that error.
+// FollowClock calls back when the clock is behind what it was at the last check, with how much; it does not notice that the clock was
+// set back by less than interval. It checks at intervals until ctx ends or back fails, and returns the error of ctx or of back.
 func FollowClock(ctx context.Context, interval time.Duration, now func() time.Time, back func(by time.Duration) error) error {
 	for before := now().Round(0); ; { // without the monotonic reading, which would hide that the clock was set back
 		if err := Sleep(ctx, interval); err != nil {

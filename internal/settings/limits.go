@@ -82,7 +82,7 @@ func (s *Settings) MemTableBytes() int64 {
 }
 
 // MemoryBudget returns how much memory Go should use in a process with these settings, in bytes. serve says that the process
-// serves, so that the caches of assets and responses count.
+// serves, so that the cache of files and the memory of responses being sent count.
 func (s *Settings) MemoryBudget(serve bool) int64 {
 	budget := s.otherMemory() + s.Memory + kvstore.Options{CacheBytes: s.StoreCache, MemTableBytes: s.MemTableBytes()}.HeapBytes()
 	if serve {
@@ -93,7 +93,7 @@ func (s *Settings) MemoryBudget(serve bool) int64 {
 
 // FitMemory reduces sizes of memory that the operator has not set, so that the process fits into the memory limit of its control
 // group, which it reads below root, the root of the file system. It sets MemoryLimit, and MemoryLacking to what does not fit. It
-// logs that, and does nothing without a limit. serve says that the process serves, with caches. A quarter of the limit is left
+// logs that, and does nothing without a limit. serve is as for MemoryBudget. A quarter of the limit is left
 // for what Go does not manage: the program itself, buffers of sockets, files that are read.
 func (s *Settings) FitMemory(serve bool, root fs.FS, logger *slog.Logger) {
 	limit, file := cgroupMemoryLimit(root)

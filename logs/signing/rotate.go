@@ -300,7 +300,8 @@ func StartSuccessor(o Options, now time.Time) (Succession, error) {
 }
 
 // announceLoss appends the entry that names the lost entries in next.Lost, and deletes in the same batch what the store has
-// of the old log's signatures. If the log has the entry, it only sets next.Lost to what that says. signed is the last signed
+// of the old log's signatures and the list of its key changes. If that is the log's last entry already, it only sets next.Lost to
+// what it says. signed is the last signed
 // checkpoint of the old log.
 func announceLoss(o Options, next *Succession, signed Signed, now time.Time) error {
 	if size := next.Lost.From; size > 0 {

@@ -210,7 +210,9 @@ func (p *page) addLink(attributes []html.Attribute, line int) {
 // scriptTypes are the types of classic scripts. Browsers run no script with another type, except "module" and "importmap".
 var scriptTypes = []string{"", "text/javascript", "application/javascript", "application/ecmascript", "application/x-javascript", "text/ecmascript", "text/jscript", "text/livescript", "text/x-javascript", "text/x-ecmascript", "application/x-ecmascript", "text/javascript1.0", "text/javascript1.1", "text/javascript1.2", "text/javascript1.3", "text/javascript1.4", "text/javascript1.5"}
 
-// scriptType returns the type of a script element in lower case, which decides whether browsers run it.
+// scriptType returns the type of a script element, by which browsers decide whether they run it: its attribute type, or without that
+// text/ and its attribute language, in lower case, without parameters. It returns "", which browsers run as a classic script, if the
+// element has neither, or its type is empty.
 func scriptType(attributes []html.Attribute) string {
 	kind, ok := attribute(attributes, "type")
 	if language, has := attribute(attributes, "language"); !ok && has && language != "" {

@@ -165,8 +165,8 @@ func (l *Linter) checkPath(r *Result, p *packages.Package, place string) {
 	}
 }
 
-// checkAddresses adds warnings to the result r for a homepage or an author's URL that browsers cannot open, and for a
-// repository with the git protocol, which is not encrypted.
+// checkAddresses adds warnings to the result r for a homepage or an author's URL that is no http or https URL with a
+// host and without a user name, and for a repository with the git protocol, which is not encrypted.
 func (l *Linter) checkAddresses(r *Result, p *packages.Package) {
 	link := func(location []string, address string) {
 		if address != "" && !isWebAddress(address) {
