@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -541,7 +542,7 @@ func TestWatch(t *testing.T) {
 			if sign == "!" {
 				err = failed
 			}
-			if w.isVacant(at(i), 6*time.Second, sign, err) {
+			if w.isVacant(at(i), 2*time.Second, sign, err) {
 				got = i
 				break
 			}
@@ -556,6 +557,7 @@ func TestWatch(t *testing.T) {
 func TestReopenedCandidateFindsNoLeader(t *testing.T) {
 	b := folder(t)
 	one, two := join(t, b, "one"), join(t, b, "two")
+	two.Beat = 50 * time.Millisecond
 	one.lead(t)
 	var leader HeartbeatMonitor
 	for range 100 {
@@ -570,6 +572,44 @@ func TestReopenedCandidateFindsNoLeader(t *testing.T) {
 		}
 	}
 	t.Error("no run of the candidate found that the leader is silent")
+}
+
+// TestOutageDeposesNoLeader tests that a candidate does not take an outage of the bucket for the silence of the leader, whose last heartbeat is older
+// by then.
+func TestOutageDeposesNoLeader(t *testing.T) {
+	f := &buckets.Faulty{Bucket: folder(t)}
+	one, two := join(t, f, "one"), join(t, f, "two")
+	two.Beat = 20 * time.Millisecond
+	one.lead(t)
+	two.catchUp(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var away, read atomic.Bool
+	f.SetFaults(func(_ bool, key string) buckets.Fault {
+		switch {
+		case away.Load():
+			return buckets.Never
+		case strings.HasPrefix(key, "beat/"):
+			read.Store(true)
+		}
+		return buckets.None
+	})
+	wasAway := false
+	each := func(context.Context) error {
+		switch {
+		case !read.Swap(false):
+		case wasAway: // the heartbeat from before the outage was read again
+			cancel()
+		default:
+			wasAway = true
+			away.Store(true)
+			time.AfterFunc(8*two.Beat, func() { away.Store(false) })
+		}
+		return nil
+	}
+	if _, vacant := two.Follow(ctx, new(HeartbeatMonitor), each); vacant {
+		t.Error("the candidate takes over after the outage")
+	}
 }
 
 func list(t *testing.T, b bucket.Bucket) (keys []string) {

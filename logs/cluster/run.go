@@ -34,11 +34,13 @@ func (n *Node) Follow(ctx context.Context, leader *HeartbeatMonitor, each func(c
 		if err == nil && each != nil {
 			err = each(ctx)
 		}
-		if err == nil && leader != nil && time.Since(readAt) >= n.Beat/2 {
+		if leader != nil && (err != nil || time.Since(readAt) >= n.Beat/2) {
 			readAt = time.Now()
 			var sign string
-			after, sign, err = n.readHeartbeat(ctx)
-			if leader.isVacant(time.Now(), missedBeats*n.Beat, sign, err) {
+			if err == nil {
+				after, sign, err = n.readHeartbeat(ctx)
+			}
+			if ctx.Err() == nil && leader.isVacant(time.Now(), n.Beat, sign, err) {
 				return after, true
 			}
 		}
@@ -135,13 +137,18 @@ func (n *Node) readHeartbeat(ctx context.Context) (latest int64, sign string, er
 // that opens its node again and again still finds that the leader has stopped. It is for one goroutine at a time.
 type HeartbeatMonitor struct {
 	last  string
-	heard time.Time // by the candidate's own monotonic clock
+	heard time.Time // when last changed, by the candidate's own monotonic clock; later by the time that nothing was read in
+	read  time.Time // when it was read last, or could not be
 }
 
-// isVacant reports whether there is no leader: it has left, there never was one, or sign, the text of its last heartbeat, has not changed for the
-// timeout. It records a new sign and when it came. If err is set, the heartbeat could not be read, which says nothing about the leader: then it
-// returns false, and the timeout starts again.
-func (w *HeartbeatMonitor) isVacant(now time.Time, timeout time.Duration, sign string, err error) bool {
+// isVacant reports whether there is no leader: it has left, there never was one, or sign, the text of its last heartbeat, has not changed for
+// missedBeats times beat. It records a new sign and when it came. If err is set, the heartbeat could not be read, which says nothing about the leader:
+// then it returns false, and the time starts again. Time between two calls counts as one beat at most.
+func (w *HeartbeatMonitor) isVacant(now time.Time, beat time.Duration, sign string, err error) bool {
+	if unread := now.Sub(w.read) - beat; !w.read.IsZero() && unread > 0 {
+		w.heard = w.heard.Add(unread)
+	}
+	w.read = now
 	switch {
 	case err != nil:
 		w.heard = now
@@ -150,5 +157,5 @@ func (w *HeartbeatMonitor) isVacant(now time.Time, timeout time.Duration, sign s
 	case sign != w.last:
 		w.last, w.heard = sign, now
 	}
-	return now.Sub(w.heard) >= timeout
+	return now.Sub(w.heard) >= missedBeats*beat
 }
