@@ -12,44 +12,50 @@ import (
 const (
 	// repeatInterval is how often a warning or error is written at most while it repeats.
 	repeatInterval = 10 * time.Second
-	// maxRepeating bounds how many different warnings and errors are recognized at a time; all others are written each time.
-	maxRepeating = 256
+	// maxAlike is how many warnings or errors that differ in attributes only are told apart within repeatInterval.
+	maxAlike = 32
+	// maxMessages is how many messages of warnings and errors are told apart within repeatInterval.
+	maxMessages = 256
 )
 
-// A repeatHandler is a handler of log records that keeps a warning or error from filling the disk: what fails for one client fails for
+// A repeatHandler is a handler of log records that keeps warnings and errors from filling the disk: what fails for one client fails for
 // thousands. It writes the first record at once. Those with the same level, message and attributes that follow within repeatInterval
-// it only counts, and then writes the last of them with the attribute repeated, the count. Other levels it writes as they come.
+// it only counts, and then writes the last of them with the attribute repeated, the count. So it does with records that differ in
+// attributes only, such as a random reference, beyond maxAlike of them. Other levels it writes as they come. What it has counted when the
+// process ends is not written. [answers.Throttle] does the same for callers whose logger may be another one.
 type repeatHandler struct {
 	slog.Handler
-	context string // the attributes and groups of the logger, as a part of the key
+	prefix  string // the attributes and groups of the logger, as a part of keys
 	repeats *repeats
 }
 
 // repeats are the warnings and errors of the last repeatInterval, shared by all loggers that were made of one.
 type repeats struct {
-	mu    sync.Mutex
-	since map[string]*repeat // by level, message and attributes
+	mu       sync.Mutex
+	messages map[string]int     // how many records in byKey have a level and message
+	byKey    map[string]*repeat // by level, message and attributes, or by level and message
 }
 
 // A repeat is what came since a record was written last.
 type repeat struct {
-	count int
-	last  slog.Record
+	message string // its key in repeats.messages
+	count   int
+	last    slog.Record
 }
 
 // newRepeatHandler returns a repeatHandler that writes records with h.
 func newRepeatHandler(h slog.Handler) *repeatHandler {
-	return &repeatHandler{Handler: h, repeats: &repeats{since: make(map[string]*repeat)}}
+	return &repeatHandler{Handler: h, repeats: &repeats{messages: make(map[string]int), byKey: make(map[string]*repeat)}}
 }
 
 // WithAttrs implements [slog.Handler].
 func (h *repeatHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &repeatHandler{h.Handler.WithAttrs(attrs), h.context + fmt.Sprint(attrs), h.repeats}
+	return &repeatHandler{h.Handler.WithAttrs(attrs), h.prefix + fmt.Sprintf("%q", attrs), h.repeats}
 }
 
 // WithGroup implements [slog.Handler].
 func (h *repeatHandler) WithGroup(name string) slog.Handler {
-	return &repeatHandler{h.Handler.WithGroup(name), h.context + name + ".", h.repeats}
+	return &repeatHandler{h.Handler.WithGroup(name), h.prefix + fmt.Sprintf("%q.", name), h.repeats}
 }
 
 // Handle implements [slog.Handler]: it writes the record, or counts it if it repeats one.
@@ -60,39 +66,60 @@ func (h *repeatHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// isFirst reports whether no equal record was written within the last repeatInterval, or too many different ones were; otherwise it counts
-// the record. After a first one, a timer writes what was counted.
+// isFirst reports whether no record with the key of r was written within the last repeatInterval; otherwise it counts r. After a first
+// one, a timer writes what was counted.
 func (h *repeatHandler) isFirst(r slog.Record) bool {
-	var key strings.Builder
-	fmt.Fprintf(&key, "%v %s %s", r.Level, h.context, r.Message)
+	message := fmt.Sprintf("%v %q", r.Level, r.Message)
+	var attributes strings.Builder
 	r.Attrs(func(a slog.Attr) bool {
-		fmt.Fprintf(&key, " %s", a)
+		fmt.Fprintf(&attributes, " %s=%q", a.Key, a.Value)
 		return true
 	})
-	k := key.String()
 	h.repeats.mu.Lock()
 	defer h.repeats.mu.Unlock()
-	if known := h.repeats.since[k]; known != nil {
+	key := message + h.prefix + attributes.String()
+	if h.repeats.byKey[key] == nil && h.repeats.messages[message] >= maxAlike {
+		key = message
+	}
+	if h.repeats.messages[message] == 0 && len(h.repeats.messages) >= maxMessages {
+		message, key = "", "" // one for all others
+	}
+	if known := h.repeats.byKey[key]; known != nil {
 		known.count++
-		known.last = r.Clone()
+		known.last = withText(r)
 		return false
 	}
-	if len(h.repeats.since) < maxRepeating {
-		h.repeats.since[k] = new(repeat)
-		time.AfterFunc(repeatInterval, func() { h.writeRepeated(k) })
-	}
+	h.repeats.messages[message]++
+	h.repeats.byKey[key] = &repeat{message: message}
+	time.AfterFunc(repeatInterval, func() { h.writeRepeated(key) })
 	return true
 }
 
-// writeRepeated writes what was counted of a record, by its key, since it was written last. It forgets the record if that is nothing, and
-// otherwise has a timer call it again.
+// withText returns a copy of a record in which the values of attributes that may change later, because they are pointers, are their text.
+func withText(r slog.Record) slog.Record {
+	c := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Value = a.Value.Resolve(); a.Value.Kind() == slog.KindAny {
+			a.Value = slog.StringValue(a.Value.String())
+		}
+		c.AddAttrs(a)
+		return true
+	})
+	return c
+}
+
+// writeRepeated writes what was counted of a record, by its key, since it was written last, and has a timer call it again. If nothing was
+// counted, it forgets the record.
 func (h *repeatHandler) writeRepeated(key string) {
 	h.repeats.mu.Lock()
-	counted := *h.repeats.since[key]
+	counted := *h.repeats.byKey[key]
 	if counted.count == 0 {
-		delete(h.repeats.since, key)
+		delete(h.repeats.byKey, key)
+		if h.repeats.messages[counted.message]--; h.repeats.messages[counted.message] == 0 {
+			delete(h.repeats.messages, counted.message)
+		}
 	} else {
-		*h.repeats.since[key] = repeat{}
+		*h.repeats.byKey[key] = repeat{message: counted.message}
 		time.AfterFunc(repeatInterval, func() { h.writeRepeated(key) })
 	}
 	h.repeats.mu.Unlock()
