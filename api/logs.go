@@ -195,12 +195,11 @@ func (p *public) streamLog(r *request) error {
 		case err == nil:
 			next = after
 		}
-		if len(entries) == 0 && !late { // the new entries are none that the client asks for
-			continue
-		}
-		sent = time.Now()
 		if len(entries) == 0 {
-			s.send([]byte(": the log has nothing new\n\n"))
+			if late { // else the client asks for none of the new entries
+				s.send([]byte(": the log has nothing new\n\n"))
+				sent = time.Now()
+			}
 			continue
 		}
 		var text []byte

@@ -27,8 +27,8 @@ func lockFolder(dir string, o Options) (*pebble.Lock, error) {
 	return lock, nil
 }
 
-// IsLocked reports whether another process has the store in the folder dir open. It takes no lock itself. It returns false for the stores of this
-// process, and where the lock cannot be read.
+// IsLocked reports whether another process has the store in the folder dir open. It takes no lock itself, and returns false where the lock cannot be
+// read. A process that has the store open must not call it: the system releases all locks of a process on a file when that closes the file once.
 func IsLocked(dir string) bool {
 	f, err := os.Open(filepath.Join(dir, "LOCK"))
 	if err != nil {

@@ -39,7 +39,7 @@ type Client struct {
 }
 
 // ErrCutOff means that the response ended before the operation did.
-var ErrCutOff = errors.New("the larder process ended, or restarted its role, before it was done; try again when it serves")
+var ErrCutOff = errors.New("the larder process ended, or restarted its role, before it was done; see whether it was, and try again when it serves")
 
 // InProcess returns a client of a handler in this process, which it starts to serve. It speaks the same HTTP over a pipe, so
 // that commands take one path whether or not another process owns the data folder. The caller calls stop at the end: it

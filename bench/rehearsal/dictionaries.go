@@ -453,7 +453,7 @@ func awaitFalling(ctx context.Context, stall time.Duration, read func() (int, er
 }
 
 // awaitDeltas waits until each entrance sends a delta between two releases, and returns what is wrong. It does not wait for an entrance whose deltas
-// may be late, and only compares the delta that this sends already.
+// may be late: it compares the delta of such an entrance only if that sends one already.
 func (p *play) awaitDeltas(ctx context.Context, from, to *release) (wrong []string) {
 	dictionary := content(from.pkg, from.version, similarFile)
 	var first []byte

@@ -126,11 +126,11 @@ func (p *play) fillDisk(ctx context.Context, e *event) error {
 	}
 	three := p.nodes[2]
 	e.What = fmt.Sprintf("the disk of %s has %d MB left", three.name, leaves>>20)
-	full := func() bool { // /readyz stays 200, because the node serves what it has
+	isFull := func(full bool) bool { // /readyz stays 200, because the node serves what it has
 		_, said, err := three.askPrivate(ctx, "/readyz?publish")
-		return err == nil && (strings.Contains(said, "are needed to write") || strings.Contains(said, "read-only"))
+		return err == nil && full == (strings.Contains(said, "are needed to write") || strings.Contains(said, "read-only"))
 	}
-	if err := eventually(ctx, three.name+" says that its disk is full", full); err != nil {
+	if err := eventually(ctx, three.name+" says that its disk is full", func() bool { return isFull(true) }); err != nil {
 		return err
 	}
 	if err := sleep(ctx, 5*time.Second); err != nil {
@@ -141,7 +141,7 @@ func (p *play) fillDisk(ctx context.Context, e *event) error {
 		return err
 	}
 	f.Close()
-	if err := eventually(ctx, three.name+" goes on", func() bool { return three.ready(ctx) == nil && !full() }); err != nil {
+	if err := eventually(ctx, three.name+" goes on", func() bool { return three.ready(ctx) == nil && isFull(false) }); err != nil {
 		return err
 	}
 	e.What += fmt.Sprintf("; ready %.0f s after it was freed", time.Since(freed).Seconds())

@@ -22,7 +22,7 @@ import (
 // comes again after all others, and stands aside once that happened squeezeTries times.
 type queue struct {
 	mu        sync.Mutex
-	unclaimed int                       // rows that are not busy; set again from the store whenever that is read to the queue's end
+	unclaimed int                       // about how many rows are not busy; acquireRows sets it whenever it reads the queue to its end
 	acquired  int                       // rows that are busy, but wait for an encoder
 	hot       []kvstore.Hash            // requested by clients meanwhile, latest last
 	busy      map[kvstore.Hash]struct{} // that a goroutine works on

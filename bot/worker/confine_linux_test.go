@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -19,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
 // Names under which this program is a child on a kernel that lacks something.
@@ -433,5 +436,24 @@ func TestMemoryOfChildIsBounded(t *testing.T) {
 	large := append(bytes.Repeat([]byte("!"), 1<<20), 'a') // may have 96 MiB, because the pool has no more
 	if _, err := p.Do(context.Background(), "owner", MinifyJS, large); !errors.As(err, &crash) || !strings.Contains(crash.Reason, "96 MiB") && !strings.Contains(crash.Reason, "stack") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestLargestDelta makes the largest delta, of bytes that do not compress, twice in a pool whose children have no more memory than a job may need.
+func TestLargestDelta(t *testing.T) {
+	t.Parallel()
+	dictionary, content := make([]byte, coding.MaxDictionary), make([]byte, coding.MaxDictionary)
+	random := rand.NewChaCha8([32]byte{1})
+	_, _ = random.Read(dictionary)
+	_, _ = random.Read(content)
+	p := newPool(t, Options{Size: 1})
+	for range 2 {
+		delta, err := p.Do(t.Context(), "owner", EncodeDelta, JoinDelta(dictionary, content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := coding.DecodeDelta(dictionary, delta, int64(len(content))); err != nil || !bytes.Equal(back, content) {
+			t.Errorf("the delta of %d bytes decodes to something else, %v", len(delta), err)
+		}
 	}
 }

@@ -323,6 +323,7 @@ func runChild(k protections) {
 	if err = errors.Join(err, send(first)); err != nil {
 		os.Exit(1)
 	}
+	usual := debug.SetGCPercent(noCollection)
 	jobs := make(chan request)
 	go func() {
 		in := bufio.NewReader(os.Stdin)
@@ -343,6 +344,8 @@ func runChild(k protections) {
 			debug.SetGCPercent(littleGarbage)
 		case EncodeDelta:
 			debug.SetGCPercent(noCollection)
+		default:
+			debug.SetGCPercent(usual)
 		}
 		large := len(r.Data) > keptMemory || r.Task == EncodeDelta // nothing uses r.Data after the job has read it, so its memory can be freed
 		if err := send(runRequest(r)); err != nil {
@@ -361,8 +364,8 @@ func runChild(k protections) {
 const littleGarbage = 25
 
 // noCollection has garbage collected only close to the limit of memory, and after the job. The encoder of deltas fills and copies two tables of 32 MiB,
-// however small the content is. The collector cannot stop the program in the middle of a copy, and interrupts it at each page: a delta took three
-// times as long.
+// however small the content is. To stop a goroutine, the collector sends signals to its thread until the goroutine reaches a safe point, which a copy
+// has only at its end; each signal interrupts the copy at the next page that the kernel has to provide. A delta took three times as long.
 const noCollection = -1
 
 // keptMemory is the size of a job's data, in bytes, above which the child returns all free memory to the system after the job.

@@ -125,12 +125,12 @@ const (
 	reachInterval = 20 * time.Millisecond
 )
 
-// noProcessTimeout is how long the folder is not locked in a change of the role, and more.
-const noProcessTimeout = 200 * time.Millisecond
+// noProcessTimeout is how long dialRunning waits for a process to lock the folder. A process that changes its role has it unlocked for less.
+const noProcessTimeout = 500 * time.Millisecond
 
 // errNoSocket returns the error of a command for the running process, which has the data folder open, but no admin socket.
 func errNoSocket(data string) error {
-	return fmt.Errorf("a larder process has %s open, but takes no commands: it starts, ends or changes its role; try again when it serves", data)
+	return fmt.Errorf("a larder process has %s open, but takes no commands now: it starts, ends, changes its role or is another command; try again when it serves", data)
 }
 
 // dialRunning returns a client of the process that has a data folder open. While that starts, ends or changes its role, it has no admin socket:

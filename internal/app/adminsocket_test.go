@@ -52,6 +52,10 @@ func TestReloadBetweenTwoRoles(t *testing.T) {
 	if err := holder.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		stop.Close()
+		_ = holder.Wait() // which may have ended already
+	})
 	if line, err := bufio.NewReader(said).ReadString('\n'); line != "open\n" {
 		t.Fatalf("the other process says %q, %v", line, err)
 	}

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -243,8 +244,11 @@ func (f *Follower) Run(ctx context.Context) {
 const awaitTimeout = time.Minute
 
 // await waits until the source may have another checkpoint than this one, or for awaitTimeout, and returns nil. Otherwise it returns the error of the
-// source, or that of ctx.
+// source, or that of ctx. It waits for a bundle without a limit: only [Bundle.Await] opens the next one, and the present one may have been removed.
 func (f *Follower) await(ctx context.Context, checkpoint []byte) error {
+	if _, ok := f.Source.(*Bundle); ok {
+		return f.Source.Await(ctx, checkpoint)
+	}
 	waiting, stop := context.WithTimeout(ctx, awaitTimeout)
 	defer stop()
 	err := f.Source.Await(waiting, checkpoint)
@@ -304,7 +308,8 @@ func (f *Follower) CatchUp(ctx context.Context) error {
 	}
 	signed := signing.Signed{Checkpoint: have, Note: log.Note()}
 	// A source of several nodes may send older cosignatures of the same checkpoint, which must not replace newer ones.
-	if f.shown.Checkpoint != have || f.shown.Note == nil || f.Trust.Key != log.Key() || !log.Cosigned().Before(f.Trust.CosignedAt(f.shown.Note)) {
+	same := f.Trust.Key == log.Key() && bytes.Equal(f.shown.Note, log.Note())
+	if !same && (f.shown.Checkpoint != have || f.shown.Note == nil || f.Trust.Key != log.Key() || !log.Cosigned().Before(f.Trust.CosignedAt(f.shown.Note))) {
 		if err := f.record.Store(log.Key(), signed); err != nil {
 			return err
 		}
