@@ -34,7 +34,7 @@ runs, they begin with --asset-base or where --listen says that it would be.`
 // assetFlags are the settings that say under which address files are reached, for commands that show addresses.
 var assetFlags = []string{"asset-base", "listen"}
 
-// newSearch returns the command `larder search`, which finds libraries.
+// newSearch returns the command `larder search`, which lists the libraries that match words, best first.
 func newSearch(a *cli) *cobra.Command {
 	limit := 20
 	cmd := &cobra.Command{
@@ -55,8 +55,9 @@ API does: a slip of the pen, a missing dash or half a name do no harm.` + askedW
 	}, func(found library.Found) error { return printFound(a.stdout, found, query, terminalWidth(a.stdout)) })
 }
 
-// printFound writes the libraries that a search found as a table for people. query is the search's text. width is the terminal's
-// columns, to which descriptions are cut; 0 cuts nothing.
+// printFound writes the libraries that a search found as a table for people, and how many more there are. query is the search's
+// text, for the message that nothing matches. width is the terminal's columns, to which descriptions are cut, but to no less
+// than leastCut; 0 cuts nothing.
 func printFound(w io.Writer, s library.Found, query string, width int) error {
 	if s.Total == 0 {
 		_, err := fmt.Fprintf(w, "Nothing matches %q; `larder status` lists what is here.\n", query)
@@ -86,7 +87,7 @@ func printFound(w io.Writer, s library.Found, query string, width int) error {
 	return nil
 }
 
-// newInfo returns the command `larder info`, which shows a library or the files of a release.
+// newInfo returns the command `larder info`, which shows a library, or the files of a release if a version is given.
 func newInfo(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "info NAME[@VERSION]",
@@ -117,8 +118,9 @@ could not be published. With a version, list the files of that release with thei
 	return cmd
 }
 
-// printAbout writes all about a library for people. width is the terminal's columns, at which lists wrap; 0 for no wrapping. now
-// is for the times of next attempts.
+// printAbout writes a library's fields and versions for people, and below these which of the newest versions failed or were
+// refused. It wraps lists at width, the terminal's columns; 0, or a width up to the indent, is no wrapping. now is for the
+// times of next attempts. It returns errors of writing only if there are such failed or refused versions.
 func printAbout(w io.Writer, l *library.About, width int, now time.Time) error {
 	if l.Version == "" {
 		fmt.Fprintf(w, "%s, nothing published yet\n", l.Name)
@@ -172,7 +174,8 @@ func printAbout(w io.Writer, l *library.About, width int, now time.Time) error {
 	return table.Flush()
 }
 
-// printRelease writes a table of a release's files for people, with their sizes in each encoding.
+// printRelease writes a table of a release's files for people, with their sizes in each encoding, "-" for an encoding that is
+// not stored. The column UPGRADE is there if a file has upgrades. It returns errors of writing the table.
 func printRelease(w io.Writer, r *library.AboutRelease) error {
 	fmt.Fprintf(w, "%s %s%s, %s, %s (log entry %d)\n\n", r.Name, r.Version, formatReleaseDate(r.Released),
 		formatCount(len(r.Files), "file", "files"), humanize.Bytes(uint64(r.Bytes)), r.Entry)
@@ -204,7 +207,7 @@ func printRelease(w io.Writer, r *library.AboutRelease) error {
 }
 
 // describeUpgrades returns, for each other version of a file that a browser may have, how many bytes it then downloads for this
-// one; "-" if upgrades is empty.
+// one, such as "1,234 from 1.0.0, 2,345 from 0.9.0"; "-" if upgrades is empty.
 func describeUpgrades(upgrades []library.Upgrade) string {
 	var all []string
 	for _, u := range upgrades {
@@ -213,7 +216,8 @@ func describeUpgrades(upgrades []library.Upgrade) string {
 	return cmp.Or(strings.Join(all, ", "), "-")
 }
 
-// newTag returns the command `larder tag`, which prints the HTML that loads files, their URLs, or an import map.
+// newTag returns the command `larder tag`, which prints the HTML that loads files of a release or, by its flags, only their
+// URLs or an import map. If a file has no tag, it prints nothing and returns an error.
 func newTag(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tag NAME[@VERSION] [FILE...]",
@@ -275,7 +279,8 @@ With --modules it is the import map of the modules that Larder built from the re
 	return cmd
 }
 
-// printModules prints the import map of the modules that q selects, for `larder tag --modules`. Problems go to standard error.
+// printModules prints the import map of the modules that q selects as HTML, for `larder tag --modules`, and its problems to
+// standard error. If asJSON is set, it prints both to standard output as JSON.
 func (a *cli) printModules(ctx context.Context, q library.ModulesRequest, asJSON bool) error {
 	found, err := runReadOperation(ctx, a, assetFlags, app.OpModules, q)
 	if err != nil {
@@ -294,8 +299,8 @@ func (a *cli) printModules(ctx context.Context, q library.ModulesRequest, asJSON
 	})
 }
 
-// parseNameAndVersion splits NAME or NAME@VERSION. version is "" for NAME; an empty name, or an empty version after @, is a
-// mistake.
+// parseNameAndVersion splits NAME or NAME@VERSION at the first @. version is "" for NAME. An empty name, as in @scope/name, or
+// an empty version after @ is a [settings.Mistake].
 func parseNameAndVersion(arg string) (name, version string, err error) {
 	name, version, versioned := strings.Cut(arg, "@")
 	if name == "" || versioned && version == "" {
@@ -304,7 +309,7 @@ func parseNameAndVersion(arg string) (name, version string, err error) {
 	return name, version, nil
 }
 
-// formatReleaseDate returns ", released on DAY" for the end of a sentence, "" if the time is zero.
+// formatReleaseDate returns ", released on YYYY-MM-DD", the day in UTC, for the end of a sentence; "" if the time is zero.
 func formatReleaseDate(released time.Time) string {
 	if released.IsZero() {
 		return ""

@@ -10,7 +10,8 @@ import (
 	"github.com/larder-cdn/larder/internal/app"
 )
 
-// newUpgrade returns the command `larder upgrade`, which has a new process take over from the running one.
+// newUpgrade returns the command `larder upgrade`, which has a new process take over from the one that runs on the data folder,
+// and waits for that. It is an error if none runs, or if the old one goes on.
 func newUpgrade(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade",
@@ -37,7 +38,8 @@ that is done within --drain. Where the new process cannot serve, the old one goe
 	return cmd
 }
 
-// newReload returns the command `larder reload`, which has the running process read its configuration again.
+// newReload returns the command `larder reload`, which has the process that runs on the data folder read its configuration
+// again, and prints which settings have changed. It is an error if none runs, or if there is a mistake; then nothing changes.
 func newReload(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reload",

@@ -15,7 +15,8 @@ import (
 	"github.com/larder-cdn/larder/internal/app"
 )
 
-// newAdd returns the command `larder add`, which has releases fetched and published now. One that fails does not stop the others.
+// newAdd returns the command `larder add`, which has releases fetched and published now. One that fails does not stop the
+// others; the command returns the errors of all. After a signal it stops, and returns only that error.
 func newAdd(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "add NAME[@VERSION]...",
@@ -73,7 +74,8 @@ alone with these, and signs the log if its key is there.`,
 
 const unattestedFlag = "publish also what lacks the attestation that the package JSON requires, for this `REASON`, which is written to the log"
 
-// newSqueeze returns the command `larder squeeze`, which has all contents recompressed as well as possible.
+// newSqueeze returns the command `larder squeeze`, which has all contents with quick encodings recompressed as well as
+// possible, waits for that, and prints what it saved and what is not done.
 func newSqueeze(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "squeeze",
@@ -103,14 +105,15 @@ while larder runs. A file whose encoder was killed three times stays as it is un
 	return cmd
 }
 
-// printEvent prints an event of the bot for people on standard output, nothing for an event without a line.
+// printEvent prints an event of the bot to standard output as the line of [describeEvent], or nothing if it has none.
 func (a *cli) printEvent(e events.Event) {
 	if line := describeEvent(e); line != "" {
 		fmt.Fprintln(a.stdout, line)
 	}
 }
 
-// newBackup returns the command `larder backup`, which has the backup in a folder or bucket brought up to date.
+// newBackup returns the command `larder backup`, which has the backup in a folder or bucket made or brought up to date. If a
+// test of it is due, it is also restored to a temporary folder, and the command returns an error if that fails.
 func newBackup(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup DIR|URL",

@@ -12,7 +12,8 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// newDoctor returns the command `larder doctor`, which prints what is wrong and the commands that repair it.
+// newDoctor returns the command `larder doctor`, which prints what is wrong and the commands that repair it, and changes
+// nothing. It returns an error if something is wrong.
 func newDoctor(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -47,8 +48,8 @@ code is 1 if something is wrong.`,
 	return cmd
 }
 
-// writeFindings writes for each finding a line with its cause and one with the command that repairs it, or that nothing is wrong with
-// the folder data.
+// writeFindings writes for each finding a line with its cause and one with the command that repairs it. Without findings it
+// writes that nothing is wrong with the folder data.
 func writeFindings(w io.Writer, findings []app.Finding, data string) (err error) {
 	if len(findings) == 0 {
 		_, err = fmt.Fprintf(w, "Nothing is wrong with %s.\n", data)

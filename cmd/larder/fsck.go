@@ -20,7 +20,8 @@ import (
 	"github.com/larder-cdn/larder/logs/check"
 )
 
-// newFsck returns the command `larder fsck`, which checks the data folder and stores the log's checkpoint for the next check.
+// newFsck returns the command `larder fsck`, which checks the data folder. If the log is sound, it stores the log's checkpoint
+// for the next check: in the file of --seen, or in the key folder if that exists. It returns an error if something is wrong.
 func newFsck(a *cli) *cobra.Command {
 	var deep, all bool
 	var seenPath string
@@ -88,7 +89,7 @@ disk.`,
 
 // storeCheckpoint writes the log's checkpoint c to the file at path, for the next check, and returns kept as true. given says
 // that the user chose the path. Otherwise it is in the key folder, which belongs to the signing process: if that folder is
-// missing, storeCheckpoint creates nothing, and kept is false.
+// missing, storeCheckpoint creates nothing and returns false without an error.
 func storeCheckpoint(path string, given bool, c logs.Checkpoint) (kept bool, err error) {
 	if _, err := os.Stat(filepath.Dir(path)); !given && errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -99,8 +100,9 @@ func storeCheckpoint(path string, given bool, c logs.Checkpoint) (kept bool, err
 	return true, nil
 }
 
-// describeFsck returns lines for people: what a check covered, which views differ from the log, and with what the log was
-// compared. before is the checkpoint that the last check saw; kept says whether that of this check was stored.
+// describeFsck returns lines for people: what a check covered, which views differ from the log, and whether the log is sound
+// and with what it was compared. before is the checkpoint that the last check stored, with its time; kept says whether that of
+// this check was stored.
 func describeFsck(s check.Summary, before check.Seen, kept bool) []string {
 	lines := []string{fmt.Sprintf("Checked %s, %s, %s in %s, %s; %s; %d wrong.", formatCount(int(s.Entries), "log entry", "log entries"),
 		formatCount(int(s.Releases), "release", "releases"), formatCount(int(s.Files), "file", "files"), formatCount(int(s.Contents), "content", "contents"),
@@ -137,7 +139,8 @@ func describeFsck(s check.Summary, before check.Seen, kept bool) []string {
 	return append(lines, line+".")
 }
 
-// describeRows returns how many rows of each view are missing, wrong or too many, as a list for a sentence; "" if none is.
+// describeRows returns how many rows of each view are missing, wrong or too many, as a list for a sentence, such as "3 of files
+// missing, 1 of files wrong"; "" if none is.
 func describeRows(s check.Summary) string {
 	var parts []string
 	for _, v := range s.Views {
@@ -153,7 +156,8 @@ func describeRows(s check.Summary) string {
 	return strings.Join(parts, ", ")
 }
 
-// findings prints findings as the check reports them, with a progress bar on a terminal. For JSON it collects them.
+// findings collects a check's findings. Unless the output is JSON, it also prints each one when it comes. On a terminal a
+// progress bar on standard error shows how far the check is.
 type findings struct {
 	cli    *cli
 	asJSON bool
@@ -161,12 +165,14 @@ type findings struct {
 	list   []check.Finding
 }
 
-// newFindings returns a printer of a check's findings to a.stdout, which collects them if they are for JSON.
+// newFindings returns an empty collection of a check's findings, which prints to a.stdout. asJSON says that it prints nothing
+// until the check is done. The caller closes its bar.
 func (a *cli) newFindings(asJSON bool) *findings {
 	return &findings{cli: a, asJSON: asJSON, bar: newCountBar(a.stderr, "checking", "entries"), list: []check.Finding{}}
 }
 
-// add handles an event of a check: it prints a finding, unless the output is JSON, and collects it, or draws the progress.
+// add handles an event of a check: it draws the progress, or it collects a finding and, unless the output is JSON, prints it on
+// a line.
 func (l *findings) add(e app.FsckEvent) {
 	if p := e.Progress; p != nil {
 		decoded := ""
@@ -191,7 +197,8 @@ func (l *findings) add(e app.FsckEvent) {
 	fmt.Fprintf(l.cli.stdout, "%s %s: %s%s\n", f.Kind, text.Plain(f.Where), text.Plain(f.Problem), repaired)
 }
 
-// report prints the end of the output: lines, or for JSON the summary s with all findings.
+// report prints the end of the output: lines or, for JSON, the complete output, which is the summary s with all findings as
+// "list".
 func (l *findings) report(s check.Summary, lines []string) error {
 	return l.print(lines, struct {
 		check.Summary
@@ -199,7 +206,7 @@ func (l *findings) report(s check.Summary, lines []string) error {
 	}{s, l.list})
 }
 
-// print prints whole if the output is JSON, else lines.
+// print prints whole as JSON if the output is JSON, else lines.
 func (l *findings) print(lines []string, whole any) error {
 	if l.asJSON {
 		return printJSON(l.cli.stdout, whole)

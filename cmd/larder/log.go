@@ -17,7 +17,7 @@ import (
 	"github.com/larder-cdn/larder/logs/gitlog"
 )
 
-// newLog returns the group of commands `larder log`.
+// newLog returns the group of commands `larder log`, which read and export a log, and change its key.
 func newLog(a *cli) *cobra.Command {
 	return newGroup("log", "Read the log of every change, and look after it",
 		"The log has an entry for every change of what is served, and proves it: docs/audit-log.md.",
@@ -25,7 +25,9 @@ func newLog(a *cli) *cobra.Command {
 		newLogList(a), newLogShow(a), newLogTail(a), newWatch(a), newLogExport(a), newRotateKey(a))
 }
 
-// newRotateKey returns the command `larder log rotate-key`, which has the log signed with a new key.
+// newRotateKey returns the command `larder log rotate-key`, which has a new key created that signs the log from now on, and
+// appends an entry that announces it. The old key signs too until its file is removed. The process that runs does it, else this
+// one, which first creates a key for a log that has none.
 func newRotateKey(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate-key",
@@ -59,13 +61,13 @@ It speaks to the larder process that runs on the data folder; where none runs, i
 	return cmd
 }
 
-// logFilter has the flags that select entries.
+// logFilter has the values of the flags that select entries; "" selects all.
 type logFilter struct {
 	pkg, version string
 	kinds, since string
 }
 
-// addFlags adds the flags that select entries to a command. They set the fields of l.
+// addFlags adds the flags that select entries to a command. They set the fields of l when the command line is parsed.
 func (l *logFilter) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&l.pkg, "package", "", "only entries about the package `NAME`")
@@ -74,7 +76,8 @@ func (l *logFilter) addFlags(cmd *cobra.Command) {
 	f.StringVar(&l.since, "since", "", "only entries from `TIME` on: a day, a time, or how long ago, such as 24h or 7d")
 }
 
-// query returns the query for at most limit entries that the flags describe. An error is a mistake in the flags.
+// query returns the query for at most limit entries that the flags describe, without Before. An error is a [settings.Mistake]
+// in the flags.
 func (l *logFilter) query(limit int) (q logs.Query, err error) {
 	q = logs.Query{Package: l.pkg, Version: l.version, Limit: limit}
 	if l.version != "" && l.pkg == "" {
@@ -91,7 +94,7 @@ func (l *logFilter) query(limit int) (q logs.Query, err error) {
 	return q, nil
 }
 
-// newLogList returns the command `larder log list`, which lists entries, newest first.
+// newLogList returns the command `larder log list`, which lists entries, newest first. It does not wait for new ones.
 func newLogList(a *cli) *cobra.Command {
 	var filter logFilter
 	var before int64
@@ -117,7 +120,8 @@ func newLogList(a *cli) *cobra.Command {
 	}, func(page app.LogPage) error { return printLogPage(a.stdout, page, terminalWidth(a.stdout)) })
 }
 
-// printLogPage writes a page of log entries for people, each on a line of at most width columns; 0 for no limit.
+// printLogPage writes the entries of a page for people, each as [printEntry] does, and whether there are more, or that no entry
+// matches. It returns an error of writing only if there are no entries.
 func printLogPage(w io.Writer, p app.LogPage, width int) error {
 	if len(p.Entries) == 0 {
 		_, err := fmt.Fprintf(w, "No entry is like that; the log has %s.\n", formatCount(int(p.Size), "entry", "entries"))
@@ -132,7 +136,8 @@ func printLogPage(w io.Writer, p app.LogPage, width int) error {
 	return nil
 }
 
-// printEntry writes a log entry on a line of at most width columns; 0 for no limit.
+// printEntry writes a log entry on a line, which it cuts to width columns, but to no less than leastCut columns of the text
+// behind index, local time and kind. 0 is no limit. Errors of writing are ignored.
 func printEntry(w io.Writer, e logs.Indexed, width int) {
 	what := e.Package
 	if e.Version != "" {
@@ -149,7 +154,7 @@ func printEntry(w io.Writer, e logs.Indexed, width int) {
 	fmt.Fprintf(w, "%s%s\n", head, cutText(text.Plain(what), left))
 }
 
-// newLogShow returns the command `larder log show`, which prints an entry and the documents that it names.
+// newLogShow returns the command `larder log show`, which prints the entry with an index and the contents that it names.
 func newLogShow(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show INDEX",
@@ -169,7 +174,8 @@ package JSON changed, a long reason in full.` + askedWhom,
 	}, func(e app.LogDetails) error { return gitlog.WriteText(a.stdout, e.Indexed, e.Documents) })
 }
 
-// newLogTail returns the command `larder log tail`, which prints the last entries and then new ones until it is stopped.
+// newLogTail returns the command `larder log tail`, which prints the last entries and then each new one, until it is stopped.
+// The process that runs on the data folder sends them: it is an error if none runs, or if that process ends.
 func newLogTail(a *cli) *cobra.Command {
 	var filter logFilter
 	var asJSON bool
@@ -219,7 +225,8 @@ runs on the data folder. It needs that process: where none runs, nothing happens
 	return cmd
 }
 
-// newLogExport returns the command `larder log export`, which adds the log to a git repository.
+// newLogExport returns the command `larder log export`, which adds the entries of the log that a bare git repository lacks to
+// it, as a commit each. It creates the repository if it is missing.
 func newLogExport(a *cli) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{

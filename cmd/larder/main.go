@@ -24,7 +24,8 @@ const (
 	exitUsage  = 2
 )
 
-// main runs the command line. A process that the bot has started as a worker runs its jobs instead.
+// main runs the command line and ends the process with its exit code. A process that a bot has started as a worker runs its
+// jobs instead.
 func main() {
 	if app.RunIfWorker(os.Args) {
 		return
@@ -32,8 +33,9 @@ func main() {
 	os.Exit(mainWith(app.ClusterIntervals{}))
 }
 
-// mainWith runs the command line of the process until it is done or a signal ends it, and returns the exit code. intervals are
-// those of a cluster node; the zero value has the defaults.
+// mainWith runs the command line of the process with its environment and output, and returns the exit code. The first SIGINT,
+// SIGTERM, SIGQUIT or SIGABRT cancels the context of the command, which then ends in order. A later one ends the process at
+// once. intervals are those of a cluster node; 0 in a field is the default.
 func mainWith(intervals app.ClusterIntervals) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGABRT)
 	defer stop()
@@ -45,7 +47,8 @@ func mainWith(intervals app.ClusterIntervals) int {
 	return a.run(ctx, os.Args[1:])
 }
 
-// newVersion returns the command `larder version`.
+// newVersion returns the command `larder version`, which prints what this program was built from: version, commit, date, Go
+// version and platform.
 func newVersion(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "version",

@@ -17,7 +17,8 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// newMirror returns the command `larder mirror`, which follows another Larder or reads a bundle.
+// newMirror returns the command `larder mirror`, which follows another Larder, or reads a bundle and what replaces it, and
+// serves that. With --once it ends when it has caught up, and serves nothing.
 func newMirror(a *cli) *cobra.Command {
 	var m app.Mirror
 	var once bool
@@ -77,8 +78,9 @@ what replaces FILE.` + environmentNote,
 	return cmd
 }
 
-// runMirror runs a process that follows the source of m until it is stopped; once says to end when it has caught up, without
-// serving. It prints the trusted key and the progress.
+// runMirror runs a process that follows the source of m and serves that until it is stopped. once says to end when it has
+// caught up, without serving. It prints to standard output which key of the source it trusts, again if that changes, and when
+// it has caught up; until then a bar on standard error shows the progress. It sets m.Following in its copy of m.
 func (a *cli) runMirror(ctx context.Context, m app.Mirror, once bool) error {
 	bar := newCountBar(a.stderr, "taking over", "entries")
 	defer bar.Close()

@@ -12,7 +12,7 @@ import (
 	"github.com/larder-cdn/larder/logs/cluster"
 )
 
-// newNodes returns the command `larder nodes`, which lists the nodes of the cluster.
+// newNodes returns the command `larder nodes`, which lists the nodes of the cluster by their reports of the last day.
 func newNodes(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nodes",
@@ -29,7 +29,7 @@ fell silent, or before another node took over.`,
 }
 
 // writeNodes writes a table of the nodes of a cluster, with ages as of now. Below it, it writes a line for each node that is
-// silent, has a problem or has evidence that the log has forked.
+// silent, has a problem or has evidence that the log has forked. It returns only errors of writing the table.
 func writeNodes(to io.Writer, nodes []cluster.Member, now time.Time) error {
 	w := tabwriter.NewWriter(to, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "NODE\tROLE\tSINCE\tENTRIES\tNEWEST\tBEHIND\tLAST REPORT")

@@ -15,7 +15,8 @@ import (
 	"github.com/larder-cdn/larder/logs/check"
 )
 
-// newRepair returns the command `larder repair`, which repairs the data folder from its files and from other sources.
+// newRepair returns the command `larder repair`, which has the data folder repaired from its own files and from other sources,
+// by the process that runs on it or by this one. It returns an error if something could not be repaired.
 func newRepair(a *cli) *cobra.Command {
 	var from []string
 	var acceptLoss bool
@@ -104,7 +105,8 @@ process for --accept-loss, or where the message says so. Use fsck to check witho
 	return cmd
 }
 
-// describeRepair returns lines for people about what a repair fetched, repaired and built.
+// describeRepair returns lines for people about what a repair fetched and from where, what it repaired or built anew, and which
+// log follows one that was lost.
 func describeRepair(r app.RepairResult) []string {
 	var lines []string
 	if r.Finished != "" {
@@ -133,7 +135,8 @@ func describeRepair(r app.RepairResult) []string {
 	return lines
 }
 
-// describeBuilt returns lines for people about the new store that a repair built in place of a damaged one.
+// describeBuilt returns lines for people about the new store that a repair built in place of a damaged one: what it has, where
+// the damaged one is kept, and what was lost. The caller has checked that r.Damage is not "".
 func describeBuilt(r app.RepairResult) (lines []string) {
 	lines = append(lines, fmt.Sprintf("Built a new store with %s, %s and %s in %s, because %s.", formatCount(int(r.Entries), "log entry", "log entries"),
 		formatCount(int(r.Releases), "release", "releases"), formatCount(int(r.Files), "file", "files"), time.Duration(r.Seconds*float64(time.Second)).Round(time.Millisecond), text.Plain(r.Damage)))
@@ -146,7 +149,8 @@ func describeBuilt(r app.RepairResult) (lines []string) {
 	return lines
 }
 
-// describeViews returns a line for people about the rows of views that a repair derived again from the log and replaced.
+// describeViews returns a line for people about the rows of views that a repair derived again from the log: how many, and which
+// differed and were replaced.
 func describeViews(s check.Summary) string {
 	line := fmt.Sprintf("Made %s again from %s", formatCount(int(s.Rows), "row", "rows"), formatCount(int(s.Entries), "log entry", "log entries"))
 	differ := describeRows(s)

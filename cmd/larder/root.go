@@ -18,7 +18,8 @@ import (
 	"github.com/larder-cdn/larder/packages/lint"
 )
 
-// cli is the environment that every command gets.
+// cli is what every command gets: the settings, which [cli.withSettings] loads, and the environment and output of the process.
+// intervals are those of a cluster node.
 type cli struct {
 	settings  *settings.Settings
 	environ   []string
@@ -33,19 +34,22 @@ func newCLI(environ []string, stdout, stderr io.Writer) *cli {
 	return &cli{settings: settings.New(), environ: environ, stdout: stdout, stderr: stderr}
 }
 
-// failure is an error of the work of a command. Every other error is a usage error.
+// failure is an error of the work of a command: the exit code is exitFailed. An error that is neither a failure nor a [verdict]
+// is a usage error.
 type failure struct{ error }
 
 // Unwrap returns the error of the work.
 func (f failure) Unwrap() error { return f.error }
 
-// A verdict is a failure with an exit code of its own.
+// A verdict is an error of the work of a command with an exit code of its own, also if a [failure] wraps it.
 type verdict struct {
 	error
 	code int
 }
 
-// run executes one command line, args without the program's name, and returns the exit code. It prints each error once.
+// run executes one command line, args without the program's name. It prints an error to a.stderr, with "larder: " before each
+// line. It returns exitDone, the code of a [verdict], exitFailed for a [failure], or exitUsage for any other error, after which
+// it also prints how to get help. The commands end early if ctx ends.
 func (a *cli) run(ctx context.Context, args []string) int {
 	stderr := a.stderr
 	root := newRoot(a)
@@ -70,13 +74,14 @@ func (a *cli) run(ctx context.Context, args []string) int {
 	return exitUsage
 }
 
-// init keeps the commands in the order in which they are added.
+// init has the help list commands in the order in which they are added, for all commands of the process.
 func init() {
 	cobra.EnableCommandSorting = false // they are in the order in which people come to need them
 }
 
-// newRoot returns the command `larder`, with all commands in their groups. It adds suggestions to errors about unknown commands
-// and flags.
+// newRoot returns the command `larder`, with all commands in their groups. It has no flags of settings: each command adds those
+// that it takes. Commands refuse arguments unless they say which they take. Errors about unknown commands and flags suggest a
+// similar one, or say where else a setting can be set.
 func newRoot(a *cli) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "larder",
@@ -153,7 +158,7 @@ Exit codes: 0 done, 1 failed, 2 a mistake in the command line or the configurati
 	return root
 }
 
-// refuseArguments has each command below parent refuse arguments, unless it says itself which ones it takes.
+// refuseArguments has each command below parent, at any depth, refuse arguments, unless its Args is set.
 func refuseArguments(parent *cobra.Command) {
 	for _, c := range parent.Commands() {
 		if c.Args == nil {
@@ -163,8 +168,8 @@ func refuseArguments(parent *cobra.Command) {
 	}
 }
 
-// unknownCommand returns the error that parent has no command of that name. It suggests the command whose name or SuggestFor is
-// most similar, if any is.
+// unknownCommand returns the error that parent has no subcommand called name. It suggests the most similar command below parent
+// or the root, by name or by a word of SuggestFor, if one is similar enough.
 func unknownCommand(parent *cobra.Command, name string) error {
 	path := func(c *cobra.Command) string { return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ") }
 	command := name
@@ -187,7 +192,8 @@ func unknownCommand(parent *cobra.Command, name string) error {
 	return fmt.Errorf("unknown command %q", command)
 }
 
-// addFlags adds the flags of the settings named in groups to a command, in this order, and returns the command.
+// addFlags adds the flags of the settings named in groups to a command, and returns the command. The help lists all its flags
+// in the order in which they are added. A name of no setting panics.
 func (a *cli) addFlags(cmd *cobra.Command, groups ...[]string) *cobra.Command {
 	cmd.Flags().SortFlags = false
 	for _, names := range groups {
@@ -198,7 +204,9 @@ func (a *cli) addFlags(cmd *cobra.Command, groups ...[]string) *cobra.Command {
 	return cmd
 }
 
-// withSettings returns a command's action that loads the settings and then calls work, with errors as of [withoutSettings].
+// withSettings returns a command's action that loads the settings and then calls work, with errors as of [withoutSettings]. If
+// the command has the flag --data, the key folder must not be in the data folder. A mistake in the settings is a
+// [settings.Mistake], and work is not called.
 func (a *cli) withSettings(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		return withoutSettings(func(ctx context.Context, args []string) error {
@@ -214,8 +222,9 @@ func (a *cli) withSettings(work func(ctx context.Context, args []string) error) 
 	}
 }
 
-// withoutSettings returns a command's action that calls work. Errors of work become a [failure], except each
-// [settings.Mistake]; after a signal the error is "interrupted".
+// withoutSettings returns a command's action that calls work with the context of the command. If that has ended, an error that
+// wraps [context.Canceled] becomes "interrupted". An error of work then becomes a [failure], unless it is or wraps a
+// [settings.Mistake].
 func withoutSettings(work func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		err := work(cmd.Context(), args)
@@ -229,8 +238,8 @@ func withoutSettings(work func(ctx context.Context, args []string) error) func(*
 	}
 }
 
-// checkArgumentCount returns a function that returns an error unless a command has from least to most arguments; a most of -1 is
-// any number.
+// checkArgumentCount returns a function that returns an error unless a command has from least to most arguments. A most below 0
+// is any number.
 func checkArgumentCount(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) >= least && (most < 0 || len(args) <= most) {
@@ -244,12 +253,13 @@ func checkArgumentCount(least, most int) cobra.PositionalArgs {
 	}
 }
 
-// addJSONFlag adds the flag --json to a command, and returns its value.
+// addJSONFlag adds the flag --json to a command, and returns where its value is once the command line is parsed.
 func addJSONFlag(cmd *cobra.Command) *bool {
 	return cmd.Flags().Bool("json", false, "print JSON")
 }
 
-// printResponse prints answer as JSON if asJSON is set. Otherwise it calls text, which prints the response for people.
+// printResponse prints answer to standard output as JSON if asJSON is set. Otherwise it calls text, which prints the response
+// for people, and returns its error.
 func (a *cli) printResponse(asJSON bool, answer any, text func() error) error {
 	if asJSON {
 		return printJSON(a.stdout, answer)
@@ -257,7 +267,7 @@ func (a *cli) printResponse(asJSON bool, answer any, text func() error) error {
 	return text()
 }
 
-// printJSON writes v as indented JSON, without escapes for HTML.
+// printJSON writes v as indented JSON and a line break, without escapes for HTML.
 func printJSON(w io.Writer, v any) error {
 	encoder := newLineEncoder(w)
 	encoder.SetIndent("", "  ")
@@ -271,7 +281,8 @@ func newLineEncoder(w io.Writer) *json.Encoder {
 	return encoder
 }
 
-// newGroup returns a command that only has subcommands. Run without one, it prints its help.
+// newGroup returns a command that only has subcommands, commands in their order. Run without one, it prints its help. use,
+// short, long and example are the fields of that name of the command.
 func newGroup(use, short, long, example string, commands ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Example: example,

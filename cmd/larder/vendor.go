@@ -25,7 +25,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// newVendor returns the command `larder vendor`, which has pages load files from here instead of public CDNs.
+// newVendor returns the command `larder vendor`, which has HTML files load scripts and style sheets from here instead of public
+// CDNs. It has missing releases fetched. It prints the change of the files or, with --write, makes it.
 func newVendor(a *cli) *cobra.Command {
 	var write bool
 	cmd := &cobra.Command{
@@ -78,21 +79,23 @@ The larder process that runs on the data folder fetches the releases; if none ru
 	return cmd
 }
 
-// A vendoredPage is an HTML file and what larder vendor finds about it.
+// A vendoredPage is an HTML file as it was read, with its tags that load files from public CDNs, in the order of the page.
 type vendoredPage struct {
 	path string
 	data []byte
 	tags []vendoredTag
 }
 
-// A vendoredTag is a tag that loads a file from a public CDN.
+// A vendoredTag is a tag that loads a file from a public CDN. located says where that file is published here, once
+// [cli.locateTags] has found out.
 type vendoredTag struct {
 	verify.PageTag
 	file    library.CDNFile
 	located library.Located
 }
 
-// readVendoredPage reads an HTML file and finds the tags that load files from public CDNs.
+// readVendoredPage reads an HTML file and finds the tags that load scripts and style sheets from public CDNs. It does not
+// locate them here. A page over [verify.MaxPage] bytes, or in which tags cannot be found, is an error.
 func readVendoredPage(path string) (*vendoredPage, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -116,8 +119,9 @@ func readVendoredPage(path string) (*vendoredPage, error) {
 	return p, nil
 }
 
-// locateTags finds out where the files of the pages' tags are published here, and sets that in the tags. Before that it has the
-// process of client fetch the releases that are missing. A release that cannot be fetched is a problem of its tags, not an error.
+// locateTags finds out where the files of the pages' tags are published here, and sets that in the tags. It has the process of
+// client fetch the releases that are missing, and prints the progress to standard error. A release that cannot be fetched is a
+// problem of its tags, not an error. The error is that of a request for locations, or of ctx.
 func (a *cli) locateTags(ctx context.Context, client *app.Client, pages []*vendoredPage) error {
 	var tags []*vendoredTag
 	for _, p := range pages {
@@ -160,9 +164,9 @@ func (a *cli) locateTags(ctx context.Context, client *app.Client, pages []*vendo
 	return nil
 }
 
-// locateFiles queries the process of client where the files of the tags are published here, and sets that in the tags. It queries
-// each file once, because pages of a site load the same files, and sends several requests, because the number of files of a
-// request is limited.
+// locateFiles asks the process of client where the files of the tags are published here, and sets that in the tags; after an
+// error they are as before. It requests each file once, because pages of a site load the same files, and sends several
+// requests, because the number of files of a request is limited.
 func locateFiles(ctx context.Context, client *app.Client, tags []*vendoredTag) error {
 	const most = 500 // a request has a time limit too
 	var files []library.CDNFile
@@ -191,8 +195,9 @@ func locateFiles(ctx context.Context, client *app.Client, tags []*vendoredTag) e
 	return nil
 }
 
-// finishPage changes the tags of a page: with write in the file, else it prints the difference. It lists on standard error where
-// else the page names public CDNs. The error names each tag that stays as it is.
+// finishPage changes the tags of a page that were located: with write in the file, else it prints the difference. It lists on
+// standard error the changed tags that stated no integrity, and where else the page names public CDNs. The error names each tag
+// that stays as it is; the others are changed nevertheless.
 func (a *cli) finishPage(p *vendoredPage, write bool) error {
 	var changes []verify.TagChange
 	var failures []error
@@ -235,7 +240,8 @@ func (a *cli) finishPage(p *vendoredPage, write bool) error {
 	return errors.Join(append(failures, err)...)
 }
 
-// printDiff prints a difference in the unified format, on a terminal without the control characters that a page may have.
+// printDiff prints a difference in the unified format to standard output. On a terminal it leaves out the control characters
+// that a page may have.
 func (a *cli) printDiff(difference []byte) error {
 	if terminalWidth(a.stdout) > 0 {
 		lines := strings.Split(string(difference), "\n")
@@ -248,8 +254,8 @@ func (a *cli) printDiff(difference []byte) error {
 	return err
 }
 
-// replaceFile replaces the content of a file by after, with the same permissions, and returns an error if its content is no
-// longer before. A symbolic link stays one.
+// replaceFile replaces the content of a file by after, with the same permissions. If its content is no longer before, it
+// returns an error and leaves the file as it is. Of a symbolic link it replaces the file to which the link leads.
 func replaceFile(path string, before, after []byte) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -268,13 +274,13 @@ func replaceFile(path string, before, after []byte) error {
 	return disk.Replace(path, after, info.Mode().Perm())
 }
 
-// A mention is a place in a page that names a public CDN.
+// A mention is a URL of a public CDN in a page, and its line, counted from 1.
 type mention struct {
 	line int
 	url  string
 }
 
-// findMentions returns the places in which the page names public CDNs, except those in p.tags.
+// findMentions returns the URLs of public CDNs in the page, in its order, except those inside p.tags.
 func (p *vendoredPage) findMentions() (found []mention) {
 	line, counted := 1, 0
 	tags := p.tags // in the order of the page, as the URLs are; those that end before the URL are removed

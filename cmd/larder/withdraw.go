@@ -23,10 +23,11 @@ const speaksTo = `
 It speaks to the larder process that runs on the data folder; where none runs, it works alone, and signs the log if its
 key is there.`
 
-// releaseFlags apply only if no process runs.
+// releaseFlags are the flags of a withdrawal that apply only if no process runs on the data folder.
 var releaseFlags = append([]string{"keys"}, assetFlags...)
 
-// newWithdraw returns the command `larder withdraw`, which withdraws a release or, with --undo, restores it.
+// newWithdraw returns the command `larder withdraw`, which withdraws a release and, with --erase, removes its files for good.
+// With --undo it restores a withdrawn release.
 func newWithdraw(a *cli) *cobra.Command {
 	var request app.WithdrawRequest
 	var yes, undo bool
@@ -80,7 +81,7 @@ without the attestation that its package JSON requires by now also needs --witho
 	return cmd
 }
 
-// checkReason returns a mistake if the reason for a withdrawal is blank.
+// checkReason returns a [settings.Mistake] if the reason for a withdrawal or restoration has no characters but white space.
 func checkReason(reason string) error {
 	if strings.TrimSpace(reason) == "" {
 		return settings.Mistakef("say why with --reason TEXT: the log has it, and clients that request the release get it")
@@ -88,8 +89,9 @@ func checkReason(reason string) error {
 	return nil
 }
 
-// runReleaseOperation runs the operation o, a withdrawal or restoration, in the process that has the data folder open or in this
-// one. It prints the result with print, or as JSON. It returns an error if files could not be erased.
+// runReleaseOperation runs the operation o, a withdrawal or restoration, in the process that has the data folder open or in
+// this one. It prints the result with print, or as JSON, and warns if the log is not signed. It also returns an error if files
+// could not be erased yet; the release is withdrawn then.
 func runReleaseOperation[Request any](ctx context.Context, a *cli, o app.Operation[Request, any, *app.Withdrawn], request Request, asJSON bool, print func(*app.Withdrawn, io.Writer) error) error {
 	open := a.openForWriting(app.WriterOptions{Existing: true, Signing: app.SignedIfKey})
 	return a.withClient(ctx, releaseFlags, open, func(client *app.Client) error {
@@ -115,8 +117,9 @@ func pronounFor(n int) string {
 	return "them"
 }
 
-// confirmErasing asks the operator at the terminal in, with a question on out, to type the version of the release. It returns an
-// error if the line differs, in is no terminal, or ctx ends.
+// confirmErasing asks at the terminal in, with a question on out, for the version of the release, and returns nil if the line
+// is that. It returns an error if the line differs or ctx ends, and a [settings.Mistake] if in is no terminal. After the end of
+// ctx, a goroutine still reads from in.
 func confirmErasing(ctx context.Context, in *os.File, out io.Writer, name, version string) error {
 	if !term.IsTerminal(int(in.Fd())) {
 		return settings.Mistakef("--erase cannot be undone; where no person can be asked, add --yes")
@@ -138,7 +141,8 @@ func confirmErasing(ctx context.Context, in *os.File, out io.Writer, name, versi
 	}
 }
 
-// printWithdrawn prints for people the result of a withdrawal and of an erasure.
+// printWithdrawn prints for people the result of a withdrawal, of an erasure, or of both. After an erasure it ignores errors of
+// writing.
 func printWithdrawn(a *app.Withdrawn, w io.Writer) error {
 	if r := a.Release; r != nil {
 		fmt.Fprintf(w, "%s %s is withdrawn (log entry %d): %s\n", r.Package, r.Version, r.Entry, text.Plain(r.Reason))
@@ -169,7 +173,7 @@ func printWithdrawn(a *app.Withdrawn, w io.Writer) error {
 	return err
 }
 
-// printRestored prints for people the result of the restoration of a withdrawn release.
+// printRestored prints for people the result of the restoration of a withdrawn release, a.Release.
 func printRestored(a *app.Withdrawn, w io.Writer) error {
 	r := a.Release
 	_, err := fmt.Fprintf(w, "%s %s is served again as it was (log entry %d): %s under %s\n", r.Package, r.Version, r.Entry, formatCount(len(r.Files), "URL", "URLs"), a.Prefix)

@@ -13,7 +13,8 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// newWitness returns the command `larder witness`, which cosigns other logs.
+// newWitness returns the command `larder witness`, which runs a server that cosigns the checkpoints of other logs, until it is
+// stopped.
 func newWitness(a *cli) *cobra.Command {
 	w := app.WitnessServer{Settings: a.settings}
 	cmd := &cobra.Command{
