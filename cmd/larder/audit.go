@@ -15,8 +15,8 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// newAudit returns the command `larder audit`, which compares another log's releases with upstream and signs statements of the
-// outcome.
+// newAudit returns the command `larder audit`, which compares the releases in another Larder's log with their upstream, and
+// publishes signed statements of the outcome in the folder of --dir.
 func newAudit(a *cli) *cobra.Command {
 	var o audit.FollowOptions
 	var every time.Duration
@@ -65,9 +65,9 @@ proven.`,
 	return cmd
 }
 
-// runAudit audits the log that o names once, or at the interval every until ctx ends if that is over 0. It prints the auditor's
-// key and the results, as JSON if asJSON is set. After a single audit that found a difference or could not prove the log, it
-// returns a [verdict] with the exit code.
+// runAudit audits the log that o names once or, if every is over 0, at that interval until ctx ends, and returns nil then. It
+// prints a result for each audit, as a line of JSON if asJSON is set, else after the auditor's key and each release with a
+// problem. After a single audit that found a difference or could not prove the log, it returns a [verdict] with the exit code.
 func (a *cli) runAudit(ctx context.Context, o audit.FollowOptions, every time.Duration, asJSON bool) error {
 	upstream, end, err := app.OpenAuditor(a.settings, a.quietLogger())
 	if err != nil {

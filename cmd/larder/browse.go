@@ -217,7 +217,7 @@ func describeUpgrades(upgrades []library.Upgrade) string {
 }
 
 // newTag returns the command `larder tag`, which prints the HTML that loads files of a release or, by its flags, only their
-// URLs or an import map. If a file has no tag, it prints nothing and returns an error.
+// URLs or an import map. If no tag can load one of the files, it prints nothing and returns an error, but not with --url.
 func newTag(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tag NAME[@VERSION] [FILE...]",

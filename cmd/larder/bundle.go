@@ -13,7 +13,8 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// newBundle returns the command `larder bundle`, which has the log and its files written into one file.
+// newBundle returns the command `larder bundle`, which has the signed log and its files written into one new file. If that is
+// interrupted, FILE.unfinished stays, and the next run resumes it. A FILE that exists is an error.
 func newBundle(a *cli) *cobra.Command {
 	var q app.BundleRequest
 	cmd := &cobra.Command{

@@ -17,7 +17,8 @@ import (
 	"github.com/larder-cdn/larder/packages/lint"
 )
 
-// newNew returns the command `larder new`, which writes a package JSON for an npm package into a catalogue.
+// newNew returns the command `larder new`, which writes a package JSON for an npm package to a new file in a catalogue, and
+// prints its problems, which are no error. With --print it only prints the package JSON.
 func newNew(a *cli) *cobra.Command {
 	var name, into string
 	var printed bool
@@ -83,7 +84,8 @@ const olderShown = 10
 
 var showFormats = []string{"text", "json", "github"}
 
-// newShowFiles returns the command `larder show-files`, which prints which files the bot would publish by a package JSON.
+// newShowFiles returns the command `larder show-files`, which fetches the latest releases of a package and prints which files
+// the bot would publish by a package JSON. It returns an error if the bot would not publish them as intended.
 func newShowFiles(a *cli) *cobra.Command {
 	var asked, publishedFile, summaryFile string
 	cmd := &cobra.Command{
@@ -157,7 +159,7 @@ is not there.`,
 }
 
 // readPublished reads the published version of a package JSON from a file. It returns nil and no error if file is "". If the
-// version is invalid, so that nothing is published by it, it prints why and returns nil, too.
+// version is invalid, so that nothing is published by it, it prints why to standard error, and returns nil and no error, too.
 func (a *cli) readPublished(file string) (*packages.Package, error) {
 	if file == "" {
 		return nil, nil
@@ -183,8 +185,9 @@ func appendSummary(file string, preview *submission.Preview) error {
 	return errors.Join(preview.WriteMarkdown(f), f.Close())
 }
 
-// finishShowFiles prints the problems of result, except in the format json, whose output has them already. It returns an error if
-// the package JSON is invalid or one of the problems is an error.
+// finishShowFiles prints the problems of result to standard output, except in the format json: its output has them already if
+// there is a preview, and otherwise they are not printed. It returns an error if the package JSON is invalid or one of the
+// problems is an error.
 func (a *cli) finishShowFiles(format string, result *lint.Result) error {
 	results := []*lint.Result{result}
 	var err error

@@ -139,8 +139,8 @@ func describeFsck(s check.Summary, before check.Seen, kept bool) []string {
 	return append(lines, line+".")
 }
 
-// describeRows returns how many rows of each view are missing, wrong or too many, as a list for a sentence, such as "3 of files
-// missing, 1 of files wrong"; "" if none is.
+// describeRows returns how many rows of each view are missing, wrong or too many, as a list for a sentence: "3 of VIEW missing,
+// 1 of VIEW wrong"; "" if none is.
 func describeRows(s check.Summary) string {
 	var parts []string
 	for _, v := range s.Views {

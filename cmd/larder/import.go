@@ -17,7 +17,8 @@ import (
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
-// newImport returns the command `larder import`, which publishes releases from local files.
+// newImport returns the command `larder import`, which has a release published from local files, or all releases of a folder
+// with --tree.
 func newImport(a *cli) *cobra.Command {
 	var tree ingest.Tree
 	cmd := &cobra.Command{
@@ -94,8 +95,8 @@ If no process runs, the command publishes with its own settings, and signs the l
 	return cmd
 }
 
-// openImport opens the source of a release at path: a folder, an archive or a single file. npm says that it must be an archive of
-// npm pack, and removes the first component of every path in it.
+// openImport opens the source of a release at path: a folder, an archive or a single file. If npm is set, it must be an archive
+// of npm pack, and the source leaves out the first component of every path in it. The caller need not close the source.
 func openImport(path string, npm bool) (archive.Source, error) {
 	source, err := archive.OpenFile(path)
 	switch info, statErr := os.Stat(path); {
@@ -111,8 +112,9 @@ func openImport(path string, npm bool) (archive.Source, error) {
 	return source, err
 }
 
-// importTree has all releases of a folder published, for `larder import --tree`. It prints progress, the releases that could not
-// be imported and the summary. used are the names of the flags that apply only if no process runs.
+// importTree has all releases of a folder published, for `larder import --tree`. It prints the releases that could not be
+// imported and the summary, or both as JSON, and a progress bar on standard error. It returns an error if a release could not
+// be imported. used are the names of the flags that apply only if no process runs.
 func (a *cli) importTree(ctx context.Context, used []string, tree ingest.Tree, asJSON bool) error {
 	paths := []*string{&tree.Dir, &tree.SRI}
 	if tree.Released != ingest.ByPackument && tree.Released != ingest.ByTimes {
@@ -170,7 +172,7 @@ func (a *cli) importTree(ctx context.Context, used []string, tree ingest.Tree, a
 	})
 }
 
-// printTreeSummary prints for people how many releases of a folder were imported, refused and left out.
+// printTreeSummary prints for people how many releases of a folder were imported, published before, refused and left out.
 func (a *cli) printTreeSummary(s ingest.TreeSummary) {
 	refused := 0
 	for _, r := range s.Refused {

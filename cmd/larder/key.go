@@ -25,7 +25,8 @@ const (
 	rootPublicFile = "root.pub"
 )
 
-// newKey returns the group of commands `larder key`.
+// newKey returns the group of commands `larder key`, which copy the log's keys, and create a root key and sign the list of the
+// log's keys with it. None of them creates a key of the log.
 func newKey(a *cli) *cobra.Command {
 	return newGroup("key", "Copy the log's keys, and vouch for them with a root key that stays offline",
 		`Vouch for the keys that sign the log, with a root key on a machine without a network. Clients that pin it
@@ -34,7 +35,8 @@ func newKey(a *cli) *cobra.Command {
 		newKeyInit(a), newKeySign(a), newKeyBackup(a))
 }
 
-// newKeyBackup returns the command `larder key backup`, which copies the log's keys to a folder.
+// newKeyBackup returns the command `larder key backup`, which copies the log's keys to another folder and records that for
+// `larder doctor`. It asks no running process.
 func newKeyBackup(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup DIR",
@@ -56,7 +58,8 @@ hide a fork. Bring DIR to another machine, and protect it: who has log.key can s
 	return cmd
 }
 
-// newKeyInit returns the command `larder key init`, which creates a root key.
+// newKeyInit returns the command `larder key init`, which creates a root key in the folder of --root, and prints its verifier
+// key. A root key that is there already is an error.
 func newKeyInit(a *cli) *cobra.Command {
 	var dir, name string
 	cmd := &cobra.Command{
@@ -96,14 +99,15 @@ replaced for clients that pin it.`,
 	return cmd
 }
 
-// A keySigning has the flags of `larder key sign`.
+// A keySigning has the flags of `larder key sign`. end and at are both "" if no key is ended.
 type keySigning struct {
 	dir, end, at string
 	add          []string
 	expires      time.Duration
 }
 
-// newKeySign returns the command `larder key sign`, which signs a list of the log's keys with the root key, and prints it.
+// newKeySign returns the command `larder key sign`, which signs the next list of the log's keys with the root key, stores it in
+// the folder of that, and prints it.
 func newKeySign(a *cli) *cobra.Command {
 	var s keySigning
 	cmd := &cobra.Command{
@@ -138,7 +142,7 @@ checkpoint in the key folder, from before the key was stolen.`,
 }
 
 // sign signs the next version of the list of keys: the previous one with the changes in the flags, valid for s.expires from now
-// on. It writes the signed list to the root key's folder, and returns it.
+// on. It writes the signed list to the root key's folder, in place of the previous one, and returns it.
 func (s keySigning) sign(now time.Time) ([]byte, error) {
 	private, err := os.ReadFile(filepath.Join(s.dir, rootKeyFile))
 	if err != nil {
@@ -177,8 +181,8 @@ func (s keySigning) sign(now time.Time) ([]byte, error) {
 	return signed, err
 }
 
-// readPreviousList reads the list of keys in the root key's folder, and verifies that rootKey, a verifier key, signed it. Without
-// a file, it returns an empty list.
+// readPreviousList reads the list of keys in the root key's folder. It returns an error unless rootKey, a verifier key, signed
+// it. Without a file, it returns an empty list of version 0.
 func (s keySigning) readPreviousList(rootKey string) (*signing.KeyList, error) {
 	before, err := signing.ReadKeyList(s.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -190,7 +194,7 @@ func (s keySigning) readPreviousList(rootKey string) (*signing.KeyList, error) {
 	return signing.OpenKeyList(before, rootKey)
 }
 
-// endKey records in list that the key in --end may sign nothing after the checkpoint in the file --at.
+// endKey records in list, in memory only, that the key in --end may sign nothing after the checkpoint in the file --at.
 func (s keySigning) endKey(list *signing.KeyList) error {
 	key, err := verify.ReadKey(s.end)
 	if err != nil {

@@ -24,7 +24,8 @@ var upstreamFlags = []string{"downloads-url", "github-url", "allow-host", "log-f
 // lintFormats are the output formats of larder lint.
 var lintFormats = []string{"text", "table", "json", "sarif", "github"}
 
-// newLint returns the command `larder lint`, which checks package JSON files, and with --fix corrects them.
+// newLint returns the command `larder lint`, which checks package JSON files and prints their problems, and with --fix corrects
+// and moves the files first. It returns an error if a file has a problem that is not just a warning.
 func newLint(a *cli) *cobra.Command {
 	var options struct {
 		format       string
@@ -95,6 +96,7 @@ func addFormatFlag(cmd *cobra.Command, target *string, formats []string) {
 }
 
 // chooseFormat returns the output format: asked, if that is in formats; if it is "", github in GitHub Actions, else otherwise.
+// Any other asked is a [settings.Mistake].
 func (a *cli) chooseFormat(asked, otherwise string, formats []string) (string, error) {
 	if asked == "" {
 		if slices.Contains(a.environ, "GITHUB_ACTIONS=true") {
@@ -108,8 +110,9 @@ func (a *cli) chooseFormat(asked, otherwise string, formats []string) (string, e
 	return asked, nil
 }
 
-// fixFiles corrects package JSON files on the disk, and may move them. It returns their names afterwards. It reports the changes
-// on standard error, because a program may read standard output.
+// fixFiles corrects package JSON files on the disk, and may move them. It returns their names afterwards, in the same order. It
+// prints the changes, and what it leaves as it is, to standard error, because a program may read standard output. A file that
+// fails does not stop the others; the error has all failures.
 func (a *cli) fixFiles(files []string) ([]string, error) {
 	var failures []error
 	fixed := make([]string, 0, len(files))
@@ -129,8 +132,9 @@ func (a *cli) fixFiles(files []string) ([]string, error) {
 	return fixed, errors.Join(failures...)
 }
 
-// lintUpstream requests the upstreams of the packages in results, and adds the problems that these reveal to results. It reports
-// upstreams that do not respond on standard error.
+// lintUpstream requests the upstreams of the packages in results, and adds the problems that these reveal to results. It prints
+// which counts could not be found out to standard error. An error says that the upstreams cannot be requested at all, or that
+// ctx has ended.
 func (a *cli) lintUpstream(ctx context.Context, results []*lint.Result) error {
 	u, err := app.OpenUpstreams(a.settings, a.quietLogger())
 	if err != nil {
@@ -144,7 +148,8 @@ func (a *cli) lintUpstream(ctx context.Context, results []*lint.Result) error {
 	return err
 }
 
-// writeResults writes the results of lint in a format. table adds a table of the files to the format text.
+// writeResults writes the results of lint in a format; one that it does not know is text. table adds a table of the rules that
+// the files break to the format text.
 func writeResults(w io.Writer, format string, results []*lint.Result, table bool) error {
 	switch format {
 	case "json":
@@ -169,8 +174,8 @@ func writeResults(w io.Writer, format string, results []*lint.Result, table bool
 	return lint.WriteTable(w, results)
 }
 
-// catalogueForDuplicates returns the catalogue of the setting in which duplicates are searched; "" if it is not set, for the
-// catalogue that has the file.
+// catalogueForDuplicates returns the folder of the catalogue in which duplicates are searched: the setting catalogue or, if
+// that is not set, "", which stands for the catalogue in which each file lies.
 func (a *cli) catalogueForDuplicates() string {
 	if !a.settings.IsSet("catalogue") {
 		return ""
@@ -178,8 +183,8 @@ func (a *cli) catalogueForDuplicates() string {
 	return a.settings.Catalogue
 }
 
-// readPackage reads and checks a package JSON file. The result has the problems, and no package if the file is invalid. The error
-// says that the file cannot be read.
+// readPackage reads and checks the package JSON in a regular file, by itself: it searches no catalogue for duplicates. The
+// result has the problems, and a nil Package if the package JSON is invalid. The error says that the file cannot be read.
 func readPackage(file string) (*lint.Result, error) {
 	data, err := lint.Read(file)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// botProgress displays the bot's work as bars, if the output is a terminal. Otherwise the bot's log has a line for each
-// release.
+// botProgress displays the bot's work as bars, if the output is a terminal. Otherwise it displays nothing, and the bot's log
+// has a line for each release.
 type botProgress struct {
 	terminal *terminal
 
@@ -36,15 +36,16 @@ func newBotProgress(t *terminal) *botProgress {
 	return &botProgress{terminal: t, waiting: map[string]int{}}
 }
 
-// AfterFirst has fn called once, after the next release is published. fn runs in [botProgress.Event], and must not call p.
+// AfterFirst has fn called once, after the next release is published, in place of a function that still waits for that. fn runs
+// in [botProgress.Event], and must not call p.
 func (p *botProgress) AfterFirst(fn func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.first = fn
 }
 
-// Event counts an event of the bot and draws the bars, on a terminal only, and calls the function of [botProgress.AfterFirst]. It
-// is safe for concurrent use.
+// Event counts an event of the bot and draws the bars, both only on a terminal and before Close. On any output, a published
+// release also calls the function of [botProgress.AfterFirst]. Event is safe for concurrent use.
 func (p *botProgress) Event(e events.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,7 +59,8 @@ func (p *botProgress) Event(e events.Event) {
 	}
 }
 
-// count updates the counts of releases and recompressed contents by an event. The caller holds p.mu.
+// count updates the counts of releases and recompressed contents by an event, without drawing. A refused, failed or waiting
+// release counts as done, too. The caller holds p.mu.
 func (p *botProgress) count(e events.Event) {
 	switch e.Kind {
 	case events.Checked:
@@ -83,7 +85,8 @@ func (p *botProgress) count(e events.Event) {
 	}
 }
 
-// draw updates the bars, and removes them when no work is left. The caller holds p.mu.
+// draw updates the bars, which it creates if necessary, and ends them with [botProgress.end] if no release and no content
+// waits. The caller holds p.mu.
 func (p *botProgress) draw() {
 	if p.releases.waiting+p.squeezed.waiting == 0 {
 		p.end()
@@ -97,8 +100,8 @@ func (p *botProgress) draw() {
 	p.squeezed.draw(p.bars, "squeezing", "served already; made smaller in the background")
 }
 
-// end removes the bars, prints what was published while they were there, and resets their counts. Without bars it does nothing.
-// The caller holds p.mu.
+// end removes the bars, prints how many releases were done, with the published files, and resets the counts. Without bars it
+// does nothing, and the counts stay. The caller holds p.mu.
 func (p *botProgress) end() {
 	if p.bars == nil {
 		return
@@ -113,7 +116,7 @@ func (p *botProgress) end() {
 	p.bars, p.files, p.bytes = nil, 0, 0
 }
 
-// Close removes the bars. Later events draw none.
+// Close removes the bars. Later events draw none. A second call does nothing.
 func (p *botProgress) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,15 +124,15 @@ func (p *botProgress) Close() {
 	p.closed = true
 }
 
-// A meter is one bar with counts: of the work done since the bar appeared, and of the work that waits.
+// A meter is one bar with counts: of the work done since the last reset, and of the work that waits.
 type meter struct {
 	done    int
 	waiting int
 	bar     progressBar
 }
 
-// draw shows the counts of m as a bar in the container bars, with name in front and text behind it. It makes the bar if there is
-// none.
+// draw shows the counts of m as a bar in the container bars, with name in front and text behind it. If there is no bar and no
+// work waits, it adds none.
 func (m *meter) draw(bars *mpb.Progress, name, text string) {
 	if m.bar.group != bars {
 		m.bar.name, m.bar.counters, m.bar.group = name, decor.CountersNoUnit("%d of %d "), bars
@@ -137,13 +140,14 @@ func (m *meter) draw(bars *mpb.Progress, name, text string) {
 	m.bar.ShowWith(int64(m.done), int64(m.done+m.waiting), text)
 }
 
-// reset removes the bar and sets the counts to zero.
+// reset removes the bar, if there is one, and sets the counts to zero.
 func (m *meter) reset() {
 	m.bar.Close()
 	m.done, m.waiting = 0, 0
 }
 
-// describeEvent returns an event of the bot as a line for people, "" for an event without a line.
+// describeEvent returns an event of the bot as a line for people, without the line break at its end; "" for an event that
+// people need not see.
 func describeEvent(e events.Event) string {
 	switch e.Kind {
 	case events.Checked:
@@ -179,7 +183,8 @@ func describeSummary(s events.Summary) string {
 		text.Count(s.Files, "file", "files"), humanize.Bytes(uint64(s.Bytes)), s.Refused, s.Failed)
 }
 
-// A progressBar shows on a terminal how much of something is done. Elsewhere it shows nothing.
+// A progressBar shows on a terminal how much of something is done. Elsewhere it shows nothing, unless it is one of several bars
+// of a container. It is for one goroutine.
 type progressBar struct {
 	stderr   io.Writer
 	name     string
@@ -190,21 +195,21 @@ type progressBar struct {
 	text     atomic.Pointer[string] // the bar's own goroutine reads it
 }
 
-// newCountBar returns a progress bar with name in front, which draws on stderr and counts what unit says, in the plural. Nothing
-// is drawn yet.
+// newCountBar returns a progress bar with name in front, which draws on stderr, if that is a terminal, and counts units, such
+// as "entries". Nothing is drawn until [progressBar.Show]. The caller closes the bar.
 func newCountBar(stderr io.Writer, name, unit string) *progressBar {
 	return &progressBar{stderr: stderr, name: name, counters: decor.CountersNoUnit("%d of %d " + unit + " ")}
 }
 
-// newProgressBars returns a container in which several progress bars draw on stderr, even if that is no terminal: the caller has
-// decided whether to draw.
+// newProgressBars returns a container in which several progress bars draw on stderr, even if that is no terminal: the caller
+// has decided whether to draw. The caller closes the bars and then waits for the container.
 func newProgressBars(stderr io.Writer) *mpb.Progress {
 	return mpb.New(mpb.WithOutput(stderr), mpb.WithRefreshRate(200*time.Millisecond), mpb.WithWidth(48),
 		mpb.WithAutoRefresh()) // whatever stderr is: whether to draw was decided before
 }
 
-// Show draws that done of the units in of are done. A bar of its own draws on a terminal only. If everything is done at the first
-// call, no bar appears.
+// Show draws that done of the total number of are done. A bar that is in no container draws on a terminal only. While no bar is
+// shown and done equals of, none appears. A bar stays until [progressBar.Close], also when all is done.
 func (b *progressBar) Show(done, of int64) { b.ShowWith(done, of, "") }
 
 // ShowWith draws like [progressBar.Show], with text behind the bar.

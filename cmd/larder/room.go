@@ -20,7 +20,8 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
-// newRoom returns the group of commands `larder room`, for waiting rooms.
+// newRoom returns the group of commands `larder room`, for waiting rooms. All but preview need a running process that serves
+// waiting rooms; without one they return an error.
 func newRoom(a *cli) *cobra.Command {
 	return newGroup("room", "Look at and change waiting rooms",
 		"Look at waiting rooms and change them. See docs/waiting-room.md.",
@@ -28,7 +29,8 @@ func newRoom(a *cli) *cobra.Command {
 		newRoomStatus(a), newRoomSet(a), newRoomApply(a), newRoomHistory(a), newRoomUndo(a), newRoomPreview(a))
 }
 
-// newRoomStatus returns the command `larder room status`, which prints a table of the waiting rooms.
+// newRoomStatus returns the command `larder room status`, which prints a table of the waiting rooms of the running process, or
+// of one of them, and the version of their settings.
 func newRoomStatus(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [ROOM]",
@@ -62,7 +64,7 @@ by what it was made, and, where this node cannot find out whether it is the newe
 	})
 }
 
-// describeRoom returns the status of a room in words, with the event that is on and what is wrong.
+// describeRoom returns the status of a room in words, with the id of the event that is on, in brackets, and what is wrong.
 func describeRoom(s waitingroom.Status) string {
 	status := strings.ReplaceAll(s.Status, "_", " ")
 	if s.EventID != "" {
@@ -80,7 +82,8 @@ func describeRoom(s waitingroom.Status) string {
 	return status
 }
 
-// printRevision prints which version of the rooms' settings is in force.
+// printRevision prints which version of the rooms' settings is in force, its problem, and since when it is not confirmed to be
+// the newest.
 func (a *cli) printRevision(v waitingroom.Revision) error {
 	_, err := fmt.Fprintf(a.stdout, "\nVersion %d of the settings, %s: %s\n", v.Version, formatVersionTime(v.Time), text.Plain(v.Origin))
 	if v.Version == 0 {
@@ -99,10 +102,11 @@ func (a *cli) printRevision(v waitingroom.Revision) error {
 	return err
 }
 
-// formatVersionTime returns the time of a version of the rooms' settings in UTC.
+// formatVersionTime returns the time of a version of the rooms' settings in UTC, to the second.
 func formatVersionTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// newRoomSet returns the command `larder room set`, which changes fields of a waiting room.
+// newRoomSet returns the command `larder room set`, which changes fields of a waiting room of the running process, all or none,
+// as a new version of the rooms' settings. FIELD= with no value returns to the file's value.
 func newRoomSet(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set ROOM FIELD=VALUE…",
@@ -141,14 +145,15 @@ seconds.`,
 	return cmd
 }
 
-// addBaseFlag adds the flag --if-version to a command, and returns its value: the version of the rooms' settings that the command
-// may change, 0 for any.
+// addBaseFlag adds the flag --if-version to a command, and returns where its value is once the command line is parsed: the
+// version of the rooms' settings that the command may change, 0 for the one in force when the command starts.
 func addBaseFlag(cmd *cobra.Command) *int64 {
 	return cmd.Flags().Int64("if-version", 0, "change nothing unless `VERSION` of the settings is in force; by default the one that is in force when the command starts")
 }
 
 // changeRooms calls change with the number of the version of the rooms' settings that it may change: base, or the version in
-// force if base is 0. change fails if another version is in force by then. changeRooms returns the new version.
+// force if base is 0. change has to fail if another version is in force by then. changeRooms returns the results of change, or
+// the error of finding out the version. If no version is in force, change gets 0.
 func changeRooms(ctx context.Context, a *cli, base int64, change func(base int64) (app.RoomVersion, error)) (made app.RoomVersion, err error) {
 	if base == 0 {
 		history, err := runReadOperation(ctx, a, nil, app.OpRoomHistory, app.RoomHistoryRequest{})
@@ -164,7 +169,8 @@ func changeRooms(ctx context.Context, a *cli, base int64, change func(base int64
 	return change(base)
 }
 
-// newRoomApply returns the command `larder room apply`, which makes a file the settings of all waiting rooms.
+// newRoomApply returns the command `larder room apply`, which makes a file the settings of all waiting rooms of the running
+// process, as a new version. A file that is in force already makes none.
 func newRoomApply(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply FILE",
@@ -201,7 +207,8 @@ stay.`,
 	return cmd
 }
 
-// readRooms reads a file with settings of waiting rooms. One with more than config.MaxFile bytes is an error.
+// readRooms reads the file at the path name, with settings of waiting rooms, and does not check them. More than config.MaxFile
+// bytes are an error.
 func readRooms(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -215,7 +222,8 @@ func readRooms(name string) ([]byte, error) {
 	return data, err
 }
 
-// newRoomHistory returns the command `larder room history`, which lists the versions of the rooms' settings or prints one.
+// newRoomHistory returns the command `larder room history`, which lists the versions of the rooms' settings, newest first, or
+// prints one as a file of rooms.
 func newRoomHistory(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history [VERSION]",
@@ -257,7 +265,8 @@ are kept.`,
 	})
 }
 
-// newRoomUndo returns the command `larder room undo`, which restores an older version of the rooms' settings.
+// newRoomUndo returns the command `larder room undo`, which makes the settings of an older version, by default the one before,
+// a new version of the rooms' settings.
 func newRoomUndo(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "undo",
@@ -283,7 +292,8 @@ back further. With --to they are those of any version that larder room history l
 	return cmd
 }
 
-// newRoomPreview returns the command `larder room preview`, which prints the waiting page with example values.
+// newRoomPreview returns the command `larder room preview`, which prints the HTML of the waiting page with example values, from
+// a template or the built-in one. It asks no running process.
 func newRoomPreview(a *cli) *cobra.Command {
 	shown, tag := waitingroom.PagePreview{Method: "fifo"}, "en-US"
 	cmd := &cobra.Command{

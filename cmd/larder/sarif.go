@@ -20,8 +20,8 @@ var pageRules = []lint.Rule{
 	{Name: verify.RuleVulnerable, About: "The version is known to be vulnerable"},
 }
 
-// writePageSARIF writes the findings about a page as SARIF, with the state of the logs as notifications. version is that of this
-// program.
+// writePageSARIF writes the findings about a page as SARIF, with the state of each log as a notification. version is that of
+// this program.
 func writePageSARIF(w io.Writer, r *verify.PageReport, version string) error {
 	var findings []lint.SARIFFinding
 	for _, ref := range r.References {
@@ -40,7 +40,8 @@ func writePageSARIF(w io.Writer, r *verify.PageReport, version string) error {
 	return lint.WriteSARIFRun(w, "larder verify", version, pageRules, findings, notifications)
 }
 
-// newLogNotification returns a log's age, or why nothing is proven by it, as part of a SARIF report.
+// newLogNotification returns a log's state as part of a SARIF report: its problem as an error or, without one, its origin, size
+// and age as a note.
 func newLogNotification(l *verify.SessionLog) lint.SARIFNotification {
 	if l.Problem != "" {
 		return lint.SARIFNotification{Level: lint.SARIFError, Message: "the log of " + l.Server + ": " + l.Problem}

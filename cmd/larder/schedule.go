@@ -18,7 +18,7 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// newSchedule returns the group of commands `larder schedule`, for requests that Larder sends at their time.
+// newSchedule returns the group of commands `larder schedule`, for HTTP requests that Larder sends at their time.
 func newSchedule(a *cli) *cobra.Command {
 	return newGroup("schedule", "Send HTTP requests at their time, once or again and again",
 		`Send HTTP requests at their time, once or again and again, each at least once, whichever side restarts in between.
@@ -29,7 +29,8 @@ Programs have the same on the admin socket: see docs/webhooks.md.`,
 		newScheduleAdd(a), newScheduleList(a), newScheduleShow(a), newScheduleRemove(a))
 }
 
-// newScheduleAdd returns the command `larder schedule add`, which puts an HTTP request on the schedule.
+// newScheduleAdd returns the command `larder schedule add`, which puts an HTTP request on the schedule, and prints its id. The
+// request is sent by a running process only.
 func newScheduleAdd(a *cli) *cobra.Command {
 	var r notify.Request
 	var at string
@@ -129,7 +130,7 @@ What is over is listed for a day.` + askedWhom,
 	return cmd
 }
 
-// printSchedule writes a table of scheduled requests for people.
+// printSchedule writes a table of scheduled requests for people, or that there are none.
 func printSchedule(w io.Writer, all []notify.State) error {
 	if len(all) == 0 {
 		_, err := fmt.Fprintln(w, "Nothing is on the schedule; `larder schedule add URL` puts a request there.")
@@ -150,8 +151,8 @@ func printSchedule(w io.Writer, all []notify.State) error {
 	return table.Flush()
 }
 
-// describeLastAttempt returns when a scheduled request was last sent, and the status of the response or what failed; "none"
-// before the first.
+// describeLastAttempt returns how long ago a scheduled request was last sent, with the status of the response, or with what
+// failed and how many attempts of this delivery have failed; "none" before the first.
 func describeLastAttempt(s notify.State) string {
 	switch {
 	case s.Last.IsZero():
@@ -162,7 +163,8 @@ func describeLastAttempt(s notify.State) string {
 	return fmt.Sprintf("%s: %s (%s)", humanize.Time(s.Last), text.Plain(s.Problem), formatCount(s.Attempts, "failure", "failures"))
 }
 
-// newScheduleShow returns the command `larder schedule show`, which prints a scheduled request as JSON.
+// newScheduleShow returns the command `larder schedule show`, which prints the scheduled request with an id as JSON, also its
+// headers and body.
 func newScheduleShow(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show ID",
@@ -182,7 +184,7 @@ func newScheduleShow(a *cli) *cobra.Command {
 	return cmd
 }
 
-// newScheduleRemove returns the command `larder schedule remove`, which removes a request from the schedule.
+// newScheduleRemove returns the command `larder schedule remove`, which removes the request with an id from the schedule.
 func newScheduleRemove(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "remove ID",
@@ -212,7 +214,8 @@ their verification and retries.`,
 		newWebhookAdd(a), newWebhookList(a), newWebhookRemove(a))
 }
 
-// newWebhookAdd returns the command `larder webhook add`, which adds a webhook and prints its secret.
+// newWebhookAdd returns the command `larder webhook add`, which adds a webhook and prints its id and its secret, once. It sends
+// no message itself.
 func newWebhookAdd(a *cli) *cobra.Command {
 	var request app.WebhookAddRequest
 	cmd := &cobra.Command{
@@ -253,7 +256,8 @@ one too.` + sentLater,
 	return cmd
 }
 
-// newWebhookList returns the command `larder webhook list`, which lists the webhooks.
+// newWebhookList returns the command `larder webhook list`, which lists the webhooks, oldest first, and how their messages
+// fare.
 func newWebhookList(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
@@ -286,7 +290,7 @@ func newWebhookList(a *cli) *cobra.Command {
 	})
 }
 
-// newWebhookRemove returns the command `larder webhook remove`, which ends a webhook.
+// newWebhookRemove returns the command `larder webhook remove`, which removes the webhook with an id and its pending messages.
 func newWebhookRemove(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "remove ID",

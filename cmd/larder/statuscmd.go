@@ -16,7 +16,8 @@ import (
 	"github.com/larder-cdn/larder/packages/lint"
 )
 
-// newStatus returns the command `larder status`, which prints the status of all packages or the versions of one.
+// newStatus returns the command `larder status`, which prints the status of the process and of all packages, or of one package
+// with its versions.
 func newStatus(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [NAME]",
@@ -41,11 +42,11 @@ looks itself and changes nothing.`,
 	}, func(status *app.Status) error { return statusText{status}.print(a.stdout, name != "", time.Now()) })
 }
 
-// statusText prints the status for people.
+// statusText prints the status for people. Of its methods, only print returns errors of writing: those of its tables.
 type statusText struct{ *app.Status }
 
-// print writes the status for people: if one is true, of one package with all its versions, else of all packages by problem. now
-// is for relative times.
+// print writes the status for people: the process and what is wrong with it, counts by cause, and a table, which is of the
+// versions of a package if one is true, else of all packages. now is for relative times.
 func (s statusText) print(w io.Writer, one bool, now time.Time) error {
 	if p := s.Process; p != nil {
 		fmt.Fprintf(w, "larder %s runs as process %d since %s", p.Version, p.PID, p.Started.Local().Format(time.DateTime))
@@ -107,7 +108,8 @@ func (s statusText) print(w io.Writer, one bool, now time.Time) error {
 	return nil
 }
 
-// printCounts writes the rows of a table that counts releases by their state and its cause, and names what helps.
+// printCounts writes the rows of a table that counts packages, releases and contents by their state and its cause, and names
+// what helps. The columns are separated by tabs.
 func (s statusText) printCounts(table io.Writer, now time.Time) {
 	fmt.Fprintln(table, "\nCOUNT\tWHAT\tPACKAGES\tWHY, AND WHAT HELPS")
 	for _, l := range s.Lines() {
@@ -115,8 +117,8 @@ func (s statusText) printCounts(table io.Writer, now time.Time) {
 	}
 }
 
-// printVersions writes the rows of a table with the state of each version of a package, and the command that gets it. Without
-// versions it writes nothing.
+// printVersions writes the rows of a table with the state of each version of a package, and the command that gets it; versions
+// that were never tried share a row for each state. The columns are separated by tabs. Without versions it writes nothing.
 func (s statusText) printVersions(table io.Writer, now time.Time) {
 	if len(s.Versions) == 0 {
 		return
@@ -154,7 +156,7 @@ func (s statusText) printUpstream(w io.Writer) {
 }
 
 // printPurges prints the withdrawn releases that the cache in front may still have, because the purge hook has not been called
-// successfully.
+// successfully, and when it is called again.
 func (s statusText) printPurges(w io.Writer, now time.Time) {
 	for _, j := range s.Purges {
 		problem := "the purge hook has not been called yet"
@@ -165,7 +167,8 @@ func (s statusText) printPurges(w io.Writer, now time.Time) {
 	}
 }
 
-// printLogPush prints up to which entry the log was pushed to GitHub, if it is pushed.
+// printLogPush prints how many entries of the log were pushed to GitHub, and why pushing fails or waits. It prints nothing if
+// the log is not pushed.
 func (s statusText) printLogPush(w io.Writer, now time.Time) {
 	l := s.LogPush
 	if l == nil {
@@ -184,7 +187,8 @@ func (s statusText) printLogPush(w io.Writer, now time.Time) {
 	}
 }
 
-// printCatalogue prints the commit and the problems of the catalogue.
+// printCatalogue prints the commit of the catalogue, why it cannot be read, and its refused files. Without a catalogue it
+// prints nothing.
 func (s statusText) printCatalogue(w io.Writer, now time.Time) {
 	c := s.Catalogue
 	if c == nil {
@@ -205,13 +209,14 @@ func (s statusText) printCatalogue(w io.Writer, now time.Time) {
 	}
 }
 
-// firstLine returns s up to the first line break.
+// firstLine returns s up to the first "\n", without that.
 func firstLine(s string) string {
 	first, _, _ := strings.Cut(s, "\n")
 	return first
 }
 
-// formatNextAttempt returns when the next attempt is, in brackets for the end of a sentence; "" if next is zero.
+// formatNextAttempt returns " (tried again 3 hours from now)", or " (to be tried again)" if next is not after now, for the end
+// of a sentence; "" if next is zero.
 func formatNextAttempt(next, now time.Time) string {
 	switch {
 	case next.IsZero():
@@ -222,5 +227,5 @@ func formatNextAttempt(next, now time.Time) string {
 	return " (to be tried again)"
 }
 
-// formatCount returns n with a noun, one or many by the number, such as "1,234 files".
+// formatCount returns n with a noun: one if n is 1, else many, such as "1,234 files".
 func formatCount(n int, one, many string) string { return text.Count(n, one, many) }

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/term"
 )
 
-// terminalWidth returns how many columns w has if it is a terminal, else 0: text in a file or a pipe is not cut.
+// terminalWidth returns how many columns w has if it is a terminal. Otherwise, or if that is unknown, it returns 0: text in a
+// file or a pipe is not cut.
 func terminalWidth(w io.Writer) int {
 	file, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
@@ -23,10 +24,11 @@ func terminalWidth(w io.Writer) int {
 	return width
 }
 
-// leastCut is the least that is left of a text, however narrow the terminal.
+// leastCut is the number of columns that a cut or wrapped text gets at least, however narrow the terminal.
 const leastCut = 20
 
-// cutText shortens s to width columns, at least leastCut, and marks the cut with "…"; 0 leaves it complete.
+// cutText shortens s to width columns, or to leastCut if width is less, and ends what it has cut with "…"; a width of 0 leaves
+// s complete.
 func cutText(s string, width int) string {
 	if width == 0 {
 		return s
@@ -34,7 +36,8 @@ func cutText(s string, width int) string {
 	return runewidth.Truncate(s, max(width, leastCut), "…")
 }
 
-// wrapWords joins words with commas into lines of at most width columns, at least leastCut; 0 is one line.
+// wrapWords joins words with commas into lines of at most width columns, or leastCut if width is less; a longer word is a line
+// of its own. A width of 0 is one line. Without words, it returns one empty line.
 func wrapWords(words []string, width int) []string {
 	if width == 0 {
 		return []string{strings.Join(words, ", ")}
@@ -58,7 +61,8 @@ func wrapWords(words []string, width int) []string {
 	return append(lines, line)
 }
 
-// A terminal is standard error as a running process uses it. While bars are shown, what is written goes above them.
+// A terminal is standard error as a running process uses it. While bars are shown, what is written goes above them. It is safe
+// for concurrent use.
 type terminal struct {
 	stderr      io.Writer
 	Interactive bool // bars can be drawn on it
@@ -73,8 +77,8 @@ func newTerminal(stderr io.Writer) *terminal {
 	return &terminal{stderr: stderr, to: stderr, Interactive: ok && term.IsTerminal(int(file.Fd()))}
 }
 
-// Write implements [io.Writer]. If the progress bars to which it is redirected have just been removed, it writes to standard
-// error.
+// Write implements [io.Writer]. If the progress bars to which it is redirected return an error, because they have just been
+// removed, it writes p to standard error.
 func (t *terminal) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,7 +88,7 @@ func (t *terminal) Write(p []byte) (int, error) {
 	return t.stderr.Write(p) // the bars have just been taken away
 }
 
-// redirect has later writes go to w: to progress bars, which show them above the bars, or to standard error.
+// redirect has later writes go to w: to progress bars, which show them above the bars, or to t.stderr.
 func (t *terminal) redirect(w io.Writer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

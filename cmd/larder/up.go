@@ -17,8 +17,8 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// The flags that commands share, by what they are for. Settings that hardly anybody changes have no flag with these commands: they
-// are lines of the configuration file, or environment variables.
+// The flags that commands share, by what they are for. Settings that few operators change have no flag with these commands:
+// they are lines of the configuration file, or environment variables.
 var (
 	dataFlags  = []string{"config", "data", "log-format", "log-level"}
 	serveFlags = []string{"profile", "listen", "tls-cert", "tls-key", "acme-domain", "acme-directory", "http-listen", "max-connections", "trusted-proxies", "forwarded-header", "proxy-protocol", "cache", "drain", "lame-duck", "ready-file", "private-listen",
@@ -32,8 +32,8 @@ var (
 var commonFlags = []string{"config", "data", "profile", "listen", "tls-cert", "tls-key", "acme-domain", "trusted-proxies", "cache", "private-listen", "asset-base", "access-log", "catalogue", "releases",
 	"memory", "allow-host", "keys", "backup", "help", "help-all"}
 
-// addShortHelp has the help of cmd list only the common flags and those that no setting has, and adds the flag --help-all, with
-// which the help lists all flags.
+// addShortHelp has the help of cmd list only the common flags and those that belong to no setting, and adds the flag
+// --help-all, with which the help lists all flags.
 func (a *cli) addShortHelp(cmd *cobra.Command) {
 	cmd.Flags().Var(helpAll{cmd}, "help-all", "help with all flags")
 	cmd.Flags().Lookup("help-all").NoOptDefVal = "true"
@@ -50,7 +50,7 @@ func (a *cli) addShortHelp(cmd *cobra.Command) {
 	})
 }
 
-// helpAll is the value of --help-all. Setting it ends the command with its help.
+// helpAll is the value of the flag --help-all of cmd. Setting it ends the command with its help.
 type helpAll struct{ cmd *cobra.Command }
 
 // String implements [pflag.Value]. The flag has no default.
@@ -59,8 +59,8 @@ func (helpAll) String() string { return "" }
 // Type implements [pflag.Value]: the flag is a bool, so the help shows no value.
 func (helpAll) Type() string { return "bool" }
 
-// Set implements [pflag.Value]. It marks the flag as given and returns [pflag.ErrHelp], with which cobra prints the help and ends
-// the command.
+// Set implements [pflag.Value]. It marks the flag as given and returns [pflag.ErrHelp], with which cobra prints the help and
+// ends the command.
 func (h helpAll) Set(string) error {
 	h.cmd.Flags().Lookup("help-all").Changed = true
 	return pflag.ErrHelp
@@ -71,7 +71,7 @@ const environmentNote = `
 Total memory is about --cache, --memory and 768 MiB, garbage included; GOMEMLIMIT replaces that limit.
 docs/configuration.md has measurements.`
 
-// newUp returns the command `larder up`, which serves the data folder and fills it.
+// newUp returns the command `larder up`, which serves the data folder and fills it with the bot, until it is stopped.
 func newUp(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -93,7 +93,8 @@ completed or absent. A second Ctrl-C ends it at once, which does no harm.` + env
 	return cmd
 }
 
-// newServe returns the command `larder serve`, which serves the data folder without filling it.
+// newServe returns the command `larder serve`, which serves the data folder until it is stopped. It fetches no releases by
+// itself, but other commands can publish through it.
 func newServe(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -109,7 +110,8 @@ process, and the flags about catalogue, releases, memory and allowed hosts are f
 	return cmd
 }
 
-// newBot returns the command `larder bot`, which fills the data folder without serving it.
+// newBot returns the command `larder bot`, which fills the data folder without serving it, until it is stopped or, with --once,
+// in a single pass.
 func newBot(a *cli) *cobra.Command {
 	var once bool
 	cmd := &cobra.Command{
@@ -129,8 +131,9 @@ publish what is new and come back; the exit code is 1 where a release failed for
 	return cmd
 }
 
-// runServer returns the action of a command that runs the server s until it is stopped or its single pass is done. It completes s
-// with the settings and a logger, and prints the address, hints and the progress of the bot.
+// runServer returns the action of a command that runs the server s until it is stopped or its single pass is done. It completes
+// s with the settings, a logger and functions that print the address, hints and the progress of the bot. If s.Once is set, it
+// turns off the private address, unless --private-listen is set.
 func (a *cli) runServer(s app.Server) func(context.Context, []string) error {
 	return func(ctx context.Context, _ []string) error {
 		if err := a.settings.CheckEndpoint(); err != nil {

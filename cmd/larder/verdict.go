@@ -17,7 +17,7 @@ import (
 )
 
 // writeSessionLog writes for people what is known of a server's log: its key at the first use, size, age, cosignatures and
-// problems.
+// problem. Of a log that could not be opened it writes only the key, the problem and where the evidence of a fork is.
 func writeSessionLog(w io.Writer, l *verify.SessionLog) {
 	if l.FirstUse && l.Key != "" {
 		fmt.Fprintf(w, "The log of %s was never seen from here, so its key is the server's own word:\n  %s\n", l.Server, text.Plain(l.Key))
@@ -50,7 +50,8 @@ func writeSessionLog(w io.Writer, l *verify.SessionLog) {
 	}
 }
 
-// writeEvidence writes for people what a file of evidence proves: a fork of a log, or nothing.
+// writeEvidence writes for people what a file of evidence proves: a fork of a log, with the key and both heads, or nothing,
+// with the reason.
 func writeEvidence(w io.Writer, e verify.Evidence) {
 	if e.Outcome != verify.Forked {
 		fmt.Fprintf(w, "%s: %s: %s\n", e.Outcome, e.File, text.Plain(e.Problem))
@@ -66,7 +67,8 @@ func writeEvidence(w io.Writer, e verify.Evidence) {
 	}
 }
 
-// quoteText returns an untrusted text of several lines with each line indented, and without characters that control a terminal.
+// quoteText returns an untrusted text of several lines with each line indented by two spaces, without characters that control a
+// terminal and without line breaks at its end.
 func quoteText(said string) string {
 	lines := strings.Split(strings.TrimRight(said, "\n"), "\n")
 	for i, line := range lines {
@@ -75,7 +77,7 @@ func quoteText(said string) string {
 	return strings.Join(lines, "\n")
 }
 
-// A fileVerdict is the result of verifying an argument of a command line.
+// A fileVerdict is the result of verifying an argument of a command line, and its JSON form.
 type fileVerdict struct {
 	Subject string `json:"subject"` // the argument
 	Server  string `json:"server"`
@@ -83,7 +85,8 @@ type fileVerdict struct {
 	Printed bool `json:"-"` // Problem has been printed, because it is the log's
 }
 
-// Print writes the verdict about a file for people, with what was published, compared and withdrawn.
+// Print writes the verdict about a file for people, with what was published, compared and withdrawn. Errors of writing are
+// ignored, as by the other functions of this file.
 func (f fileVerdict) Print(w io.Writer) {
 	fmt.Fprintf(w, "%s: %s", f.Outcome, f.Subject)
 	if f.Problem != "" && !f.Printed {
@@ -131,7 +134,8 @@ func writeAuditorVerdict(w io.Writer, v verify.AuditVerdict) {
 	}
 }
 
-// writeAuditResult writes for people what `larder audit` found in a log.
+// writeAuditResult writes for people what `larder audit` found in a log: counts, age, problem and evidence. It does not list
+// the releases.
 func writeAuditResult(w io.Writer, r audit.AuditResult) {
 	fmt.Fprintf(w, "Audited %s of %s: %s upstream's, %s, %s compared completely.\n", humanize.Comma(r.Audited), text.Count(int(r.Size), "entry", "entries"),
 		text.Count(int(r.Compared), "release is", "releases are"), text.Count(len(r.Differences), "differs", "differ"), text.Count(len(r.Uncompared), "was not", "were not"))
@@ -173,8 +177,8 @@ func printComparison(w io.Writer, f fileVerdict) {
 	}
 }
 
-// describeUpstream returns, for the end of a sentence, which upstream or other origin the bytes of a file come from, and who says
-// so; "" if that is not known.
+// describeUpstream returns, for the end of a sentence and with a comma in front, which upstream or other origin the bytes of a
+// file come from, and who says so; "" if that is not known.
 func (f fileVerdict) describeUpstream() string {
 	if f.SRI == (logs.SRI{}) {
 		return ""
@@ -201,8 +205,8 @@ func (f fileVerdict) describeUpstream() string {
 	return from
 }
 
-// describeMirror returns, for the end of a sentence, from which other origin the bytes of a file were copied, as m says, and who
-// vouches for them.
+// describeMirror returns, for the end of a sentence and with a comma in front, from which other origin the bytes of a file were
+// copied, as m says, and who vouches for them.
 func (f fileVerdict) describeMirror(m *logs.Mirror) string {
 	source := text.Plain(m.Source)
 	switch {
@@ -216,8 +220,8 @@ func (f fileVerdict) describeMirror(m *logs.Mirror) string {
 	return ", self-asserted by " + source
 }
 
-// writePageReport writes for people the result of verifying a page: its references, findings, and the headers with which it could
-// be served.
+// writePageReport writes for people the result of verifying a page: its references with their findings, notes, and the headers
+// with which it could be served. It does not write the state of the logs.
 func writePageReport(w io.Writer, r *verify.PageReport) {
 	if r.Outcome == verify.Nothing {
 		fmt.Fprintf(w, "%s: the page loads no script, style sheet or frame and runs no code\n", r.Outcome)
@@ -248,7 +252,7 @@ func writePageReport(w io.Writer, r *verify.PageReport) {
 	}
 }
 
-// describeWatched returns an event in a watched log as a line for people.
+// describeWatched returns an event in a watched log as a line for people, without a line break and with the local time.
 func describeWatched(e verify.WatchEvent) string {
 	line := fmt.Sprintf("%s  %-16s  %s", e.Time.Local().Format(time.DateTime), e.Kind, text.Plain(e.Text))
 	if e.Entry != nil {
@@ -260,5 +264,5 @@ func describeWatched(e verify.WatchEvent) string {
 	return line
 }
 
-// describeNote returns a note as a line for standard error, which begins with the program's name.
+// describeNote returns a note as a line for standard error, which begins with the program's name and has no line break.
 func describeNote(note string) string { return "larder: " + text.Plain(note) }

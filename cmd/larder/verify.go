@@ -20,7 +20,7 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// verification has the flags of `larder verify`.
+// verification has the flags of `larder verify`. [verification.prepare] completes it.
 type verification struct {
 	as       []string
 	server   string
@@ -40,15 +40,17 @@ type verification struct {
 	asJSON   bool
 }
 
-// exitOf are the exit codes of verdicts.
+// exitOf are the exit codes by the outcome of a verification.
 var exitOf = map[verify.Outcome]int{
 	verify.Proven: exitDone, verify.Published: exitDone, verify.Own: exitDone, verify.Nothing: exitAdvice, verify.Unproven: 3, verify.Stale: 4, verify.Withdrawn: 5, verify.Differs: 6, verify.Forked: 7, verify.Expired: 9,
 }
 
-// maxMemory is the memory limit of the garbage collector, for servers that make larder verify use more than usual.
+// maxMemory is the soft memory limit of the Go runtime, in bytes, with which larder verify runs: garbage is collected more
+// often if a server makes it use more than usual.
 const maxMemory = 160 << 20
 
-// newVerify returns the command `larder verify`, which verifies URLs, files, pages, proofs and evidence.
+// newVerify returns the command `larder verify`, which verifies URLs and files, a page, a proof or evidence. The exit code says
+// what was found, see exitOf.
 func newVerify(a *cli) *cobra.Command {
 	v := verification{trust: verify.Trust{MaxAge: verify.DefaultMaxAge}}
 	cmd := &cobra.Command{
@@ -169,15 +171,16 @@ larder fsck. See docs/audit-log.md.`,
 	return cmd
 }
 
-// A subject is one argument of `larder verify`.
+// A subject is one argument of `larder verify`, and the URL or file that it names.
 type subject struct {
 	arg string
 	verify.Subject
 }
 
-// prepare parses the arguments of larder verify into subjects, in their order, and completes v: it reads the keys that the flags
-// name and sets the default of --known-logs. With --proof there are no subjects. given reports whether a flag was given. The error
-// is a mistake in the command line.
+// prepare parses args, URLs or FILEs, into subjects, in their order, and completes v: it reads the keys that the flags name
+// and, unless --proof or --evidence is given, sets the default of --known-logs. With --proof it ignores args and returns no
+// subjects; for a page the caller passes no args. given reports whether a flag was given. The error is a mistake in the command
+// line.
 func (v *verification) prepare(args []string, given func(flag string) bool) ([]subject, error) {
 	as := v.as
 	if v.proof != "" {
@@ -229,8 +232,9 @@ func (v *verification) prepare(args []string, given func(flag string) bool) ([]s
 	return subjects, nil
 }
 
-// prepareTrust replaces files of keys in the flags by the keys, and checks that as many witnesses are given as are required. given
-// says that --witnesses is given, how many of them are enough; otherwise all are required.
+// prepareTrust replaces files of keys in the flags by the keys, and sets how many witnesses are required: if given is true, the
+// number in --witnesses, which must not be over that of the witnesses, else all. It also returns an error if --root is given
+// along with --proof or --evidence.
 func (v *verification) prepareTrust(given bool) error {
 	need := v.trust.Need
 	if err := readTrustedKeys(&v.trust); err != nil {
@@ -248,19 +252,21 @@ func (v *verification) prepareTrust(given bool) error {
 	return nil
 }
 
-// addKeyFlags adds the flags --key and --root, which set the keys in t, or files with them.
+// addKeyFlags adds the flags --key and --root, which set Key and Root in t to a key or the path of a file with it.
+// [readTrustedKeys] reads the files.
 func addKeyFlags(f *pflag.FlagSet, t *verify.Trust) {
 	f.StringVar(&t.Key, "key", "", "the log's verifier `KEY`, or a file with it; without it, the one that was seen first counts")
 	f.StringVar(&t.Root, "root", "", "verifier `KEY` of the log's offline root key, or a file with it, whose list of keys counts in place of --key")
 }
 
-// addWitnessFlag adds the flag --witness, which sets the keys of witnesses in t, or files with them.
+// addWitnessFlag adds the flag --witness, which adds to Witnesses in t a witness's key or the path of a file with it.
+// [readTrustedKeys] reads the files.
 func addWitnessFlag(f *pflag.FlagSet, t *verify.Trust) {
 	f.StringArrayVar(&t.Witnesses, "witness", nil, "verifier `KEY` of a witness that must have signed each checkpoint too, or a file with it; repeatable")
 }
 
-// readTrustedKeys replaces files in t by the keys that they contain, and requires all witnesses. An error is a mistake in the
-// flags of [addKeyFlags] and [addWitnessFlag].
+// readTrustedKeys replaces paths in t by the keys in these files, and sets Need to the number of different witnesses. Both a
+// Key and a Root are an error. An error is a [settings.Mistake] in the flags of [addKeyFlags] and [addWitnessFlag].
 func readTrustedKeys(t *verify.Trust) (err error) {
 	if t.Key, err = verify.ReadKey(t.Key); err != nil {
 		return settings.Mistakef("--key: %w", err)
@@ -278,13 +284,13 @@ func readTrustedKeys(t *verify.Trust) (err error) {
 	return nil
 }
 
-// addKnownLogsFlag adds the flag --known-logs. [setKnownLogs] sets its default in file.
+// addKnownLogsFlag adds the flag --known-logs, which sets file. The default is "", for which [setKnownLogs] sets the path.
 func addKnownLogsFlag(f *pflag.FlagSet, file *string) {
 	f.StringVar(file, "known-logs", "", "`FILE` of keys and checkpoints seen before; if it is not given, larder/known-logs in the user's configuration folder")
 }
 
-// setKnownLogs sets the file of known logs to the one in the user's configuration folder, unless a file is set. An error is a
-// mistake: that folder is unknown.
+// setKnownLogs sets the path of the file of known logs to the one in the user's configuration folder, unless it is set. It
+// creates nothing. An error is a [settings.Mistake]: that folder is unknown.
 func setKnownLogs(file *string) error {
 	if *file != "" {
 		return nil
@@ -297,8 +303,9 @@ func setKnownLogs(file *string) error {
 	return nil
 }
 
-// prepareAuditors parses the auditors in the flags. given says that --auditors is given, how many of them are enough; otherwise
-// all are required.
+// prepareAuditors parses the values of --auditor into v.audited, and reads the keys, but no statements. given says that
+// --auditors is given: then v.audits, the number of auditors that are required, must not be over that of different keys.
+// Otherwise it sets v.audits to that number.
 func (v *verification) prepareAuditors(given bool) error {
 	for _, argument := range v.auditors {
 		auditor, err := verify.ParseAuditor(argument)
@@ -317,9 +324,10 @@ func (v *verification) prepareAuditors(given bool) error {
 	return nil
 }
 
-// verifySubjects verifies URLs and files, prints the verdicts, and stores in the file of known logs what was verified of their logs, with
-// the keys that were accepted at first use. If not all are proven, it returns a [verdict] with the exit code of the worst. Other errors say
-// that the known logs cannot be read or written, or that ctx has ended.
+// verifySubjects verifies URLs and files, prints the verdicts, and stores in the file of known logs what was verified of their
+// logs, with the keys that were accepted at first use. If not all are proven, it returns a [verdict] with the exit code of the
+// worst. Other errors are those of [cli.newSession] and of writing JSON, or say that the known logs cannot be written, or that
+// ctx has ended.
 func (a *cli) verifySubjects(ctx context.Context, v verification, subjects []subject) error {
 	session, done, err := a.newSession(v)
 	if err != nil {
@@ -358,8 +366,9 @@ func (a *cli) verifySubjects(ctx context.Context, v verification, subjects []sub
 	return nil
 }
 
-// newSession returns a session that verifies by the flags, and a function that closes what it uses. It also limits the memory of
-// the process.
+// newSession returns a session that verifies by the flags, and a function that closes what it uses, nil after an error. The
+// session prints what is known of each log, unless the output is JSON or SARIF. With --upstream, newSession loads the settings.
+// It also sets the memory limit of the process to maxMemory, for good.
 func (a *cli) newSession(v verification) (*verify.Session, func(), error) {
 	debug.SetMemoryLimit(maxMemory)
 	known, err := verify.ReadKnown(v.known)
@@ -388,8 +397,9 @@ func (a *cli) newSession(v verification) (*verify.Session, func(), error) {
 	return s, end, nil
 }
 
-// verifyProof verifies a file without a network by the proof that the flags name, and prints the result. If the file was not
-// proven to be published, it returns a [verdict] with the exit code.
+// verifyProof verifies a file without a network by the proof that the flags name, and prints the result. If --as is given, the
+// file must have that PACKAGE/VERSION/PATH. If the file was not proven to be published, it returns a [verdict] with the exit
+// code. Other errors say that a file cannot be read.
 func (a *cli) verifyProof(v verification, file string) error {
 	var name verify.Name
 	var err error
@@ -413,7 +423,7 @@ func (a *cli) verifyProof(v verification, file string) error {
 	return nil
 }
 
-// checkedProof is the facts about a file that a proof proves.
+// checkedProof is what a proof proves about a file, and its JSON form.
 type checkedProof struct {
 	Subject string `json:"subject"`
 	Proof   string `json:"proof"`
@@ -434,7 +444,7 @@ func (p checkedProof) print(w io.Writer) {
 }
 
 // verifyEvidence verifies a file of evidence without a network, and prints what it proves. It always returns an error: a
-// [verdict] with the exit code, which says whether the log has forked.
+// [verdict] with the exit code, which says whether the log has forked, or why the file cannot be read.
 func (a *cli) verifyEvidence(v verification) error {
 	found, err := verify.VerifyEvidence(v.evidence, v.trust.Key)
 	if err != nil {
@@ -452,11 +462,13 @@ func (a *cli) verifyEvidence(v verification) error {
 	return verdict{errors.New(message), exitOf[found.Outcome]}
 }
 
-// exitAdvice is the exit code if everything is proven but the page has another problem.
+// exitAdvice is the exit code if no outcome is bad but something needs attention: a page with another problem, or that loads
+// and runs nothing, or an event in a watched log.
 const exitAdvice = 8
 
-// verifyPage verifies what the web page at the URL or path at loads, and prints the report. If something is not proven or wrong,
-// it returns a [verdict] with the exit code.
+// verifyPage verifies what the web page at the URL or path at loads, and prints the report. If something is not proven or
+// wrong, or the page loads and runs nothing, it returns a [verdict] with the exit code. Other errors are as of
+// [cli.verifySubjects], or say that the page or the data of --osv cannot be read.
 func (a *cli) verifyPage(ctx context.Context, v verification, at string) error {
 	session, done, err := a.newSession(v)
 	if err != nil {

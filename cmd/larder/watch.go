@@ -14,7 +14,8 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// newWatch returns the command `larder log watch`, which reports events in a log.
+// newWatch returns the command `larder log watch`, which polls the log of a Larder and prints the events since the last poll,
+// until it is stopped or, with --once, only once. Only with --once does it return an error for events that need attention.
 func newWatch(a *cli) *cobra.Command {
 	var w verify.WatchOptions
 	var once, asJSON bool
