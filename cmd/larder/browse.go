@@ -119,8 +119,8 @@ could not be published. With a version, list the files of that release with thei
 }
 
 // printAbout writes a library's fields and versions for people, and below these which of the newest versions failed or were
-// refused. It wraps lists at width, the terminal's columns; 0, or a width up to the indent, is no wrapping. now is for the
-// times of next attempts. It returns errors of writing only if there are such failed or refused versions.
+// refused. It wraps lists at width, the terminal's columns; a width up to 13, such as 0, is no wrapping. now is for the times
+// of next attempts. It returns errors of writing only if there are such failed or refused versions.
 func printAbout(w io.Writer, l *library.About, width int, now time.Time) error {
 	if l.Version == "" {
 		fmt.Fprintf(w, "%s, nothing published yet\n", l.Name)
@@ -174,8 +174,8 @@ func printAbout(w io.Writer, l *library.About, width int, now time.Time) error {
 	return table.Flush()
 }
 
-// printRelease writes a table of a release's files for people, with their sizes in each encoding, "-" for an encoding that is
-// not stored. The column UPGRADE is there if a file has upgrades. It returns errors of writing the table.
+// printRelease writes a table of a release's files for people, with their sizes in bytes in each encoding, "-" for an encoding
+// that is not stored. The column UPGRADE is there if a file has upgrades. It returns errors of writing the table.
 func printRelease(w io.Writer, r *library.AboutRelease) error {
 	fmt.Fprintf(w, "%s %s%s, %s, %s (log entry %d)\n\n", r.Name, r.Version, formatReleaseDate(r.Released),
 		formatCount(len(r.Files), "file", "files"), humanize.Bytes(uint64(r.Bytes)), r.Entry)

@@ -12,7 +12,7 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// newDoctor returns the command `larder doctor`, which prints what is wrong and the commands that repair it, and changes
+// newDoctor returns the command `larder doctor`, which prints what is wrong and the commands that repair it, and repairs
 // nothing. It returns an error if something is wrong.
 func newDoctor(a *cli) *cobra.Command {
 	cmd := &cobra.Command{

@@ -24,8 +24,9 @@ var upstreamFlags = []string{"downloads-url", "github-url", "allow-host", "log-f
 // lintFormats are the output formats of larder lint.
 var lintFormats = []string{"text", "table", "json", "sarif", "github"}
 
-// newLint returns the command `larder lint`, which checks package JSON files and prints their problems, and with --fix corrects
-// and moves the files first. It returns an error if a file has a problem that is not just a warning.
+// newLint returns the command `larder lint`, which checks package JSON files and, without --offline, their upstreams, and
+// prints the problems. With --fix it corrects and moves the files first. It returns an error if a file has a problem that is
+// not just a warning.
 func newLint(a *cli) *cobra.Command {
 	var options struct {
 		format       string

@@ -31,7 +31,8 @@ type botProgress struct {
 	squeezed meter
 }
 
-// newBotProgress returns the display of a bot's progress on t.
+// newBotProgress returns the display of a bot's progress on t. It draws nothing until an event says that work waits. The caller
+// closes it.
 func newBotProgress(t *terminal) *botProgress {
 	return &botProgress{terminal: t, waiting: map[string]int{}}
 }
@@ -176,7 +177,7 @@ func describeEvent(e events.Event) string {
 	return ""
 }
 
-// describeSummary returns a line for people about what the bot did in a single pass.
+// describeSummary returns a line for people, without a line break, about what the bot did in a single pass.
 func describeSummary(s events.Summary) string {
 	return fmt.Sprintf("Asked for %s: %s published with %s, %s; %d refused, %d failed.",
 		text.Count(s.Packages, "package", "packages"), text.Count(s.Published, "release", "releases"),

@@ -106,7 +106,7 @@ func (a *cli) printRevision(v waitingroom.Revision) error {
 func formatVersionTime(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 // newRoomSet returns the command `larder room set`, which changes fields of a waiting room of the running process, all or none,
-// as a new version of the rooms' settings. FIELD= with no value returns to the file's value.
+// as a new version of the rooms' settings. FIELD= without a value restores the value in the file of rooms.
 func newRoomSet(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set ROOM FIELD=VALUE…",

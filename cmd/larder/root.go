@@ -274,7 +274,7 @@ func printJSON(w io.Writer, v any) error {
 	return encoder.Encode(v)
 }
 
-// newLineEncoder returns an encoder that writes each value as a line of JSON, without escapes for HTML.
+// newLineEncoder returns an encoder that writes each value to w as one line of JSON, without escapes for HTML.
 func newLineEncoder(w io.Writer) *json.Encoder {
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)

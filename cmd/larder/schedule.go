@@ -99,7 +99,8 @@ const sentLater = `
 It speaks to the larder process that runs on the data folder; where none runs, it works alone, and requests are sent
 when one does.`
 
-// newScheduleList returns the command `larder schedule list`, which lists the scheduled requests.
+// newScheduleList returns the command `larder schedule list`, which lists all scheduled requests in the order of their ids,
+// also those that ended within a day.
 func newScheduleList(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
@@ -204,7 +205,8 @@ func newScheduleRemove(a *cli) *cobra.Command {
 	return cmd
 }
 
-// newWebhook returns the group of commands `larder webhook`, for messages about releases and waiting rooms to other services.
+// newWebhook returns the group of commands `larder webhook`, which add, list and remove URLs that get messages about releases
+// and waiting rooms.
 func newWebhook(a *cli) *cobra.Command {
 	return newGroup("webhook", "Notify other services of releases, and of events in waiting rooms",
 		`Notify other services over HTTP of releases, or of events in waiting rooms. docs/webhooks.md describes messages,

@@ -139,8 +139,8 @@ func (s statusText) printVersions(table io.Writer, now time.Time) {
 	}
 }
 
-// printUpstream prints notes about packages' upstreams, the packages that the catalogue no longer has, and the releases that
-// upstream has changed or removed since they were published.
+// printUpstream prints, each after an empty line, notes about packages' upstreams, the packages that the catalogue no longer
+// has, and the releases that upstream has changed or removed since they were published.
 func (s statusText) printUpstream(w io.Writer) {
 	for _, p := range s.Packages {
 		for _, note := range p.Notes {

@@ -71,7 +71,7 @@ type terminal struct {
 	to io.Writer
 }
 
-// newTerminal returns a terminal that writes to stderr, and finds out whether that is interactive.
+// newTerminal returns a terminal that writes to stderr. It is interactive only if stderr is an [*os.File] of a terminal.
 func newTerminal(stderr io.Writer) *terminal {
 	file, ok := stderr.(*os.File)
 	return &terminal{stderr: stderr, to: stderr, Interactive: ok && term.IsTerminal(int(file.Fd()))}

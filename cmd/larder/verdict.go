@@ -122,7 +122,8 @@ func (f fileVerdict) Print(w io.Writer) {
 	}
 }
 
-// writeAuditorVerdict writes for people what an auditor says about a file.
+// writeAuditorVerdict writes a line for people about what an auditor says of a file: that it is upstream's, that its release
+// differs, or nothing, with the reason.
 func writeAuditorVerdict(w io.Writer, v verify.AuditVerdict) {
 	switch v.Outcome {
 	case verify.Proven:
@@ -150,7 +151,8 @@ func writeAuditResult(w io.Writer, r audit.AuditResult) {
 	}
 }
 
-// printComparison writes for people how the release of the file compares with its upstream. f.Upstream is not nil.
+// printComparison writes for people how the release of the file compares with its upstream, which signatures and provenance
+// confirm it, and what differs. f.Upstream is not nil.
 func printComparison(w io.Writer, f fileVerdict) {
 	u := f.Upstream
 	if u.Outcome == verify.Proven {

@@ -430,7 +430,7 @@ type checkedProof struct {
 	verify.Result
 }
 
-// print writes for people what the proof proves about the file.
+// print writes for people what the proof proves about the file or, if that is not proven to be published, why not.
 func (p checkedProof) print(w io.Writer) {
 	if p.Outcome != verify.Published {
 		fmt.Fprintf(w, "%s: %s: %s\n", p.Outcome, p.Subject, text.Plain(p.Problem))
