@@ -85,8 +85,10 @@ func describeRoom(s waitingroom.Status) string {
 // printRevision prints which version of the rooms' settings is in force, its problem, and since when it is not confirmed to be
 // the newest.
 func (a *cli) printRevision(v waitingroom.Revision) error {
-	_, err := fmt.Fprintf(a.stdout, "\nVersion %d of the settings, %s: %s\n", v.Version, formatVersionTime(v.Time), text.Plain(v.Origin))
-	if v.Version == 0 {
+	var err error
+	if v.Version != 0 {
+		_, err = fmt.Fprintf(a.stdout, "\nVersion %d of the settings, %s: %s\n", v.Version, formatVersionTime(v.Time), text.Plain(v.Origin))
+	} else {
 		_, err = fmt.Fprintf(a.stdout, "\nThe settings are no version yet: %s\n", text.Plain(v.Origin))
 	}
 	if err == nil && v.Problem != "" && !v.Unconfirmed {
@@ -128,7 +130,7 @@ seconds.`,
 		for _, arg := range args[1:] {
 			field, value, ok := strings.Cut(arg, "=")
 			if !ok || field == "" {
-				return fmt.Errorf("%q must be FIELD=VALUE, such as queue_all=true", arg)
+				return settings.Mistakef("%q must be FIELD=VALUE, such as queue_all=true", arg)
 			}
 			request.Fields[field] = value
 		}

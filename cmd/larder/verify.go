@@ -387,7 +387,7 @@ func (a *cli) newSession(v verification) (*verify.Session, func(), error) {
 		return s, func() {}, nil
 	}
 	if err := a.settings.Load(a.environ); err != nil {
-		return nil, nil, err
+		return nil, nil, settings.Mistake{Err: err}
 	}
 	auditor, end, err := app.OpenAuditor(a.settings, a.quietLogger())
 	if err != nil {
@@ -404,8 +404,13 @@ func (a *cli) verifyProof(v verification, file string) error {
 	var name verify.Name
 	var err error
 	if len(v.as) > 0 {
-		if name, err = verify.ParseName(v.as[0]); err != nil {
-			return err
+		if named := v.as[0]; verify.IsURL(named) {
+			_, name, err = verify.ParseURL(named)
+		} else {
+			name, err = verify.ParseName(named)
+		}
+		if err != nil {
+			return settings.Mistake{Err: fmt.Errorf("--as: %w", err)}
 		}
 	}
 	found := checkedProof{Subject: file, Proof: v.proof}
@@ -501,6 +506,9 @@ func (a *cli) verifyPage(ctx context.Context, v verification, at string) error {
 	code := exitOf[report.Outcome]
 	if code == exitDone && report.Errors > 0 {
 		code = exitAdvice
+	}
+	if report.Outcome == verify.Nothing {
+		return verdict{errors.New("the page loads nothing that could be verified"), code}
 	}
 	if code != exitDone {
 		return verdict{fmt.Errorf("%s with the page", formatCount(report.Errors, "thing is wrong", "things are wrong")), code}
