@@ -171,7 +171,7 @@ const RequestsAtOnce = discovery.RequestsAtOnce + ingest.FreshDownloads
 
 // New returns a bot over a store, which polls and publishes nothing before Run or Once. It empties o.TempDir of what an
 // interrupted download left, and sets defaults for options that are zero. The caller calls Close at the end, before it closes the
-// store.
+// store. After an error the result is nil, and the parts that New has opened stay open.
 func New(o Options) (*Bot, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, fmt.Errorf("bot: %w", err)
@@ -252,8 +252,8 @@ func (b *Bot) Once(ctx context.Context) (events.Summary, error) {
 }
 
 // Run polls each package's upstream at its time, publishes what is new, tries again what failed, compares published releases with
-// upstream and recompresses what was published, until ctx ends. It returns nil then, and an error if it cannot continue, such as
-// after a full disk.
+// upstream and recompresses what was published, until ctx ends; then it returns nil. If it cannot continue, such as after a full
+// disk, it ends all this work and returns the error.
 func (b *Bot) Run(ctx context.Context) error {
 	b.Publisher.Recover()
 	g, groupCtx := errgroup.WithContext(ctx)

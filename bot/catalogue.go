@@ -24,10 +24,10 @@ import (
 // CatalogueOptions configures a [CatalogueWatcher]. Source and Dir are required, and Git for a repository that is not on this
 // machine.
 type CatalogueOptions struct {
-	// Source is a folder, an archive, a bare git repository, the URL of one over https, with #BRANCH where
-	// it is not the default branch, or "starter".
+	// Source is a folder, an archive, a bare git repository or the URL of one over https, both with #BRANCH where
+	// it is not the default branch, or "starter" or "" for the built-in catalogue.
 	Source string
-	// Dir is the folder of the cache for a git repository. It is created when there is something to cache.
+	// Dir is the folder of the cache for a git repository, also one on this machine. The first read creates it.
 	Dir string
 	// Git reads repositories.
 	Git *git.Client
@@ -79,7 +79,8 @@ type CatalogueWatcher struct {
 	seen  string // fingerprint of the source when the catalogue in use was read
 }
 
-// NewCatalogueWatcher returns a watcher, which has not read the catalogue yet.
+// NewCatalogueWatcher returns a watcher, which has not read the catalogue yet. It returns an error only if o.Source is a URL that
+// cannot be used, as newCatalogueSource says.
 func NewCatalogueWatcher(o CatalogueOptions) (*CatalogueWatcher, error) {
 	o.Interval = cmp.Or(o.Interval, 5*time.Minute)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
@@ -95,8 +96,10 @@ func NewCatalogueWatcher(o CatalogueOptions) (*CatalogueWatcher, error) {
 	return w, nil
 }
 
-// newCatalogueSource returns the source that the options name: a git repository here or elsewhere, a folder or an archive, or the
-// starter catalogue.
+// newCatalogueSource returns the source that o.Source names: the starter catalogue for "" or "starter", a git repository
+// elsewhere for a URL with https or http, a bare one on this machine, else a folder or an archive, whether it exists or not. It
+// returns an error for a malformed URL, one with a query, a user or a password, and one with another scheme. It calls o.Token for
+// a URL.
 func newCatalogueSource(o CatalogueOptions) (catalogueSource, error) {
 	location, branch, _ := strings.Cut(o.Source, "#")
 	switch {
@@ -151,7 +154,8 @@ func (w *CatalogueWatcher) Refresh() {
 }
 
 // UseCached returns the cached catalogue and records it as the one in use, as [CatalogueWatcher.State] then says, so that Poll
-// passes on only another one. It returns false if none is cached, or the source is on this machine.
+// passes on only another one. It returns false if none is cached, if the cached one cannot be read, which it logs, or if the
+// source is not a URL.
 func (w *CatalogueWatcher) UseCached() (*packages.Catalogue, bool) {
 	if !w.Remote() {
 		return nil, false
@@ -167,7 +171,8 @@ func (w *CatalogueWatcher) UseCached() (*packages.Catalogue, bool) {
 	return c, true
 }
 
-// Open returns the catalogue as the source has it now, and records it as the one in use.
+// Open reads the catalogue as the source has it now, returns it, and records it as the one in use. After an error, which it does
+// not record, the state is as before.
 func (w *CatalogueWatcher) Open(ctx context.Context) (*packages.Catalogue, error) {
 	c, head, err := w.source.read(ctx, "")
 	if err != nil {
@@ -181,8 +186,9 @@ func (w *CatalogueWatcher) Open(ctx context.Context) (*packages.Catalogue, error
 // the interval.
 const firstCatalogueBackoff = 5 * time.Second
 
-// Run polls the source at once, each interval, and on request, until ctx ends. It calls apply with a changed catalogue, and again
-// after the next poll if that fails.
+// Run polls the source at once, each interval, and on request by Refresh, until ctx ends. It calls apply with a changed
+// catalogue, and again after the next poll if apply fails. While no catalogue is in use, the time until the next poll starts at
+// five seconds and doubles. For the starter catalogue it returns at once and never calls apply.
 func (w *CatalogueWatcher) Run(ctx context.Context, apply func(context.Context, *packages.Catalogue) error) {
 	if w.Static() {
 		return
@@ -199,7 +205,9 @@ func (w *CatalogueWatcher) Run(ctx context.Context, apply func(context.Context, 
 	}
 }
 
-// Poll polls the source once, and calls apply with a changed catalogue.
+// Poll reads the source once and, if it has changed, calls apply with the catalogue, which is the one in use if apply returns
+// nil. An error of the source or of apply is returned, and recorded in the state; then the catalogue in use stays. If ctx has
+// ended, Poll returns its error and records nothing, although apply may have succeeded.
 func (w *CatalogueWatcher) Poll(ctx context.Context, apply func(context.Context, *packages.Catalogue) error) error {
 	w.mu.Lock()
 	seen := w.seen
@@ -246,7 +254,8 @@ func (w *CatalogueWatcher) recordFailure(err error) {
 // maxRefusedFiles is how many invalid files a state lists.
 const maxRefusedFiles = 100
 
-// use stores in the state that a catalogue is in use from now on.
+// use replaces the state by that of a catalogue which is in use from now on, without a problem. It logs each invalid file of the
+// catalogue.
 func (w *CatalogueWatcher) use(c *packages.Catalogue, head catalogueVersion) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -270,9 +279,10 @@ type catalogueVersion struct {
 	seen string // fingerprint, another one if the source has changed
 }
 
-// A catalogueSource has a catalogue.
+// A catalogueSource reads a catalogue from one place.
 type catalogueSource interface {
-	// read returns the catalogue, nil if the source still has the fingerprint seen.
+	// read returns the catalogue and the state of the source. seen is the fingerprint at the last read, "" for
+	// none. If the source still has it, the catalogue is nil, and the state may be zero.
 	read(ctx context.Context, seen string) (*packages.Catalogue, catalogueVersion, error)
 }
 
@@ -303,8 +313,9 @@ func (f catalogueFolder) read(ctx context.Context, seen string) (*packages.Catal
 // maxCatalogueEntries bounds the files and folders that a poll reads.
 const maxCatalogueEntries = 200_000
 
-// hashListing returns a hash of the names, sizes and times of all files in a folder: another one if a file was added, removed or
-// written.
+// hashListing returns a hash of the paths, modes, sizes and times of name and of all files and folders below it: another one if
+// one was added, removed or written. name is a folder or a file, or a link to one. It leaves out what begins with a dot. It
+// returns an error for more than 200,000 entries, and one that wraps [fs.ErrNotExist] if name does not exist.
 func hashListing(ctx context.Context, name string) (string, error) {
 	// A link to a folder is a usual way to replace all of it at once.
 	name, err := filepath.EvalSymlinks(name)
@@ -368,7 +379,7 @@ type localCatalogue struct {
 	dir, branch string
 }
 
-// read implements [catalogueSource].
+// read implements [catalogueSource]. It stores what it has read in the cache on disk, as [remoteCatalogue] does.
 func (l localCatalogue) read(ctx context.Context, seen string) (*packages.Catalogue, catalogueVersion, error) {
 	if seen != "" {
 		head, err := git.ReadLocalHead(l.dir, l.branch)
@@ -395,8 +406,9 @@ type catalogueCacheHead struct {
 	Branch string `json:"branch,omitempty"`
 }
 
-// fetchIntoCatalogueCache calls fetch, which writes the files of a commit into a file, and puts them into the cache if they are a
-// catalogue.
+// fetchIntoCatalogueCache calls fetch, which writes the files of a commit into a temporary file as a tar archive. If they are a
+// catalogue with at least one valid package, it puts them into the cache in o.Dir, which it creates, and returns the catalogue.
+// On an error before that, the cache stays as it was; after one while it replaces the files, nothing may be cached.
 func fetchIntoCatalogueCache(o CatalogueOptions, fetch func(*os.File) (git.Head, error)) (_ *packages.Catalogue, _ catalogueVersion, err error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, catalogueVersion{}, fmt.Errorf("couldn't make a folder for the catalogue: %w", err)
@@ -446,7 +458,8 @@ func withoutTempName(err error) error {
 	return errors.New("it has no package; a catalogue has them as packages/{first letter}/{name}.json")
 }
 
-// readCatalogueCache returns the cached catalogue of the source. Its error is [fs.ErrNotExist] if none is cached.
+// readCatalogueCache returns the cached catalogue of o.Source. Its error wraps [fs.ErrNotExist] if no catalogue is cached, or
+// only one of another source.
 func readCatalogueCache(o CatalogueOptions) (*packages.Catalogue, catalogueVersion, error) {
 	data, err := os.ReadFile(filepath.Join(o.Dir, catalogueHeadName))
 	if err != nil {

@@ -13,7 +13,8 @@ const CatalogueHookPath = "/hooks/catalogue"
 // maxCataloguePush bounds a push event in bytes. GitHub's lists two thousand commits at most.
 const maxCataloguePush = 8 << 20
 
-// Hook returns the webhook by which a git host reports pushes to the catalogue, in deliveries with a secret.
+// Hook returns the handler of the webhook by which a git host reports pushes to the catalogue. It accepts only deliveries that
+// are signed with secret. A push to the branch of the catalogue makes Run poll soon.
 func (w *CatalogueWatcher) Hook(secret string, logger *slog.Logger) http.Handler {
 	return &git.Webhook{
 		Secret: secret, MaxBytes: maxCataloguePush, Logger: logger,
@@ -21,7 +22,8 @@ func (w *CatalogueWatcher) Hook(secret string, logger *slog.Logger) http.Handler
 	}
 }
 
-// handleCataloguePush handles an event, and calls refresh if it is a push to the catalogue's branch, "" for any.
+// handleCataloguePush handles an event of a git host, and calls refresh if it is a push to the branch; for the branch "", a push
+// to any. It returns HTTP status and message of the response, 200 if it does nothing.
 func handleCataloguePush(d git.Delivery, branch string, refresh func()) (status int, message string) {
 	switch d.Event {
 	case "ping":

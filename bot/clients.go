@@ -88,8 +88,8 @@ func loadNpmConfig(own bool) (_ *npm.Config, err error) {
 }
 
 // NewAuditor returns an auditor, which compares published releases with npm and git repositories. It verifies attestations of
-// builds with attestations. It minifies files in child processes; the caller calls stop, which ends them, when no comparison is
-// under way any more.
+// builds with attestations. It minifies files in up to two child processes at once, which start when needed; the caller calls
+// stop, which ends them, when no comparison is under way any more. The error says that this program's file was not found.
 func (c *Clients) NewAuditor(attestations *npm.AttestationVerifier) (_ verify.Upstream, stop func(), err error) {
 	program, err := os.Executable()
 	if err != nil {

@@ -167,8 +167,9 @@ func (c *erasureCandidates) excludeContent(h kvstore.Hash, by string) {
 	}
 }
 
-// excludeNeeded removes the candidates that anything besides the given release needs: another release that is served or could be
-// restored, or the log. It returns the number of entries of the log that it read, so that the caller checks later ones.
+// excludeNeeded removes the candidates that anything besides the given release needs, and counts them as shared: another release
+// that is served or could be restored, or the log, which it reads completely. It returns the number of entries of the log that it
+// read, so that the caller checks later ones.
 func (c *erasureCandidates) excludeNeeded(ctx context.Context, store *kvstore.Store, name, version string) (int64, error) {
 	snapshot := store.Snapshot()
 	defer snapshot.Close()
@@ -204,7 +205,7 @@ func (c *erasureCandidates) excludeNeeded(ctx context.Context, store *kvstore.St
 }
 
 // excludeEntry removes the candidates that the log entry e names itself, and those that are files of the release that e publishes
-// or restores. It returns an error if that release's manifest cannot be read.
+// or restores, and counts them as shared. It returns an error if that release's manifest cannot be read.
 func (c *erasureCandidates) excludeEntry(store *kvstore.Store, e logs.Indexed) error {
 	c.excludeNamed(e)
 	if e.Kind.Serves() {
@@ -213,7 +214,8 @@ func (c *erasureCandidates) excludeEntry(store *kvstore.Store, e logs.Indexed) e
 	return nil
 }
 
-// excludeNamed removes the candidates that an entry itself names, such as a package JSON that is also a file.
+// excludeNamed removes the candidates that a log entry itself names, such as a package JSON that is also a file, and counts them
+// as shared.
 func (c *erasureCandidates) excludeNamed(e logs.Indexed) {
 	for _, h := range e.Contents() {
 		c.excludeContent(h, fmt.Sprintf("log entry %d", e.Index))

@@ -16,9 +16,9 @@ const (
 	UpstreamProblem ProblemKind = "upstream" // packages whose upstream does not respond
 	ReplacedProblem ProblemKind = "replaced" // packages whose address names another repository now
 	MissingProblem  ProblemKind = "missing"  // packages that their upstream says it does not have
-	EmptyProblem    ProblemKind = "empty"    // packages of which nothing can be published
+	EmptyProblem    ProblemKind = "empty"    // packages of whose newest releases none can be published
 	FailedProblem   ProblemKind = "failed"   // releases that are tried again
-	RefusedProblem  ProblemKind = "refused"  // releases that are not
+	RefusedProblem  ProblemKind = "refused"  // releases that are not tried again by themselves
 )
 
 var problemKinds = []ProblemKind{UpstreamProblem, ReplacedProblem, MissingProblem, EmptyProblem, FailedProblem, RefusedProblem}
@@ -35,17 +35,19 @@ type Problem struct {
 	Waiting int `json:"waiting,omitempty"`
 }
 
-// particular is what differs between reasons of one cause: addresses, hashes, times, numbers, and what is quoted.
+// particular matches what differs between reasons of one cause: addresses, hashes, quoted text and numbers, those in times, too.
 var particular = text.NewRegexp(`https?://[^\s;,]*[^\s:;,]|sha(1|256|384|512)-[0-9A-Za-z+/=]+|[0-9a-f]{40,}|"[^"]*"|[0-9]+`)
 
-// repeated is a list of what is particular, which may be of any length.
+// repeated matches a list of stars, which stand for what is particular. Such a list may have any length.
 var repeated = text.NewRegexp(`\*( \(\*\))?(, \*( \(\*\))?|, …)*`)
 
-// causes remembers what reasons come to: many are the same but for the names in them.
+// causes has the cause of each reason that [causes.get] has seen, by the reason with stars for its names. Many reasons are the
+// same but for the names in them.
 type causes map[string]string
 
-// get returns the cause that a reason for people states: the reason with stars in place of the given names, addresses, hashes,
-// numbers and quoted text, so that equal causes have equal texts. It stores results in c, because many reasons are the same.
+// get returns the cause that a reason for people states, so that equal causes have equal texts: the reason with stars in place of
+// the given names, addresses, hashes, numbers and quoted text, and with one star for a list of these. It drops the end of a
+// reason from packages.FoldersNote on. It stores results in c, because many reasons are the same.
 func (c causes) get(reason string, names ...string) string {
 	for _, name := range names {
 		reason = replaceWord(reason, name)
@@ -88,11 +90,11 @@ func isWordByte(c byte) bool {
 	return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-// A Line of the table that counts everything.
+// A Line is a row of the table that [Status.Lines] returns.
 type Line struct {
 	Count    int
-	What     string    // of them there are so many
-	Packages string    // some, or how many
-	Why      string    // and what helps
+	What     string    // what is counted, in words that fit the count
+	Packages string    // names of some of the packages, or "of" and how many there are; "" for none
+	Why      string    // the reason, and what helps; "" for none
 	Next     time.Time // when the first of them is tried again
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/larder-cdn/larder/logs/replication"
 )
 
-// A Regenerator makes the files of releases again from their upstream, as a bot made them, for
-// a repair that has lost them. It publishes nothing: what it makes is in a store of its own,
-// and whether it came out the same is for the repair to say.
+// A Regenerator makes the files of releases again from their upstream, as a bot made them, for a
+// repair of a store that has lost them. It publishes nothing. It puts what it makes into a store of
+// its own, and returns contents only by the hash that the repair wants.
 type Regenerator struct {
 	bot    *Bot
 	store  *kvstore.Store
@@ -79,9 +79,9 @@ func (r *Regenerator) Close() error {
 }
 
 // Content implements [replication.Contents]: it returns the wanted file or manifest from its release. The first call for a
-// release makes the release again from upstream, in r's own store; later calls wait for that and use the result, also a failure.
-// The error wraps [fs.ErrNotExist] if w is neither a file nor a manifest, if upstream lacks the version, or if the release that
-// was made lacks the content.
+// release makes the release again from upstream, in r's own store; later calls wait for that and use the result, also a failure,
+// even if only the ctx of the first call ended. The error wraps [fs.ErrNotExist] if w is neither a file nor a manifest, if
+// upstream lacks the version, or if the release that was made lacks the content.
 func (r *Regenerator) Content(ctx context.Context, w replication.Wanted) (replication.Found, error) {
 	e := w.Entry
 	isManifest := w.File == nil && w.Hash == e.Manifest && (e.Kind == logs.Processed || e.Kind.Publishes())

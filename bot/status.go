@@ -135,7 +135,8 @@ type upstreamProblem struct {
 	replaced bool   // the address names another repository than before
 }
 
-// count counts a version of the package by its state s. It also adds a version that is served to p.served.
+// count counts a version of the package by its state s, one that is detected or being processed in Waiting. It also adds a
+// version that is served to p.served.
 func (p *PackageStatus) count(s views.State) {
 	switch s.Kind {
 	case views.Published, views.Mirrored:
@@ -153,7 +154,8 @@ func (p *PackageStatus) count(s views.State) {
 }
 
 // addUpstream sets the fields of p that the stored record of the package's upstream has: the times of the polls, the problem of
-// the last one, and notes. It does nothing if no record exists.
+// the last one and its kind, notes, and how many releases of a new package were tried. The kind and the target are in p.upstream,
+// for groupProblems. It does nothing if no record exists.
 func (p *PackageStatus) addUpstream(snapshot kvstore.Reader) error {
 	upstream, err := sources.LookupUpstream(snapshot, p.Name)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -270,8 +272,9 @@ func (s *Status) AddModuleProblems(store *kvstore.Store) error {
 	return nil
 }
 
-// groupProblems returns the problems of s.Packages and s.Versions, one for each cause, the most harmful kind first. Releases that
-// failed because their upstream is down have no problem of their own; they are counted in Waiting of the upstream's problem.
+// groupProblems returns the problems of s.Packages and s.Versions, one for each cause, the most harmful kind first and then those
+// of most packages. Failed releases of a package whose upstream is down have no problem of their own; they are counted in Waiting
+// of the upstream's problem. An upstream is down if polls of at least sources.FailuresDown packages there failed.
 func (s *Status) groupProblems() []Problem {
 	byCause := make(map[[2]string]*Problem)
 	add := func(kind ProblemKind, cause, pkg, reason string, next time.Time) {

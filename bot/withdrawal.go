@@ -137,7 +137,7 @@ func newWithdrawalOutcome(e logs.Indexed, m *logs.Manifest) WithdrawalOutcome {
 }
 
 // lookup returns the row of a version that is published or was withdrawn, and its manifest. If the version was never published,
-// the error says so to people, and why.
+// it returns the error of explainAbsent, which says why to people.
 func (s *WithdrawalService) lookup(name, version string) (views.Version, *logs.Manifest, error) {
 	v, err := views.LookupVersion(s.store, name, version)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -150,8 +150,8 @@ func (s *WithdrawalService) lookup(name, version string) (views.Version, *logs.M
 	return v, m, err
 }
 
-// explainAbsent returns an error that says why a version was never published: by its state, or because the package or version is
-// unknown.
+// explainAbsent returns an error for people that says why a version was never published: by its state, or because the package or
+// version is unknown. It returns an error of the store instead.
 func (s *WithdrawalService) explainAbsent(name, version string) error {
 	state, err := views.LookupState(s.store, name, version)
 	switch {

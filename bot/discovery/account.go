@@ -16,8 +16,9 @@ import (
 // mostAccounts bounds how many versions that were never tried are accounted for.
 const mostAccounts = 20_000
 
-// ReadAccounts returns what became of every version that a package's upstream has or had, newest first: the states of those
-// that were tried, and why the others were not. Of the latter it returns the newest if they are more than 20,000.
+// ReadAccounts returns what became of every version that a package's upstream has or had, newest first: the states of those that
+// were tried, and why the others were not. Of the latter it returns the newest if they are more than 20,000. For a withdrawn
+// release whose files were erased, it says so in the reason, and Command is "". For an unknown package it returns an empty list.
 func ReadAccounts(r kvstore.Reader, name string) ([]views.Account, error) {
 	states, err := views.States(r, name)
 	if err != nil {
@@ -133,7 +134,7 @@ func ignoredReason(p *packages.Package, version string) string {
 }
 
 // operatorCommand returns the command line with which an operator gets a version that is in the state s published, "" if none
-// helps. p is the version's package, and followed says whether the bot polls it.
+// helps or it is served. p is the version's package, nil if it is not registered; followed says whether the bot polls it.
 func operatorCommand(s views.State, p *packages.Package, followed bool) string {
 	switch {
 	case !packages.ValidVersion(s.Version) || s.Kind.Served():

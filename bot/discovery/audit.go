@@ -59,7 +59,8 @@ func (sc *Scheduler) readAuditPlan() auditPlan {
 	return a
 }
 
-// runAudits calls Audit whenever audits are due. It returns nil if ctx ends while it waits, and else the error of Audit, which
+// runAudits calls Audit at once, and again when Audit's result says that more is due, but not before a minute and not after an
+// hour. Audit itself decides what is due. runAudits returns nil if ctx ends while it waits, and else the error of Audit, which
 // stops the bot or is that of ctx.
 func (sc *Scheduler) runAudits(ctx context.Context) error {
 	for {
@@ -74,9 +75,9 @@ func (sc *Scheduler) runAudits(ctx context.Context) error {
 }
 
 // Audit compares published releases with their upstreams, as far as that is due, stores the results, and returns when more is
-// due. The first audits are due a day after the first call for a store. A restart continues a day's audits, and an upstream that
-// does not respond interrupts them for an hour. Failures of a package are logged; the error is that of ctx, or for what stops the
-// bot.
+// due. The first call for a store only stores that the first audits are due a day later. A restart continues a day's audits. An
+// upstream that does not respond interrupts them: then Audit returns, and the rest is due in an hour. Failures of a package are
+// logged; the error is that of ctx, one of the store, or another that stops the bot.
 func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
 	todo, now := sc.readAuditPlan(), sc.options.Now()
 	if todo.Next.IsZero() {
@@ -128,8 +129,9 @@ func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
 	return todo.Next, nil
 }
 
-// planAudits chooses what is audited in a day: random published releases, some releases that differed before, and the packages
-// whose last comparison is longest ago or has seen an unconfirmed change. It does not store the plan.
+// planAudits chooses what is audited in a day: up to ten random published releases and up to ten that differed before, and a
+// twenty-eighth of the packages: those whose last comparison is longest ago or has seen an unconfirmed change. Mirrored releases
+// are left out. The next day's audits are due a day after now. It does not store the plan.
 func (sc *Scheduler) planAudits(now time.Time) (auditPlan, error) {
 	todo := auditPlan{Next: now.Add(auditEvery)}
 	states, err := views.States(sc.store, "")
@@ -185,9 +187,10 @@ func (sc *Scheduler) planAudits(now time.Time) (auditPlan, error) {
 }
 
 // compareIntegrities compares the integrities of all published releases of a package with the complete lists of the upstreams
-// that they came from, also if the catalogue no longer has the package or names another upstream. It logs changes and stores the
-// time of the comparison. It waits while too many upstreams, or this package, are polled. The error is about an upstream's list
-// or the store.
+// that they came from, also if the catalogue no longer has the package or names another upstream. An upstream that lacks the
+// package counts as one that lists nothing; one for which the bot has no client is skipped. It logs changes and stores the time
+// of the comparison. It waits while too many upstreams, or this package, are polled. The error is that of ctx, of a request to an
+// upstream, or of the store; then the time is not stored.
 func (sc *Scheduler) compareIntegrities(ctx context.Context, name string) error {
 	if err := sc.polling.Acquire(ctx, 1); err != nil {
 		return err
@@ -242,8 +245,8 @@ func (sc *Scheduler) recordAuditFailure(name string) error {
 	return sc.options.Records.Write(sources.OriginsKey(name), origins)
 }
 
-// presentUpstream returns the upstream that the package JSON of a package names, from the catalogue or else from the store; the
-// zero value if none exists.
+// presentUpstream returns the upstream that the package JSON of a package names, from the catalogue or else from the store. It
+// returns the zero value if neither has a valid JSON, or if the package is not updated.
 func (sc *Scheduler) presentUpstream(name string) sources.Ref {
 	p, ok := sc.options.Publisher.Catalogue().Get(name)
 	if !ok {
@@ -259,7 +262,8 @@ func (sc *Scheduler) presentUpstream(name string) sources.Ref {
 }
 
 // upstreamsOf returns the upstreams that the published releases of a package came from, each once. now is the upstream that the
-// package has at present, and states are those of all its versions. It skips releases whose origin is unknown.
+// package has at present, and states are those of all its versions. It skips imported releases, and those whose origin cannot be
+// read, which it logs. It locks sc.watching. The error is always nil.
 func (sc *Scheduler) upstreamsOf(name string, now sources.Ref, states []views.State) ([]sources.Ref, error) {
 	sc.watching.Lock()
 	defer sc.watching.Unlock()
@@ -289,8 +293,8 @@ func (sc *Scheduler) upstreamsOf(name string, now sources.Ref, states []views.St
 }
 
 // auditRelease compares a release with its upstream, file by file, and stores and reports the result: equal, different, or why it
-// could not be compared. The error means that upstream does not respond, or that the release's record could not be read or the
-// result stored. A release that is not served any more is skipped.
+// could not be compared. A comparison has ten minutes. The error means that upstream does not respond, that the release's record
+// could not be read or the result stored, or that ctx has ended. A release that is not served any more is skipped.
 func (sc *Scheduler) auditRelease(ctx context.Context, name sources.ReleaseName) error {
 	claim, err := sc.readClaim(name)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -325,8 +329,9 @@ func (sc *Scheduler) auditRelease(ctx context.Context, name sources.ReleaseName)
 	return nil
 }
 
-// readClaim returns what the log states about a published release: its entry, manifest, attestations and package JSON. The error
-// is kvstore.ErrNotFound if the release is not served.
+// readClaim returns what the log states about a release that is served: the entry that published it last, and its manifest and
+// attestations. It adds the package JSON that is recorded now, none if that cannot be read. The error wraps kvstore.ErrNotFound
+// if the release is not served.
 func (sc *Scheduler) readClaim(name sources.ReleaseName) (c verify.Claim, err error) {
 	if s, err := views.LookupState(sc.store, name.Package, name.Version); err != nil || !s.Kind.Served() {
 		return c, cmp.Or(err, kvstore.ErrNotFound)

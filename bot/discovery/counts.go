@@ -99,9 +99,9 @@ func (sc *Scheduler) starsInterval() time.Duration {
 func (sc *Scheduler) starsTime() time.Time { return sc.options.Now().UTC().Truncate(time.Second) }
 
 // CountStars requests the stars of the catalogue's package at GitHub whose count is due first, and stores them, or that the
-// repository is missing. It returns the name of the package, "" if no count is older than 30 days. After an error it also returns
-// the name; unless that is a rate limit or stops the bot, the package is due again a day later, so that the others have their
-// turn.
+// repository is missing. A count is due if it is 30 days old, of another repository, or was never requested. CountStars returns
+// the name of the package, "" if none is due. After an error of the request it also returns the name; unless that is a rate limit
+// or stops the bot, the package is due again a day later, so that the others have their turn. The bot must have a client for git.
 func (sc *Scheduler) CountStars(ctx context.Context) (string, error) {
 	known, err := sources.ReadAllPopularityCounts(sc.store)
 	if err != nil {

@@ -20,9 +20,10 @@ import (
 )
 
 // poll polls the upstream of the package p, records new versions, and puts releases that are due into q. It waits while too many
-// upstreams, or this package, are polled. Of a package without an upstream it only records the time. It records a failure of the
-// package and returns nil; other errors stop the bot or are that of ctx. If resume is not nil and the upstream's circuit breaker
-// is open, poll returns errUpstreamDown, and resume is called once the upstream may respond again.
+// upstreams, or this package, are polled. Of a package without an upstream, or whose upstream the bot has no client for, it only
+// records the time. It records a failure of the package and returns nil; other errors stop the bot or are that of ctx. If resume
+// is not nil and the upstream's circuit breaker is open, poll returns errUpstreamDown, and resume is called once the upstream may
+// respond again. If resume is nil, poll ignores the circuit breaker.
 func (sc *Scheduler) poll(ctx context.Context, p *packages.Package, q *queue, resume func()) error {
 	if err := sc.polling.Acquire(ctx, 1); err != nil {
 		return err
@@ -48,21 +49,21 @@ func (sc *Scheduler) poll(ctx context.Context, p *packages.Package, q *queue, re
 	return nil
 }
 
-// errUpstreamDown says that a package waits for an upstream that is down.
+// errUpstreamDown says that a package waits because the circuit breaker of its upstream is open.
 var errUpstreamDown = errors.New("its upstream is down")
 
 // A pollRequest says on whose behalf an upstream is polled.
 type pollRequest struct {
-	actor string
-	has   func(id string) bool // reports whether a release is queued or known already
+	actor string               // of the entries in the log
+	has   func(id string) bool // reports whether the release with that id (see ingest.ReleaseID) is in the queue or being worked on
 	force bool                 // releases that failed do not wait for their time
 	named bool                 // by an event, which says that there is a release
 }
 
-// pollAndRecord polls the upstream of the package p, stores the result and the time of the next poll, and returns the releases to
-// fetch. It records a failure of the package and returns no error for it; an error stops the bot or is that of ctx, and then the
-// poll's result is not stored. in says on whose behalf it polls. The caller has claimed the package in sc.polled. It locks
-// Records.Mu.
+// pollAndRecord polls the upstream of the package p, which has one, stores the result and the time of the next poll, and returns
+// the releases to fetch. It records a failure of the package, and returns neither releases nor an error for it. An error stops
+// the bot, is that of ctx, or of the store; then the poll's result is not stored, but new states may be in the log. in says on
+// whose behalf it polls. The caller has claimed the package in sc.polled. It locks Records.Mu while it stores.
 func (sc *Scheduler) pollAndRecord(ctx context.Context, p *packages.Package, in pollRequest) ([]ingest.Task, error) {
 	sc.options.Events.Emit(ctx, events.Event{Kind: events.Checking, Package: p.Name})
 	upstream := sc.options.Records.Known(p.Name)
@@ -131,10 +132,11 @@ func (sc *Scheduler) pollAndRecord(ctx context.Context, p *packages.Package, in 
 	return tasks, sc.options.Records.Set(upstream)
 }
 
-// listAndPlan requests the versions of the package p from its upstream, only if they have changed unless something is due, and
-// plans what follows. It records new states of versions in the log, changes upstream, the poll's result so far, accordingly, and
-// returns the releases to fetch. It also compares the list with what published releases were made from. The error is one of
-// upstream or of the store.
+// listAndPlan requests the versions of the package p from its upstream: only if they have changed, or all if a release is due or
+// the package needs another one to start with. It plans what follows, records new states of versions in the log, and returns the
+// releases to fetch. It also asks GitHub whether the repository is still the same one, and compares the list with what published
+// releases were made from. It changes upstream, the poll's result so far, accordingly, which the caller stores. The error is one
+// of upstream, of the store, or a *replacedError; after it, upstream may have changed in part.
 func (sc *Scheduler) listAndPlan(ctx context.Context, p *packages.Package, in pollRequest, upstream *sources.Upstream) ([]ingest.Task, error) {
 	states, err := sc.options.Records.States(p.Name)
 	if err != nil {
@@ -234,8 +236,8 @@ type stateChange struct {
 }
 
 // recordChanges adds an entry to the log for each change of a version's state, of kind Refused or, for any other state, Detected,
-// in the name of actor. It skips versions whose state another goroutine has changed since the plan was made, and returns these
-// versions. After an error nothing is recorded.
+// in the name of actor. It skips versions whose state is not the one from which the plan was made, because another goroutine has
+// changed it, and returns these versions. After an error nothing is recorded.
 func (sc *Scheduler) recordChanges(changes []stateChange, actor string) (overtaken map[string]struct{}, err error) {
 	overtaken = make(map[string]struct{})
 	if len(changes) == 0 {

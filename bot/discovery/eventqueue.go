@@ -48,7 +48,8 @@ func newEventQueue() *eventQueue {
 }
 
 // add marks packages as named by an event. It returns those that were not marked before; the caller stores in the schedule that
-// they are due, and passes them to release. One that is being polled now is polled again afterwards.
+// they are due, and then passes them to release. One that is being polled, or was polled within repollInterval, is polled once
+// more afterwards. For one that waits already, nothing changes.
 func (n *eventQueue) add(names []string) (fresh []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -64,7 +65,7 @@ func (n *eventQueue) add(names []string) (fresh []string) {
 	return fresh
 }
 
-// release queues packages that add has returned, so that next returns them.
+// release queues packages that add has returned, so that next returns them. The caller calls it once for each.
 func (n *eventQueue) release(names []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -170,10 +171,10 @@ func (sc *Scheduler) pollAnnounced(ctx context.Context, q *queue) error {
 	return g.Wait()
 }
 
-// pollAnnouncedPackage polls one package that an event named, puts releases that are due into q, the newest ahead of others, and
-// moves the package's next poll earlier if a release waits for it. It does nothing for a package that the catalogue does not have
-// or that has no upstream. While the upstream's circuit breaker is open it does not poll, and the package is announced again
-// later.
+// pollAnnouncedPackage polls one package that an event named, and puts releases that are due into q, the newest ahead of others.
+// Then it moves the package's next scheduled poll to when its upstream or a release is due, if that is earlier, but at least
+// FirstLag ahead. It does nothing for a package that the catalogue does not have or that has no upstream. While the upstream's
+// circuit breaker is open it does not poll, and the package is announced again once the upstream may respond.
 func (sc *Scheduler) pollAnnouncedPackage(ctx context.Context, name string, q *queue) error {
 	p, ok := sc.options.Publisher.Catalogue().Get(name)
 	if !ok || sc.options.Sources.ForPackage(p) == nil {
@@ -208,11 +209,13 @@ type packageIndex struct {
 	repositories map[string][]string // and by the address of the repository, of which packages from npm have one too
 }
 
-// PackagesFromNpm returns the names of the catalogue's packages whose releases come from the npm package npmName.
+// PackagesFromNpm returns the names of the catalogue's packages whose releases come from the npm package npmName, nil for none.
+// The caller does not change the result, which is part of an index.
 func (sc *Scheduler) PackagesFromNpm(npmName string) []string { return sc.packageIndex().npm[npmName] }
 
-// PackagesFromRepository returns the names of the catalogue's packages whose releases are tags of a git repository, given by its
-// address, or whose package JSON names it as their repository.
+// PackagesFromRepository returns the names of the catalogue's packages that are updated and whose releases are tags of a git
+// repository, given by its address, or whose package JSON names it as their repository. It returns nil for none. The caller does
+// not change the result, which is part of an index.
 func (sc *Scheduler) PackagesFromRepository(repository string) []string {
 	return sc.packageIndex().repositories[git.CanonicalAddress(repository)]
 }

@@ -110,7 +110,7 @@ func (sc *Scheduler) Feed() (FeedState, bool) {
 	return sc.feed.state, true
 }
 
-// changeState calls how with the state of the feed, which how may change, while the state is locked.
+// changeState calls how with the state of the feed, which how may change. It holds f.mu meanwhile.
 func (f *feed) changeState(how func(*FeedState)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -173,7 +173,8 @@ func (f *feed) recordResponse(last string, err error, now time.Time, pause time.
 }
 
 // advanceFeed requests the changes after the sequence that cursor stores, announces the packages that they name, and stores the
-// last sequence. It returns the sequence before and after. A sequence that goes back is stored, too, and is an error.
+// last sequence. It returns the sequence before and after; last is "" if the request has none or the announcement could not be
+// stored. A sequence that goes back is stored, too, and is an error.
 func (sc *Scheduler) advanceFeed(ctx context.Context, cursor durable.Object[string, string]) (since, last string, err error) {
 	if since, err = cursor.Send(ctx, ""); err == nil {
 		last, err = sc.readFeed(ctx, since)
@@ -189,8 +190,9 @@ func (sc *Scheduler) advanceFeed(ctx context.Context, cursor durable.Object[stri
 	return since, last, err
 }
 
-// readFeed requests the changes after the sequence since, announces the catalogue's packages that they name, and returns the
-// sequence of the last change. It returns "" if the announcement could not be stored, so that the request is repeated.
+// readFeed requests the changes after the sequence since, announces the catalogue's packages that they name, also if the request
+// fails later, and returns the sequence of the last change. It returns "" and the error if the announcement could not be stored,
+// so that the request is repeated.
 func (sc *Scheduler) readFeed(ctx context.Context, since string) (last string, err error) {
 	named := make(map[string]bool) // packages of the catalogue, so there is a bound
 	changes := int64(0)

@@ -20,7 +20,8 @@ import (
 
 // Add polls the package name for an operator and publishes the releases that are due, or, if version is not "", only that
 // version, which may be older than those known or have been refused before. It waits for the end, and returns an error if a
-// release was refused or failed, or nothing could be fetched.
+// release was refused or failed, or if upstream could not be polled; with version "", a rate limit of GitHub is no error. It
+// returns nil if no release is due.
 func (sc *Scheduler) Add(ctx context.Context, name, version string) error {
 	return sc.forOperator(ctx, name, func(ctx context.Context, p *packages.Package) error {
 		if version == "" {
@@ -38,8 +39,9 @@ func (sc *Scheduler) AddUnattested(ctx context.Context, name, version, reason st
 	})
 }
 
-// Retry fetches a package's releases that have failed or were refused, and publishes them. It leaves out those that were
-// refused because upstream no longer had them. It waits for the end, and returns an error if there are no such releases, or not all were published.
+// Retry fetches a package's releases that have failed or were refused, and publishes them. It leaves out those that were refused
+// because upstream no longer had them. It waits for the end, and returns an error if there are no such releases, or not all were
+// published. If upstream lacks one of them, it fetches none.
 func (sc *Scheduler) Retry(ctx context.Context, name string) error {
 	return sc.forOperator(ctx, name, func(ctx context.Context, p *packages.Package) error {
 		states, err := views.States(sc.store, name)
@@ -60,9 +62,9 @@ func (sc *Scheduler) Retry(ctx context.Context, name string) error {
 }
 
 // forOperator registers the package name of the catalogue and calls do with it, for an operator's command. It returns an error
-// for people, with what to do next, if the catalogue lacks the package, if it has no upstream, if do fails, or if a release was
-// refused or has failed meanwhile. It moves the package's next poll to a short time from now, in case the command was
-// interrupted.
+// for people, with what to do next, if the catalogue lacks the package, if it has no upstream, if do fails, or if do reports
+// failures of the package or its releases as events. Afterwards it moves the package's next poll to sources.MinWait from now,
+// unless it is earlier, in case the command was interrupted.
 func (sc *Scheduler) forOperator(ctx context.Context, name string, do func(context.Context, *packages.Package) error) error {
 	p, err := sc.options.Publisher.LookupPackage(name)
 	if err != nil {
@@ -109,9 +111,9 @@ func (sc *Scheduler) addDue(ctx context.Context, p *packages.Package) error {
 }
 
 // addChosen publishes the given versions of the package p for an operator, and waits until that is done. It returns an error
-// before it fetches any if one is published already or upstream does not have it. A release that fails or is refused afterwards
-// is not an error: it is recorded, and counted in the tally of ctx. override is the field of [ingest.Task]: the reason to ignore
-// the package's policy, "" for none.
+// before it fetches any if one is malformed, published or withdrawn, or if upstream does not have it; versions before that one
+// may be recorded as detected then. A release that fails or is refused afterwards is not an error: it is recorded, and counted in
+// the tally of ctx. override is the field of [ingest.Task]: the reason to ignore the package's policy, "" for none.
 func (sc *Scheduler) addChosen(ctx context.Context, p *packages.Package, override string, versions ...string) error {
 	for _, version := range versions {
 		if err := sc.options.Publisher.CheckUnpublished(p.Name, version); err != nil {
@@ -161,8 +163,8 @@ func (sc *Scheduler) detectVersion(p *packages.Package, version string, listed *
 }
 
 // releaseAll fetches and publishes the releases of tasks, several at a time, and waits for those that another goroutine is
-// publishing. It reports how each of these ended to the tally in ctx. It returns an error only for what stops the bot, or if ctx
-// ends.
+// publishing. Of the latter it reports those that were refused or failed to the tally in ctx. It returns an error only for what
+// stops the bot, or if ctx ends.
 func (sc *Scheduler) releaseAll(ctx context.Context, tasks []ingest.Task) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(sc.options.Downloads)

@@ -24,12 +24,14 @@ type pollResult struct {
 	from      sources.Ref
 	listing   *sources.Listing // nil if upstream has no such package
 	unchanged bool             // since the last poll
-	same      func(v sources.Candidate, published string) (same, known bool)
+	// same is that of the source, see [sources.Source]. compareOrigins sets it.
+	same func(v sources.Candidate, published string) (same, known bool)
 }
 
 // readOrigins returns the stored origins of a package's releases: what each was published from. now is the package's present
-// upstream; if it is not the zero value and another one is stored, the origins are moved to it, but not stored. The caller holds
-// sc.watching.
+// upstream; if it is not the zero value and another one is stored, the origins are moved to it in the result, and not stored:
+// those that came from the old one name it in From, and no hash changes. Origins that cannot be read are logged and count as
+// none. The caller holds sc.watching.
 func (sc *Scheduler) readOrigins(pkg string, now sources.Ref) sources.Origins {
 	known, err := sources.LookupOrigins(sc.store, pkg)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
@@ -44,10 +46,11 @@ func (sc *Scheduler) readOrigins(pkg string, now sources.Ref) sources.Origins {
 	return known
 }
 
-// compareOrigins compares what at, the result of a poll, lists for the published releases of a package with what they were
-// published from. It stores the origins, and logs and reports changes. A change is logged only when a poll half an interval later
-// sees it again, because nodes of a registry lag and may respond in part. now is the package's present upstream, and states are
-// those of its versions.
+// compareOrigins compares what at, the result of a poll, lists for the published releases that came from that upstream with what
+// the log last said of them, at first what they were published from. It stores the origins if they changed, and logs and reports
+// changes, also back to what was published. A change is logged only when a poll at least half an interval after the first sees it
+// again, because nodes of a registry lag and may respond in part. now is the package's present upstream, and states are those of
+// its versions. The bot has a client for at.from. compareOrigins locks sc.watching.
 func (sc *Scheduler) compareOrigins(ctx context.Context, pkg string, now sources.Ref, at pollResult, states []views.State) error {
 	sc.watching.Lock()
 	defer sc.watching.Unlock()
@@ -114,8 +117,8 @@ func (sc *Scheduler) compareOrigins(ctx context.Context, pkg string, now sources
 	return nil
 }
 
-// originFromManifest returns what a release was published from, as its manifest states; the zero value if an operator has
-// imported it. now is the package's present upstream.
+// originFromManifest returns what a release was published from, as its manifest states; the zero value if that is neither npm nor
+// git, as after an import. now is the package's present upstream; From of the result is "" if the release came from there.
 func (sc *Scheduler) originFromManifest(now sources.Ref, pkg, version string) (sources.Origin, error) {
 	v, err := views.LookupVersion(sc.store, pkg, version)
 	if err != nil {
@@ -162,8 +165,9 @@ func (at pollResult) updateOrigin(o *sources.Origin, version string, now time.Ti
 }
 
 // listedHash returns the integrity or commit that the polled upstream lists for a version whose origin is o, "" if upstream does
-// not list the version. If upstream did not change since the last poll, it is what that poll found. The second result is false if
-// upstream states no hash.
+// not list the version. If upstream lists the archive that the version was published from, that is o.Published, in whatever form
+// upstream states its hash; another integrity is cut to maxIntegrity bytes. If upstream did not change since the last poll, it is
+// what that poll found. The second result is false if upstream lists the version and states no hash.
 func (at pollResult) listedHash(o sources.Origin, version string) (string, bool) {
 	switch {
 	case at.unchanged && o.Since.IsZero():

@@ -64,7 +64,8 @@ func (sc *Scheduler) packagesToRefill() []*packages.Package {
 }
 
 // Run polls each package's upstream at its time and publishes what is new. It also follows the change feed, audits published
-// releases, and requests download counts and stars. It returns when ctx ends or an error stops the bot.
+// releases, and requests download counts and stars. It returns when ctx ends or an error stops the bot, with that error or the
+// error of ctx, and closes the circuit breakers then.
 func (sc *Scheduler) Run(ctx context.Context) error {
 	if err := sc.applyCatalogue(ctx); err != nil {
 		return err

@@ -154,7 +154,7 @@ func (p *planning) startsWith(r release) bool {
 }
 
 // shouldPublish reports whether the bot publishes a listed version that has no state yet: the package starts with it, or it is
-// new at upstream and newer than the known releases by time or by version.
+// new at upstream and newer than the known releases by time or by version. A release without a time counts as newer.
 func (p *planning) shouldPublish(r release) bool {
 	switch {
 	case !p.known.Filled && p.startsWith(r):
@@ -181,8 +181,8 @@ func (p *planning) planDetected(r release, was views.State) {
 }
 
 // planFetch adds the task to fetch the release r now to the plan, and records the hash that is tried. The task is fresh, ahead of
-// others, if the release has appeared since the package's first poll, or if an event names the package and this is its newest
-// task. attempts is how many attempts have failed.
+// others, if the package has all releases that it starts with, if the release has appeared since the package's first poll, or if
+// an event names the package and this is the first task of the plan. attempts is how many attempts have failed.
 func (p *planning) planFetch(r release, attempts int) {
 	appeared := p.known.Filled || len(p.before) > 0 && !p.before[r.name] || slices.Contains(p.known.Fresh, r.name) // since the first poll
 	t := ingest.Task{Pkg: p.pkg, Version: r.version, Released: r.released, Rank: len(p.out.tasks), Tried: attempts}
@@ -216,8 +216,8 @@ func isChanged(changes []stateChange, version string) bool {
 	return slices.ContainsFunc(changes, func(c stateChange) bool { return c.Version == version })
 }
 
-// hashChanged reports whether upstream states another hash of the release r now than at the last attempt to fetch it. It is false
-// if one of the two is not known.
+// hashChanged reports whether upstream states another hash of the release r now than at the last attempt to fetch it, or one
+// where it stated none then. It is false if no attempt is recorded, or if upstream states no hash now.
 func (s *planInput) hashChanged(r release) bool {
 	tried, ok := s.known.Tried[r.name]
 	return ok && r.version.Hash != "" && tried != r.version.Hash

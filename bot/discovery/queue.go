@@ -13,11 +13,11 @@ import (
 	"github.com/larder-cdn/larder/bot/sources"
 )
 
-// A queue holds tasks: fresh ones first, then those that never failed, then by rank.
+// A queue holds tasks: fresh ones first, then those with fewer failed attempts, then by rank, then by the package's name.
 type queue struct {
 	mu      sync.Mutex
 	tasks   taskHeap
-	pending map[string]struct{} // ids from push until done
+	pending map[string]struct{} // ids of tasks from push until finishTask, also while they are worked on
 	changed chan struct{}       // closed, and replaced, when there is something new for goroutines that wait
 	closed  bool
 }
@@ -54,8 +54,9 @@ func (q *queue) markFresh(t ingest.Task) {
 	}
 }
 
-// markNewestFresh marks the waiting task of the newest release of the package pkg as fresh, which moves it ahead, if there is
-// one.
+// markNewestFresh marks the waiting task of the package pkg that was the newest of its poll (Rank 0) as fresh, which moves it
+// ahead. It does nothing if no such task waits, or if it is fresh already, even if other tasks of the package wait. It locks
+// q.mu.
 func (q *queue) markNewestFresh(pkg string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -161,9 +162,9 @@ func (h *taskHeap) Pop() any {
 	return t
 }
 
-// publishTasks fetches and publishes the releases in q, several at a time, until q is closed and empty or an error stops the bot.
-// With waits, the tasks of an upstream whose circuit breaker is open wait until it responds, and additional goroutines serve only
-// fresh tasks.
+// publishTasks fetches and publishes the releases in q, several at a time, until q is closed and empty, ctx ends, or an error
+// stops the bot. It skips a release that another goroutine is publishing. With waits, the tasks of an upstream whose circuit
+// breaker is open wait until it responds, and additional goroutines serve only fresh tasks.
 func (sc *Scheduler) publishTasks(ctx context.Context, q *queue, waits bool) error {
 	g, ctx := errgroup.WithContext(ctx)
 	work := func(fresh bool) error {

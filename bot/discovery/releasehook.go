@@ -95,7 +95,7 @@ func (sc *Scheduler) announceNamed(names []string) (status int, message string) 
 }
 
 // announceAll announces packages of the catalogue, so that they are polled next, and returns status and message of the response
-// to the sender. The message ends with besides.
+// to the sender. The message ends with besides. It sorts names in place.
 func (sc *Scheduler) announceAll(names []string, besides string) (status int, message string) {
 	slices.Sort(names)
 	names = slices.Compact(names)

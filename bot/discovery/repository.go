@@ -19,11 +19,11 @@ func (e *replacedError) Error() string {
 		"if it is the right one, change autoupdate.target in the package JSON to another form of the address, with or without .git", e.found, e.recorded)
 }
 
-// checkRepository requests the description of the package's repository from GitHub; it does nothing for one elsewhere. It returns
-// a *replacedError if the repository's id is not the recorded one: a renamed repository keeps its id, and one that is registered
-// under the name of a deleted or renamed one has another id. Otherwise it records the description in upstream, which the caller
-// stores, and stores the stars. A rate limit of GitHub is not an error while no id is recorded. One API request is enough for
-// each change of the tags: without a token GitHub allows sixty in an hour.
+// checkRepository requests the description of the package's repository from GitHub; it does nothing for a repository elsewhere or
+// a package from npm. It returns a *replacedError if the repository's id is not the recorded one: a renamed repository keeps its
+// id, and one that is registered under the name of a deleted or renamed one has another id. Otherwise it records the description
+// in upstream, which the caller stores, and itself stores the stars. A rate limit of GitHub is not an error while no id is
+// recorded. One API request is enough for each change of the tags: without a token GitHub allows sixty in an hour.
 func (sc *Scheduler) checkRepository(ctx context.Context, p *packages.Package, upstream *sources.Upstream) error {
 	if p.Autoupdate.Source != sources.KindGit || !sc.options.Git.AtGitHub(p.Autoupdate.Target) {
 		return nil

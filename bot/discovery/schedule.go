@@ -82,7 +82,8 @@ func (scheduledPackage) Handle(ctx context.Context, s *durable.State, a schedule
 }
 
 // Alarm implements [durable.Handler]. It passes the package to a goroutine in pollSchedule.next, waits until the package has been
-// polled, and sets the alarm to the next poll. If the process ends before, the next process polls the package.
+// polled, and sets the alarm to the next poll, unless that is never or the alarm was set to an earlier time meanwhile. If the
+// process ends before, the next process polls the package.
 func (d scheduledPackage) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) error {
 	var at time.Time
 	err := s.Call(ctx, func(ctx context.Context) error {
@@ -146,7 +147,7 @@ func (sc *Scheduler) runPolls(ctx context.Context, q *queue) error {
 
 // pollScheduled polls a package that is due, puts releases that are due into q, and returns when the package is due next. An
 // error stops the bot, or is that of ctx; next is a short time ahead then. While the upstream's circuit breaker is open, it does
-// not poll.
+// not poll, and returns a time about an interval ahead; the package is rescheduled as soon as the upstream may respond.
 func (sc *Scheduler) pollScheduled(ctx context.Context, p *packages.Package, q *queue) (next time.Time, err error) {
 	soon := sc.options.Now().Add(sources.MinWait)
 	switch err := sc.poll(ctx, p, q, func() { sc.Reschedule(ctx, p.Name, sc.options.Now()) }); {
@@ -173,7 +174,7 @@ func (sc *Scheduler) scheduleAll(ctx context.Context, q *queue) error {
 }
 
 // followClock calls scheduleAll whenever the clock was set back: after a clock that was a year ahead, a package that was due in
-// an hour would be due in a year. It returns when ctx ends, or with the error of scheduleAll.
+// an hour would be due in a year. It always returns an error: that of ctx or of scheduleAll.
 func (sc *Scheduler) followClock(ctx context.Context, q *queue) error {
 	return retry.FollowClock(ctx, sc.options.ClockCheck, sc.options.Now, func(by time.Duration) error {
 		sc.logger.Warn("the clock was set back; packages are scheduled again", "by", by)
@@ -182,7 +183,8 @@ func (sc *Scheduler) followClock(ctx context.Context, q *queue) error {
 }
 
 // nextPoll returns when the package p is due for its next poll, but not before earliest: when its upstream is due, or when a
-// release is due for another attempt, if that is earlier and the release is not in q.
+// release is due for another attempt, if that is earlier, the release is not in q, and the last poll of upstream did not fail. If
+// the states of the releases cannot be read, it logs that and goes by the upstream alone, at least a short time ahead.
 func (sc *Scheduler) nextPoll(p *packages.Package, q *queue, earliest time.Time) time.Time {
 	upstream := sc.options.Records.Known(p.Name)
 	at := upstream.Due(sc.options.Interval)

@@ -67,14 +67,14 @@ type Scheduler struct {
 	log     *logs.Log
 	logger  *slog.Logger
 
-	polling   *semaphore.Weighted          // upstreams that are polled
+	polling   *semaphore.Weighted          // bounds the upstreams that are polled or compared at once
 	adopting  sync.Mutex                   // held by the one SetCatalogue that runs
 	index     atomic.Pointer[packageIndex] // of the catalogue in use
 	polled    ingest.Claims                // packages, by name: one poll at a time, until what it found is in the queue
 	schedule  *pollSchedule
 	announced *eventQueue
 	feed      *feed      // nil for none
-	watching  sync.Mutex // held by the one watch that runs
+	watching  sync.Mutex // held while origins of releases are read and stored again
 }
 
 // New returns a scheduler with the options. It opens the poll schedule in o.Runtime and, if o.Feed is not "", the position in the

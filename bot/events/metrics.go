@@ -3,7 +3,7 @@ package events
 import "github.com/prometheus/client_golang/prometheus"
 
 // Count registers Prometheus counters with r: of the bot's events by kind, and of published files and their bytes. It returns a
-// function that counts an event and then passes it to next. It panics if r has these counters already.
+// function that counts an event and then passes it to next, which is not nil. It panics if r has these counters already.
 func Count(r prometheus.Registerer, next func(Event)) func(Event) {
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "larder_bot_events_total",

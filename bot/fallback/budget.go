@@ -26,7 +26,7 @@ const (
 	originBurst = 40
 )
 
-// A failedReleases of releases that an origin did not have, or did not send as it promised.
+// A failedReleases is a record of releases that an origin did not have, or did not send as it promised.
 type failedReleases struct {
 	now func() time.Time
 
@@ -34,6 +34,7 @@ type failedReleases struct {
 	all map[release]failedRelease
 }
 
+// A failedRelease is why a release could not be fetched the last time, and how long it is not tried.
 type failedRelease struct {
 	err error
 	backoff
@@ -167,8 +168,9 @@ type limitedOrigin struct {
 }
 
 // findWithinLimits has the origin look for a release, because a client wants its file at path. It returns errBusy if the origin's
-// budget is used up, and another error while the origin is paused after a failure; then it sends no request. A failure other than
-// a missing or wrong release starts a longer pause.
+// budget is used up, and another error while the origin is paused after a failure; then it sends no request. A failure starts a
+// pause, a longer one after each further failure. An answer, also one that the release is missing or wrong, and the end of ctx
+// are no such failures, and the next pause is a short one again.
 func (o *limitedOrigin) findWithinLimits(ctx context.Context, id release, path string) (*offer, error) {
 	o.mu.Lock()
 	now := o.now()

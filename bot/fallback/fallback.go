@@ -129,6 +129,7 @@ type Fallback struct {
 	stored  int64 // bytes of mirrored releases; -1 until it is known
 }
 
+// A release is the name of a package and one of its versions.
 type release struct{ pkg, version string }
 
 // New returns a fallback, which sends no request yet. It returns an error for a malformed origin or host in the options. The

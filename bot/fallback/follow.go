@@ -44,8 +44,8 @@ func (f *Fallback) Run(ctx context.Context) {
 }
 
 // CheckMirrored withdraws and restores mirrored releases as their origins have done since the last check, and compares those that
-// nothing proves with npm's, once. It also counts the bytes of all mirrored releases. It logs errors. One goroutine at a time
-// calls it.
+// nothing proves with npm's, once. It also counts the bytes of all mirrored releases. It logs errors; after one of reading which
+// releases were mirrored it does nothing more. One goroutine at a time calls it.
 func (f *Fallback) CheckMirrored(ctx context.Context) {
 	bySource := map[string]map[release]views.Version{}
 	f.mu.Lock()

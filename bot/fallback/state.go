@@ -63,7 +63,7 @@ var failures = map[Outcome]*answers.Failure{
 	Absent: notThere, Looped: notThere, Mismatch: mismatch, Budget: crowded, Quota: crowded, Later: later, Failed: down,
 }
 
-// A outcomeCounts counts outcomes.
+// An outcomeCounts counts outcomes.
 type outcomeCounts struct {
 	mu  sync.Mutex
 	all map[Outcome]int64

@@ -192,8 +192,8 @@ func (c *Client) Close() {
 
 // Get sends the request, again after each temporary failure up to Options.Tries times, and passes the response to read, which must not use its body
 // after it has returned. If the body breaks off, the try has failed like any other, so Get may call read several times, each time with a complete new
-// response. Any other error of read ends the request and is returned unchanged. Get waits between tries, but not if the server asks for more than
-// Options.MaxPause. Errors of the client are *[Error].
+// response. Any other error of read, unless it is a temporary *[Error], ends the request and is returned unchanged. Get waits between tries; if the
+// server asks for more than Options.MaxPause, it returns the error at once. Errors of the client are *[Error].
 func (c *Client) Get(ctx context.Context, r Request, read func(*Response) error) error {
 	r.Limit = cmp.Or(r.Limit, 64<<20)
 	target, err := url.Parse(r.URL)

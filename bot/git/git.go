@@ -304,7 +304,7 @@ type Remote struct {
 type Head struct {
 	// Commit is in hexadecimal digits.
 	Commit string
-	// Branch is its name, where that is known.
+	// Branch is its name; "" if the host does not say it.
 	Branch string
 }
 
@@ -325,14 +325,15 @@ func (r Remote) access() access {
 	}
 }
 
-// Head requests the last commit of a remote's branch. The error is [fetch.ErrNotFound] if there is no such repository or branch.
+// Head requests the last commit of a remote's branch. The error wraps [fetch.ErrNotFound] if there is no such repository or
+// branch; for a repository without a commit it is another one.
 func (c *Client) Head(ctx context.Context, r Remote) (Head, error) {
 	_, head, err := c.openBranch(ctx, r)
 	return head, nameRepository(fetch.Redact(r.URL), err)
 }
 
 // Snapshot fetches the files of the last commit of a remote's branch into dst, which is emptied first, as an archive. It returns
-// the commit, and the release with the archive.
+// the commit, and the release with the archive. With an error the release is nil, and dst has no meaning.
 func (c *Client) Snapshot(ctx context.Context, r Remote, dst *os.File) (Head, *Release, error) {
 	if err := truncateFile(dst); err != nil {
 		return Head{}, nil, err
@@ -345,7 +346,8 @@ func (c *Client) Snapshot(ctx context.Context, r Remote, dst *os.File) (Head, *R
 	return head, release, nameRepository(fetch.Redact(r.URL), err)
 }
 
-// openBranch opens a session with a remote and returns it with the last commit of the remote's branch.
+// openBranch opens a session with a remote and returns it with the last commit of the remote's branch. Its errors are those of
+// Head, without the address.
 func (c *Client) openBranch(ctx context.Context, r Remote) (*session, Head, error) {
 	s, err := c.open(ctx, r.URL, r.access())
 	if err != nil {
@@ -387,7 +389,8 @@ func ReadLocalHead(dir, branch string) (Head, error) {
 }
 
 // openLocalBranch opens the bare repository in the folder dir, and returns its objects and the last commit of a branch, "" for
-// the default one.
+// the default one. If HEAD names a commit and no branch, Branch of the result is "HEAD". A missing repository or branch is an
+// error.
 func openLocalBranch(dir, branch string) (storer.Storer, Head, error) {
 	r, err := baregit.Open(dir)
 	if err != nil {

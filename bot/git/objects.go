@@ -61,7 +61,7 @@ type pack struct {
 	leave func()
 }
 
-// close closes the file of the pack, which deletes it, and releases the slot.
+// close closes the file of the pack, which deletes it, and releases the slot unless leave was called already.
 func (p *pack) close() {
 	p.file.Close()
 	p.leave()

@@ -21,7 +21,7 @@ import (
 const tagPrefix = "refs/tags/"
 
 // Tags requests the tags of the repository at target, an address in any of git's forms. validator is that of an earlier Listing,
-// or ""; if the tags are the same, the listing has none.
+// or ""; if the tags are the same, the listing has none. Tags whose names have over 1024 bytes are left out.
 //
 // Errors are package fetch's, among them [fetch.ErrNotFound], and a *[RefusedError].
 func (c *Client) Tags(ctx context.Context, target, validator string) (*Listing, error) {

@@ -106,7 +106,8 @@ type Webhook struct {
 const maxDeliveries = 4
 
 // ServeHTTP implements http.Handler. It reads a delivery, verifies its signature, calls Handle, and sends the status and message
-// that Handle returns. It refuses more than maxDeliveries at once.
+// that Handle returns, as JSON. It reads at most maxDeliveries at once, and refuses others with 503. It logs each delivery that
+// it has read, also a refused one.
 func (h *Webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if h.reading.Add(1) > maxDeliveries {

@@ -68,8 +68,8 @@ func (pb *Publisher) fetchVerified(ctx context.Context, t Task, file *os.File, c
 	}
 }
 
-// isErrorPage reports whether a downloaded file is a page in HTML or JSON instead of an archive: the first character besides
-// white space in its first 64 bytes is < or {. It is false if these are all white space.
+// isErrorPage reports whether a downloaded file seems to be a page in HTML or JSON instead of an archive: the first character
+// besides white space in its first 64 bytes is < or {. It is false if these are all white space, or if the file cannot be read.
 func isErrorPage(file *os.File) bool {
 	head := make([]byte, 64)
 	n, _ := file.ReadAt(head, 0)

@@ -15,7 +15,7 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// overrideHint ends a refusal.
+// overrideHint is the end of a refusal: how an operator publishes the release all the same.
 const overrideHint = "`--without-provenance REASON` publishes it nevertheless, and the log says so"
 
 // satisfyPolicy checks whether the attestation of a release's build is from the repository that the policy of its package

@@ -412,7 +412,7 @@ func (pb *Publisher) fetchAndPublish(ctx context.Context, t Task, came *views.Wr
 	})
 }
 
-// A pendingRelease is a release on its way to publication.
+// A pendingRelease is a release on its way to publication. Its version and archive are known, and nothing of it is stored.
 type pendingRelease struct {
 	pkg      *packages.Package
 	version  string

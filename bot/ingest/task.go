@@ -12,10 +12,10 @@ type Task struct {
 	Pkg      *packages.Package
 	Version  sources.Candidate
 	Released time.Time
-	Fresh    bool // it has appeared since the first poll of the package, so it precedes every backlog
-	Tried    int  // attempts that failed
-	Rank     int  // 0 for a package's newest, so that every package's newest come first
-	Actor    string
+	Fresh    bool   // it has appeared since the first poll of the package, so it precedes every backlog
+	Tried    int    // attempts that failed
+	Rank     int    // position among the tasks of one poll, 0 for the newest, so that every package's newest come first
+	Actor    string // of the log entries: ActorBot or ActorOperator
 	Override string // that of [pendingRelease]
 }
 

@@ -120,9 +120,9 @@ func PurgesCollector(store *kvstore.Store) prometheus.Collector {
 	})
 }
 
-// AddPurgeHook has the purge hook of the options receive the withdrawals from now on. If the store had a purge hook before, it
-// also receives those that an earlier hook has not, and those that Larder 0.1.0 has left. A process that ends in the middle of it
-// loses none: the next one starts with the same rows.
+// AddPurgeHook has the purge hook of the options receive the withdrawals from now on. It also schedules again those that an
+// earlier hook has not received. If the store has no purge hook yet, it schedules those that Larder 0.1.0 has left, whose rows it
+// deletes. A process that ends in the middle of it loses none: the next one starts with the same rows.
 func (w *Webhooks) AddPurgeHook(ctx context.Context) error {
 	pending, err := ReadPurges(w.options.Store)
 	if err != nil {
@@ -239,9 +239,10 @@ const (
 )
 
 // sendPurge makes an attempt to send the withdrawal in s.Request to the purge hook. It requests the hook once and returns the
-// status of the response, or it requests the hook for each URL of the release and returns 200, or 0 with an error. In the latter
-// case it sets s.Done to how many URLs the cache has purged, so that the next attempt continues there. The error wraps [ErrGone]
-// if the purge hook was removed.
+// status of the response, with an error unless it is 2xx; or it requests the hook for each URL of the release and returns 200, or
+// 0 with an error. In the latter case it adds each complete step of purgeStep URLs to s.Done, so that the next attempt continues
+// there. The error wraps [ErrGone] only if the settings have no hook and it was also removed from the store, and not if just the
+// settings lack it.
 func (w *Webhooks) sendPurge(ctx context.Context, s *State) (status int, err error) {
 	var p purgeBody
 	if err := json.Unmarshal([]byte(s.Request.Body), &p); err != nil {

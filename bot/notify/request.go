@@ -137,10 +137,10 @@ func (r Request) host() string {
 //	POST   {prefix}        puts a Request, in JSON, on the schedule; 201 with its State
 //	POST   {prefix}/{id}   replaces the one with that id; 200 with its State
 //	GET    {prefix}/{id}   200 with its State
-//	GET    {prefix}        200 with up to ?limit States (100), from ?after an id
+//	GET    {prefix}        200 with up to ?limit States (default 100) in the order of ids, after the id ?after
 //	DELETE {prefix}/{id}   removes it from the schedule; 204
 //
-// Errors have the form of the API's errors, with 400, 404, or 503 if the client may try again.
+// Errors have the form of the API's errors, with 400, 404, 503 if the client may try again, or 500.
 func (s *Scheduler) Handler(prefix string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+prefix, func(w http.ResponseWriter, r *http.Request) { s.servePost(w, r, "") })

@@ -243,7 +243,8 @@ func (s *Scheduler) List(ctx context.Context, after string, limit int) ([]State,
 }
 
 // A requestObject is the durable object of a request. It has one row with its state, one with the body,
-// which may be as large as a row, and one with a version, which changes when the request is replaced.
+// which may be as large as a row may be, and one with a version, which changes when the request is
+// replaced.
 type requestObject struct{ *Scheduler }
 
 const (
@@ -297,8 +298,8 @@ func writeState(ctx context.Context, s *durable.State, state State, next time.Ti
 }
 
 // Handle implements [durable.Handler]. It puts, deletes or only reads the request, as the command c says, and returns its state;
-// that of a deleted one is the last. It returns ErrNoRequest if the request to read or delete does not exist. It also moves an
-// alarm that is later than the state says.
+// that of a deleted one is the last. It returns ErrNoRequest if the request to read or delete does not exist. A read, or a put
+// that changes nothing, also moves the alarm of a waiting request that is later than the state says.
 func (o requestObject) Handle(ctx context.Context, s *durable.State, c requestCommand) (State, error) {
 	state, found, err := readRequest(ctx, s)
 	switch {

@@ -24,7 +24,7 @@ type (
 	removeHook   struct{ id string }
 	getHook      struct{ id string }
 	getHooks     struct{}
-	countPending struct{}                    // readAll, with the number of pending messages
+	countPending struct{}                    // as getHooks, with the number of pending messages of each
 	addPending   struct{ messages []string } // counts them as pending
 	setCursor    struct {
 		to      int64

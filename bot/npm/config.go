@@ -390,7 +390,8 @@ func lookUpVariable(names ...string) string {
 	return ""
 }
 
-// isDirect reports whether a list of domains contains a host or a domain above it. A dot before a domain has no meaning.
+// isDirect reports whether a list of domains, with commas between them, contains a host or a domain above it, in any case. Dots around a domain
+// have no meaning.
 func isDirect(host, domains string) bool {
 	host = "." + strings.ToLower(strings.TrimSuffix(host, "."))
 	for domain := range strings.SplitSeq(domains, ",") {

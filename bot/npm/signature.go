@@ -300,8 +300,9 @@ func (c *Client) requestKeys(ctx context.Context, at *url.URL, known Validators)
 	return keys, validators, err
 }
 
-// parseKeys parses the registry's response about its keys. A key that is not understood is in the result without a key. A registry that responds with
-// a page for people where it has nothing publishes no keys.
+// parseKeys parses the registry's response about its keys, and returns them by id. A key that does not parse as an ECDSA key is in the result without
+// a key. Of several under one id the first counts; keys with an empty or overlong id are left out. A response that does not begin with { counts as
+// that of a registry without keys, because some respond with a page for people; any other malformed one is an error.
 func parseKeys(data []byte) (map[string]publicKey, error) {
 	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
 		return nil, nil

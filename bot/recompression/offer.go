@@ -53,8 +53,8 @@ func (r *Recompressor) OfferContent() (h kvstore.Hash, ok bool, err error) {
 }
 
 // StoreOffered stores the encodings (coded) that another node has made of the offered content h of size bytes, and removes h from
-// the queue. It ignores contents that are not offered (any more) or were erased. The caller has verified that the encodings
-// decode to the content.
+// the queue. Unless h was recompressed before, it calls Options.Squeezed and emits an event. It ignores contents that are not
+// offered (any more) or were erased. The caller has verified that the encodings decode to the content.
 func (r *Recompressor) StoreOffered(ctx context.Context, h kvstore.Hash, size int64, coded []kvstore.Coded) error {
 	r.queue.mu.Lock()
 	offered := r.queue.offeredIndex(h) >= 0

@@ -14,12 +14,12 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// A queue holds the contents that are stored in quick codings only. Its
-// rows are written with the release that brings the contents, so it survives a
-// restart. A content has two rows: in its turn, which is its release's time, newest
-// first, and by its hash, so that it is queued once. Contents that lost codings to damage go
-// before all others: the store queues them, below kvstore.Repaired. One whose encoder was killed
-// comes again after all others, and stands aside once that happened squeezeTries times.
+// A queue holds the contents that are stored in quick codings only. Its rows are written with the
+// release that brings the contents, so it survives a restart. A content has two rows: in its turn,
+// which is its release's time, newest first, and by its hash, so that it is queued once. Contents
+// that lost codings to damage go before all others: the store queues them, below kvstore.Repaired.
+// A content whose encoder was killed is queued again after all others, and given up when that
+// happened squeezeTries times.
 type queue struct {
 	mu        sync.Mutex
 	unclaimed int                       // about how many rows are not busy; acquireRows sets it whenever it reads the queue to its end
@@ -203,15 +203,16 @@ func (q *queue) anyBusy() bool {
 // meanwhile waits for that many contents at most.
 const rowsAtOnce = 64
 
+// A queueRow is a row of the queue that says when a content's turn is, and what came of the work on the content.
 type queueRow struct {
 	key  []byte
 	hash kvstore.Hash
 	turn turnRow
 
 	started bool // counted as acquired no more
-	done    bool // with it; then it may be
-	again   bool // to be tried again, after all others
-	givenUp bool
+	done    bool // the work on the content has ended, so finishRows deletes the row
+	again   bool // with done: the content is queued again, after all others
+	givenUp bool // with done: the content is not queued any more
 }
 
 // owner returns the name under which the row's child process and memory are accounted, so that releases share them fairly: bytes
@@ -277,7 +278,7 @@ func (r *Recompressor) unclaimedRows(most int, suits func(queueRow) bool) (rows 
 
 // finishRows deletes those of the rows that are done from the store; it queues those with again set once more, behind all others,
 // and records those that are given up. It stores the measured speed. Then it marks the contents of all rows, done or not, as no
-// longer busy, and wakes waiting goroutines.
+// longer busy, and wakes waiting goroutines, also after an error of the store, with which the stored rows stay as they were.
 func (r *Recompressor) finishRows(rows []*queueRow) error {
 	batch := r.store.NewBatch()
 	defer batch.Close()

@@ -29,9 +29,10 @@ const encodeTimeout = 2 * time.Hour
 const reportInterval = time.Minute
 
 // RecompressAll recompresses all contents of the queue, and tries those again that were given up; then it makes the queued
-// deltas. It returns when the queue is empty, also of what a concurrent Run works on, or when ctx ends. At the start and once a
-// minute it passes the length of the queue to the report of ctx, see [events.WithReport]. The summary counts the contents that it
-// recompressed itself, and those that still wait.
+// deltas. It returns when the queue is empty, also of what a concurrent Run works on, or when ctx ends or an error occurs. At the
+// start, and after a content but at most once a minute, it passes the length of the queue to the report of ctx, see
+// [events.WithReport]. The summary counts the contents that it recompressed itself, also before an error, and those that still
+// wait; it lacks the latter if ctx ends while RecompressAll waits for Run.
 func (r *Recompressor) RecompressAll(ctx context.Context) (Summary, error) {
 	if err := r.requeueGivenUp(); err != nil {
 		return Summary{}, err
@@ -233,8 +234,9 @@ func (s *queueRun) start(ctx context.Context, owner string, size int64, work, af
 }
 
 // startRequested starts goroutines that recompress the contents that clients just requested (see Prioritize), the latest first.
-// It waits for a slot for each, except for huge ones, whose goroutines wait themselves. It skips contents that are unknown or
-// given up. It returns when no such content is left, or ctx ends.
+// It waits for a slot for each, except for huge ones, whose goroutines wait themselves. It skips contents that the store does not
+// have, that were given up, or that another goroutine works on. It does not look whether they are in the queue; recompress does
+// nothing for those that are recompressed already. It returns when no such content is left, or ctx ends.
 func (s *queueRun) startRequested(ctx context.Context) {
 	for ctx.Err() == nil {
 		h, ok := s.acquireRequested()

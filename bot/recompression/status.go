@@ -27,7 +27,8 @@ type Summary struct {
 	Contents int   `json:"contents"`
 	Before   int64 `json:"before"` // bytes of their codings
 	After    int64 `json:"after"`
-	// Left wait still, of so many bytes; GivenUp stay as they are, because their encoders were killed again and again.
+	// Left is how many contents still wait, and LeftBytes their bytes. GivenUp is how many stay as they are, because their
+	// encoders were killed again and again.
 	Left      int   `json:"left"`
 	LeftBytes int64 `json:"leftBytes"`
 	GivenUp   int   `json:"givenUp"`

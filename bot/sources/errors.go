@@ -23,6 +23,7 @@ type VanishedError struct {
 	Archive bool
 }
 
+// Error returns the text of the wrapped error, which says only that upstream responds with not found.
 func (e VanishedError) Error() string { return e.Err.Error() }
 func (e VanishedError) Unwrap() error { return e.Err }
 

@@ -117,9 +117,9 @@ func (l *Budget) AcquireFile(ctx context.Context, release string, fresh bool, he
 }
 
 // wait adds a turn (the request of a file for memory, or of an encoder for memory and a slot) to t.queue, and waits until it may
-// start. It cuts t.memory to what the budget has. The caller does not hold the lock, and calls leave once at the end of the turn,
-// which returns memory and slot and starts waiting turns. If ctx ends first, wait removes the turn, reserves nothing, and returns
-// the error of ctx and a nil leave.
+// start. It cuts t.memory to what the budget has, without the bytes reserved for fresh releases unless it is a file of one. The
+// caller does not hold the lock, and calls leave once at the end of the turn, which returns memory and slot and starts waiting
+// turns. If ctx ends first, wait removes the turn, reserves nothing, and returns the error of ctx and a nil leave.
 func (l *Budget) wait(ctx context.Context, t *turn) (leave func(), err error) {
 	t.begin = make(chan struct{})
 	t.memory = min(t.memory, l.most-l.reservedFrom(t)) // one that needs more runs alone

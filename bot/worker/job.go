@@ -68,12 +68,14 @@ type hello struct {
 	Failure string     // why the child runs no jobs
 }
 
+// A request is a job that a parent sends to its child.
 type request struct {
 	Task   Task
 	Data   []byte
 	Memory int64 // of the whole child, in bytes
 }
 
+// A response is what a child sends to its parent after a job: Data, or Error, which is "" if the job succeeded.
 type response struct {
 	Data  []byte
 	Error string

@@ -256,20 +256,22 @@ func (o *bracketCost) joinPart(s *scriptCost) {
 }
 
 // endStatement resets the counts of the current statement. It keeps those of the sequence of statements that the minifier joins.
-// start is the position in bytes where the next statement starts.
+// start is the position in bytes behind the semicolon, or behind the first token of the next statement if a new line ends this
+// one.
 func (o *bracketCost) endStatement(start int) {
 	o.tokens, o.ifs, o.pending, o.questions, o.declares, o.operand = 0, 0, 0, o.outerQuestions, false, start
 }
 
-// startSequence resets the counts for a statement that the minifier does not join with those before it. start is the position in
-// bytes where it starts.
+// startSequence starts the counts of a sequence of statements anew (parts, conditions, tokens), for a statement that the minifier
+// does not join with those before it. It keeps those of the statement, such as ifs and questions, which endStatement resets.
+// start is the position in bytes behind the keyword that begins the statement; see startDeclaration for let.
 func (o *bracketCost) startSequence(start int) {
 	o.parts, o.conditions, o.tokens, o.operand = 0, 0, 0, start
 }
 
-// startDeclaration resets the counts for a statement that declares variables. The minifier does not join it with the statements
-// before it, and commas in it separate declarations, until endStatement. start is the position in bytes behind var or const, or
-// behind the token after let.
+// startDeclaration starts the counts of a sequence anew, as startSequence does, for a statement that declares variables. Commas
+// in it separate declarations, until endStatement. start is the position in bytes behind var or const, or behind the token after
+// let.
 func (o *bracketCost) startDeclaration(start int) {
 	o.startSequence(start)
 	o.declares = true

@@ -75,7 +75,8 @@ func newExportScanner(source []byte) (s *exportScanner, complete bool) {
 }
 
 // matchBrackets fills s.closing: for the index of each token that opens a bracket, the index of the token that closes it, or the
-// number of tokens if none does; 0 for other tokens. skipValue calls it at first use; s.closing is nil before. It does not check that both brackets are of one kind.
+// number of tokens if none does; 0 for other tokens. skipValue calls it at first use; s.closing is nil before. It does not check
+// that both brackets are of one kind.
 func (s *exportScanner) matchBrackets() {
 	s.closing = make([]int, len(s.tokens))
 	var open []int
