@@ -145,7 +145,8 @@ func (w *CatalogueWatcher) State() CatalogueState {
 	return w.state
 }
 
-// Refresh makes Run poll soon, and returns at once.
+// Refresh makes Run poll soon, after the poll that may be under way, and returns at once. Further calls before that poll add
+// none.
 func (w *CatalogueWatcher) Refresh() {
 	select {
 	case w.wake <- struct{}{}:

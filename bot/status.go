@@ -273,8 +273,8 @@ func (s *Status) AddModuleProblems(store *kvstore.Store) error {
 }
 
 // groupProblems returns the problems of s.Packages and s.Versions, one for each cause, the most harmful kind first and then those
-// of most packages. Failed releases of a package whose upstream is down have no problem of their own; they are counted in Waiting
-// of the upstream's problem. An upstream is down if polls of at least sources.FailuresDown packages there failed.
+// of most packages. An upstream counts as down if at least sources.FailuresDown packages had an outage there at their last poll.
+// Failed releases of these packages have no problem of their own; they are counted in Waiting of the upstream's problem.
 func (s *Status) groupProblems() []Problem {
 	byCause := make(map[[2]string]*Problem)
 	add := func(kind ProblemKind, cause, pkg, reason string, next time.Time) {

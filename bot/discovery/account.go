@@ -18,7 +18,8 @@ const mostAccounts = 20_000
 
 // ReadAccounts returns what became of every version that a package's upstream has or had, newest first: the states of those that
 // were tried, and why the others were not. Of the latter it returns the newest if they are more than 20,000. For a withdrawn
-// release whose files were erased, it says so in the reason, and Command is "". For an unknown package it returns an empty list.
+// release whose files were erased, it says so in the reason, and Command is "". For a package that the log does not have, the
+// result has only states, maybe none.
 func ReadAccounts(r kvstore.Reader, name string) ([]views.Account, error) {
 	states, err := views.States(r, name)
 	if err != nil {

@@ -129,9 +129,10 @@ func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
 	return todo.Next, nil
 }
 
-// planAudits chooses what is audited in a day: up to ten random published releases and up to ten that differed before, and a
-// twenty-eighth of the packages: those whose last comparison is longest ago or has seen an unconfirmed change. Mirrored releases
-// are left out. The next day's audits are due a day after now. It does not store the plan.
+// planAudits chooses what is audited in a day: up to ten random published releases, up to ten random ones that differed before,
+// and a twenty-eighth of the packages, those whose last comparison is longest ago. It takes up to twice as many packages if they
+// were never compared or have an unconfirmed change. Mirrored releases are left out. The plan says that the next day's audits are
+// due a day after now. planAudits does not store it.
 func (sc *Scheduler) planAudits(now time.Time) (auditPlan, error) {
 	todo := auditPlan{Next: now.Add(auditEvery)}
 	states, err := views.States(sc.store, "")
@@ -235,7 +236,7 @@ func (sc *Scheduler) compareIntegrities(ctx context.Context, name string) error 
 }
 
 // recordAuditFailure stores the present time as that at which a package could not be compared with its upstream, so that its next
-// turn comes later.
+// turn comes later, and calls Options.Changed. It locks sc.watching.
 func (sc *Scheduler) recordAuditFailure(name string) error {
 	sc.watching.Lock()
 	defer sc.watching.Unlock()

@@ -8,10 +8,10 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// SetCatalogue replaces the catalogue by c. It registers new packages, stores the download counts in c, schedules polls for new
-// and changed ones, and stops polling packages that are gone. Changes apply to releases that start from now on. A package whose
-// file in c is invalid keeps its last valid JSON. A call waits while another one runs. After an error, what was recorded before
-// stays, and the catalogue in use is the old one unless only scheduling failed.
+// SetCatalogue replaces the catalogue by c. It registers new packages, stores the download counts that c has, schedules polls for
+// new and changed packages, and stops polling packages that are gone. Changes apply to releases that start from now on. A package
+// whose file in c is invalid keeps its last valid JSON. A call waits while another one runs. After an error, what was recorded
+// before stays, and the catalogue in use is the old one unless only scheduling failed.
 func (sc *Scheduler) SetCatalogue(ctx context.Context, c *packages.Catalogue) error {
 	sc.adopting.Lock()
 	defer sc.adopting.Unlock()

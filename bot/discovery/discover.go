@@ -134,9 +134,9 @@ func (sc *Scheduler) pollAndRecord(ctx context.Context, p *packages.Package, in 
 
 // listAndPlan requests the versions of the package p from its upstream: only if they have changed, or all if a release is due or
 // the package needs another one to start with. It plans what follows, records new states of versions in the log, and returns the
-// releases to fetch. It also asks GitHub whether the repository is still the same one, and compares the list with what published
-// releases were made from. It changes upstream, the poll's result so far, accordingly, which the caller stores. The error is one
-// of upstream, of the store, or a *replacedError; after it, upstream may have changed in part.
+// releases to fetch. If the list has changed, it also asks GitHub whether the repository is still the same one. It compares the
+// list with what published releases were made from. It changes upstream, the poll's result so far, accordingly, which the caller
+// stores. The error is one of upstream, of the store, or a *replacedError; after it, upstream may have changed in part.
 func (sc *Scheduler) listAndPlan(ctx context.Context, p *packages.Package, in pollRequest, upstream *sources.Upstream) ([]ingest.Task, error) {
 	states, err := sc.options.Records.States(p.Name)
 	if err != nil {

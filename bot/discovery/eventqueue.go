@@ -30,6 +30,7 @@ type namedPackage struct {
 	again bool // it was named since its poll started
 }
 
+// A stage says how far a package that an event has named is on its way to its poll.
 type stage int
 
 const (

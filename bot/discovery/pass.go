@@ -9,7 +9,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// PollsAtOnce bounds the scheduled polls at once, and namedAtOnce those of packages that events name.
+// PollsAtOnce bounds the scheduled polls and the comparisons of audits at once, and namedAtOnce the polls of packages that events
+// name.
 const (
 	PollsAtOnce = 8
 	namedAtOnce = 4

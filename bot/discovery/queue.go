@@ -70,7 +70,8 @@ func (q *queue) markNewestFresh(pkg string) {
 	}
 }
 
-// putBack adds tasks again that pop has returned and that cannot be done now, because their upstream does not respond.
+// putBack adds tasks again that pop has returned and that could not be done, because their upstream did not respond. Their
+// releases counted as being worked on until now, so push has not added them meanwhile.
 func (q *queue) putBack(tasks ...ingest.Task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -133,6 +134,7 @@ func (q *queue) wakeAll() {
 	q.changed = make(chan struct{})
 }
 
+// A taskHeap is a heap of tasks in the order of a [queue].
 type taskHeap []ingest.Task
 
 // Len implements heap.Interface. It returns the number of tasks.

@@ -33,7 +33,7 @@ const (
 	Waits        Kind = "waits"     // a release has to wait for a limit of its upstream, for Reason, until Next
 	Recompressed Kind = "squeezed"  // a content has smaller encodings; Bytes were saved, Waiting contents are in the queue
 	Note         Kind = "note"      // information for the operator, in Reason
-	Audited      Kind = "audited"   // a comparison of a release with upstream, file by file, found no difference; Reason says why it could not be done, "" if it was
+	Audited      Kind = "audited"   // a comparison with upstream, file by file, found no difference; Reason says why it could not be done, "" if it was
 	Differing    Kind = "differs"   // a release is not what upstream has, as Reason says
 	Changed      Kind = "changed"   // upstream has changed or removed what a release was published from, as Reason says
 )
@@ -50,6 +50,7 @@ type Event struct {
 	Next    time.Time `json:"next,omitzero"`
 }
 
+// reportKey is the key of a context's report; see [WithReport].
 type reportKey struct{}
 
 // WithReport returns a context whose operation's events also go to fn, in place of the report that ctx may have. fn may be called

@@ -40,13 +40,13 @@ type Options struct {
 	Store *kvstore.Store
 	// Origins are larder:URL and cdnjs:URL, which are queried in this order.
 	Origins []string
-	// Key is the verifier key of the log of every larder: origin. Default: what the origin says the first time,
-	// which is remembered in Known.
+	// Key is the verifier key of the log of every larder: origin. Default: the key that the origin states the first time,
+	// which is stored in Known.
 	Key string
 	// Root, if set, is the verifier key of the offline root key of every larder: origin's log. The keys that it lists count in
 	// place of Key.
 	Root string
-	// Known is the file in which it is remembered what was seen of the origins' logs.
+	// Known is the file in which the fallback stores what it has seen of the origins' logs.
 	Known string
 	// Quota bounds the bytes of all mirrored releases that are here.
 	Quota int64
@@ -71,7 +71,7 @@ const (
 	stall         = 10 * time.Second // that an origin may say nothing
 )
 
-// HopsField says which Larders a request came through.
+// HopsField is the header field of a request that lists the Larders which it came through, separated by commas.
 const HopsField = "Larder-Hops"
 
 // errMismatch says that an origin sent or said something else than it promised.
@@ -83,17 +83,18 @@ var errBusy = errors.New("too much is being asked for")
 // errLoop says that a request came through here before, or through too many Larders.
 var errLoop = errors.New("the request goes round in circles")
 
-// errQuota says that no more may be taken.
+// errQuota says that [Options].Quota is reached, so that nothing more is stored from other origins.
 var errQuota = errors.New("the quota of bytes from other origins is used up")
 
 // An origin has releases.
 type origin interface {
 	String() string
-	// find looks for a release because of one of its files. What it does not have is [fetch.ErrNotFound].
+	// find looks for a release because a client wants its file at path, and returns what may be fetched. The error wraps
+	// [fetch.ErrNotFound] if the origin has no such release or, for some origins, no such file.
 	find(ctx context.Context, pkg, version, path string) (*offer, error)
 }
 
-// An offer is a release that an origin has.
+// An offer is a release that an origin has, and how its files are fetched.
 type offer struct {
 	manifest *logs.Manifest
 	mirror   logs.Mirror
@@ -105,7 +106,8 @@ type offer struct {
 	contents replication.Contents
 }
 
-// A Fallback looks for releases elsewhere.
+// A Fallback fetches releases that are missing here from other origins. Its methods may be called at the same time, except Run
+// and CheckMirrored, of which one may run.
 type Fallback struct {
 	o       Options
 	id      string // of this process, for hops
@@ -133,7 +135,7 @@ type Fallback struct {
 type release struct{ pkg, version string }
 
 // New returns a fallback, which sends no request yet. It returns an error for a malformed origin or host in the options. The
-// caller closes it before the bot.
+// caller closes the result before the bot.
 func New(o Options) (*Fallback, error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
@@ -266,6 +268,7 @@ func (f *Fallback) appendHop(h http.Header) (list string, loops bool) {
 	return strings.Join(append(members, f.id), ", "), false
 }
 
+// hopsKey is the key of a context's value for HopsField.
 type hopsKey struct{}
 
 // hopHeader returns the header fields to add to a request to an origin: the Larders that the client's request came through, which

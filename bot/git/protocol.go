@@ -200,8 +200,9 @@ func writePackets(b *bytes.Buffer, packets ...string) {
 	}
 }
 
-// readAdvertisement reads a repository's response to the first request, and stores which version of the protocol the host has,
-// its capabilities, and in version 0 all references.
+// readAdvertisement reads a repository's response to the first request, and stores in s which version of the protocol the host
+// has, its capabilities, and in version 0 all references. The error is a *[RefusedError] for too many capabilities or another
+// object format, else one of the response.
 func (s *session) readAdvertisement(r io.Reader) error {
 	line, err := readPacket(r)
 	if err == nil && strings.HasPrefix(line, "# service=") {
@@ -389,7 +390,8 @@ const packTimeout = 30 * time.Minute
 var errPackTimeout = fmt.Errorf("the repository has not sent the pack within %v", packTimeout)
 
 // fetchPack fetches the objects with the hashes wants, and those that content says, in a pack, whose file is in the folder dir.
-// It has a time limit. The caller closes the pack.
+// The download has 30 minutes. Then fetchPack waits for a slot of c.pack, which the pack has until leave or close is called. The
+// caller closes the pack.
 func (c *Client) fetchPack(ctx context.Context, s *session, content packContent, wants []plumbing.Hash, dir string) (*pack, error) {
 	request := s.packRequest(content, wants)
 	download, cancel := context.WithTimeoutCause(ctx, packTimeout, errPackTimeout)
@@ -449,7 +451,7 @@ func (s *session) packRequest(content packContent, wants []plumbing.Hash) *bytes
 }
 
 // findPack reads a host's response r up to the beginning of its pack, and returns a reader of the pack alone, which reads on from
-// r.
+// r. It returns an error if r ends before or reports one.
 func (s *session) findPack(r io.Reader) (io.Reader, error) {
 	for {
 		line, err := readPacket(r)

@@ -132,7 +132,8 @@ const maxSelected = 10_000
 
 // fetchCommit fetches the files of one commit, without earlier commits, and writes them to dst as an archive. want is the object
 // that the repository lists: the commit or a tag of it; it must lead to commit, in hexadecimal digits. A selection, nil for all
-// files, limits the files whose contents are fetched, if the host supports that.
+// files, limits the files whose contents are fetched, if the host supports that. Then fetchCommit fetches two packs, and leaves
+// the slot of the first one before it waits for that of the second, because there is only one slot.
 func (c *Client) fetchCommit(ctx context.Context, s *session, want plumbing.Hash, commit string, selection Selection, dst *os.File) (*Release, error) {
 	partial := selection != nil && s.supportsPartial()
 	first := commitWithFiles

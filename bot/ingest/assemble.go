@@ -117,8 +117,7 @@ func alikeNote(alike [][]string) string {
 
 // selectFiles reads the names in the archive, and stores in a.selected which files are published at which paths, according to the
 // package JSON. It lists in the manifest the selected files that cannot be published, such as links and files that are too large,
-// up to maxLeftOut, and counts the others in a.silent. If no
-// file is selected, the error is a *sources.Refusal.
+// up to maxLeftOut, and counts the others in a.silent. If no file is selected, the error is a *sources.Refusal.
 func (a *assembly) selectFiles(ctx context.Context) (err error) {
 	if a.selected, err = packages.NewPlan(ctx, a.pkg, a.archive); err != nil {
 		return err

@@ -73,10 +73,10 @@ func (pb *Publisher) MissingContents(ctx context.Context, r ImportRequest) ([]kv
 }
 
 // Import publishes a version of a package from a list of files, by the same rules and in the same log as one from npm. It reads
-// the contents that r.Contents names from contents, one behind the other, to the end. If another goroutine is publishing the
-// version once they have arrived, Import returns an error and does not wait. After an error the version is as it was before,
-// except that the log may have the package's JSON and a refusal by its policy, which then is the version's state; contents
-// without a release may be left over, for [Publisher.RemoveLeftovers].
+// the contents that r.Contents names from contents, one after the other in that order, to the end. If another goroutine is
+// publishing the version once they have arrived, Import returns an error and does not wait. After an error the version is as it
+// was before, except that the log may have the package's JSON and a refusal by its policy, which then is the version's state;
+// contents without a release may be left over, for [Publisher.RemoveLeftovers].
 func (pb *Publisher) Import(ctx context.Context, r ImportRequest, contents io.Reader) error {
 	in, err := pb.planImport(ctx, r)
 	if err != nil {
@@ -262,7 +262,7 @@ func (in *pendingImport) findNeeded(ctx context.Context, plan *packages.Plan) er
 	})
 }
 
-// receiveContents copies the contents that the request announces from contents into a file, which is empty, one behind the other,
+// receiveContents copies the contents that the request announces from contents into a file, which is empty, one after the other,
 // and returns readers of them by hash. It checks the SHA-256 of each. It refuses a content that is not in in.needed (the contents
 // that publication reads, also those that the store has) or that came before, so the limits of the list bound what it writes. It
 // also refuses further bytes at the end. The readers read from file, so the caller keeps it open.

@@ -99,7 +99,7 @@ func sortByFiles(files []ImportFile, hashes []kvstore.Hash) []kvstore.Hash {
 	return sorted
 }
 
-// sendContents writes to the writer the contents that r.Contents names, one behind the other. They are in the order in which the
+// sendContents writes to the writer the contents that r.Contents names, one after the other. They are in the order in which the
 // source, whose files r lists, has them (see sortByFiles). It returns an error if the source does not have them any more. It does
 // not verify the bytes, which the importer does, and does not close the writer.
 func sendContents(ctx context.Context, to io.Writer, source archive.Source, r ImportRequest) error {

@@ -412,7 +412,7 @@ func (pb *Publisher) fetchAndPublish(ctx context.Context, t Task, came *views.Wr
 	})
 }
 
-// A pendingRelease is a release on its way to publication. Its version and archive are known, and nothing of it is stored.
+// A pendingRelease is a release that was downloaded or received, with its archive, and is about to be made and published.
 type pendingRelease struct {
 	pkg      *packages.Package
 	version  string

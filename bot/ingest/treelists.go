@@ -30,7 +30,7 @@ const (
 	ByTimes     = "mtime"     // the time of the release's newest file
 )
 
-// dates are those of a file, by releaseID.
+// dates are the release dates that a file has, by the release's id (see ReleaseID).
 type dates map[string]time.Time
 
 // readDates reads a JSON file of release dates: {"jquery": {"3.7.1": "2023-08-28T13:37:31Z"}}, or with "jquery/3.7.1" as key. It
@@ -62,7 +62,7 @@ func readDates(file string, now time.Time) (dates, error) {
 	return all, err
 }
 
-// earliest is before anything that a public service of libraries has.
+// earliest is the earliest date that a release may have. No public service of libraries has older ones.
 var earliest = time.Date(1995, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // checkDate returns an error if a release cannot have been made at that time, because that is before 1995 or over a day after
@@ -160,11 +160,11 @@ func (t *treeImport) requestDates(ctx context.Context, p *treePackage) error {
 	return nil
 }
 
-// integrities are those that must hold. A nil one has none.
+// integrities are the integrities that files of imported releases must have. A nil one has none.
 type integrities struct {
 	folder *os.Root // nil if they are in one file
 	all    map[string]map[string]string
-	absent map[string]struct{} // releases of all that the tree was not found to have
+	absent map[string]struct{} // the releases of all, by id, for which markFound was not called
 }
 
 // openIntegrities reads a JSON file of integrities that the imported files must have: {"jquery": {"3.7.1": {"jquery.js":

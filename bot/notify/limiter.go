@@ -25,6 +25,7 @@ type limiter struct {
 	receivers map[string]*receiverState
 }
 
+// A receiverState is what the limiter knows of a receiver.
 type receiverState struct {
 	running  int
 	failing  bool          // the last attempt failed

@@ -64,13 +64,14 @@ const (
 var (
 	// ErrNoRequest reports an id under which nothing is scheduled.
 	ErrNoRequest = errors.New("no request is scheduled under this id")
-	// ErrGone reports a request that is not needed any more.
+	// ErrGone reports a request that is not needed any more. A scheduler gives up a request after this error of Before or Send.
 	ErrGone = errors.New("the request is not needed any more")
 )
 
 // A Status is the status of a request.
 type Status string
 
+// The statuses.
 const (
 	Waiting   Status = "waiting"   // for its time, or the next attempt
 	Delivered Status = "delivered" // stored for a day

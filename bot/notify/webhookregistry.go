@@ -37,6 +37,7 @@ type (
 	}
 )
 
+// A response is the result of a command. Fields that the command does not return are zero.
 type response struct {
 	hooks   []hook
 	cursor  int64 // the next entry of the log to read

@@ -169,7 +169,7 @@ func (r *Recompressor) Backlog() int {
 	return max(0, r.queue.unclaimed) + r.queue.acquired
 }
 
-// startRow records that an encoder was started for an acquired row, which does not wait any more.
+// startRow records that the work on an acquired row starts, so that the row no longer counts as one that waits for an encoder.
 func (q *queue) startRow(row *queueRow) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -192,7 +192,8 @@ func (q *queue) wakeAll() {
 	q.wakeLocked()
 }
 
-// anyBusy reports whether any goroutine of this process is recompressing a content.
+// anyBusy reports whether any goroutine of this process has claimed a content, to recompress it or to store what another node
+// made of it.
 func (q *queue) anyBusy() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -292,11 +292,10 @@ const Argument = "worker-process"
 // reached before the machine's memory is.
 const maxStack = 256 << 20
 
-// RunChild is the main function of a child process. It confines this process, but for the limit of memory, which
-// the parent sets, greets the parent on standard output, and runs the
-// jobs that it reads from standard input, one after another. It lowers the process's priority if the second argument is "nice".
-// It never returns: it ends the process when the input is closed, if it cannot confine the process, or if it cannot write to the
-// parent.
+// RunChild is the main function of a child process. It confines this process, but for the limit of memory, which the parent sets,
+// greets the parent on standard output, and runs the jobs that it reads from standard input, one after another. It lowers the
+// process's priority if the second argument is "nice". It never returns: it ends the process when the input is closed, if it
+// cannot confine the process, or if it cannot write to the parent.
 func RunChild() { runChild(system) }
 
 // runChild is the main function of a child process, see [RunChild]. k are the protections, tests pass others than those of the
