@@ -50,7 +50,8 @@ type WithdrawalOutcome struct {
 
 // Withdraw withdraws a published release, for a reason of one line that is published with it. It withdraws a release again that
 // the bot withdrew, so that the bot does not restore it. The error wraps [ErrAlreadyWithdrawn] if an operator has withdrawn it;
-// others say that the reason is not acceptable or the release was never published.
+// others say that the reason is not acceptable or the release was never published. After an error nothing is written. It ignores
+// its context.
 func (s *WithdrawalService) Withdraw(_ context.Context, name, version, reason string) (WithdrawalOutcome, error) {
 	return s.appendEntry(logs.Entry{Kind: logs.Withdrawn}, name, version, reason, func(v views.Version, _ *logs.Manifest, _ *kvstore.Pins) error {
 		w := v.Withdrawn
@@ -96,7 +97,8 @@ func (s *WithdrawalService) Restore(ctx context.Context, name, version, reason s
 // appendEntry completes the log entry e, of which the caller sets kind and provenance, for the release of that name and version.
 // It appends it to the log and updates the views in one transaction, unless check returns an error. check runs in the
 // transaction; it gets the release's row, its manifest, and pins that protect from deletion the contents that check looks up.
-// appendEntry also returns an error for an unacceptable reason, and for a release that was never published.
+// appendEntry also returns an error for an unacceptable reason, and for a release that was never published. After an error
+// nothing is written, and the outcome has no meaning.
 func (s *WithdrawalService) appendEntry(e logs.Entry, name, version, reason string, check func(views.Version, *logs.Manifest, *kvstore.Pins) error) (WithdrawalOutcome, error) {
 	reason, err := checkWithdrawalReason(reason)
 	if err != nil {

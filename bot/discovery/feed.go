@@ -27,8 +27,8 @@ type feed struct {
 
 // A FeedState is the state of the registry's change feed.
 type FeedState struct {
-	URL      string `json:"url"` // without what may be secret
-	Sequence string `json:"sequence,omitempty"`
+	URL      string `json:"url"`                // without what may be secret
+	Sequence string `json:"sequence,omitempty"` // of the last change, cut to 40 bytes; "" before the first response
 	// Answered is when the registry last responded, Named how many changes since the start were of packages that are here.
 	Answered time.Time `json:"answered,omitzero"`
 	Named    int64     `json:"named"`

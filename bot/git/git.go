@@ -75,7 +75,7 @@ func New(o Options) *Client {
 	return c
 }
 
-// A Tag is a release.
+// A Tag is a tag of a repository, which stands for a release.
 type Tag struct {
 	// Version is the tag's name without a "v" in front of a digit; Name is the tag's own.
 	Version, Name string
@@ -89,7 +89,7 @@ type Tag struct {
 type Listing struct {
 	// Unchanged says that the tags are those which the validator that was given describes; Tags is nil then.
 	Unchanged bool
-	// Tags are by version, each version once.
+	// Tags has each version once, sorted by version as text.
 	Tags []Tag
 	// Validator describes the tags, for the next time.
 	Validator string

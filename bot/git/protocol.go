@@ -35,7 +35,7 @@ type session struct {
 type reference struct {
 	name   string
 	hash   plumbing.Hash
-	peeled plumbing.Hash // what an annotated tag is about; zero for other references
+	peeled plumbing.Hash // the object that an annotated tag names in the end; zero for other references
 	target string        // the branch that HEAD is; "" for other references
 }
 

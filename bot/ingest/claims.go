@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Claims are locks by id, so that no two goroutines work on the same version or package.
+// Claims are locks by id, so that no two goroutines work on the same version or package. The zero value has no lock held.
 type Claims struct {
 	mu   sync.Mutex
 	held map[string]chan struct{}

@@ -26,7 +26,7 @@ func (b *pipeline) isModule(ctx context.Context, release, source string, data []
 	return err == nil && string(format) == "esm", nil
 }
 
-// A pipeline is where releases are made.
+// A pipeline has the limit of files and the child processes with which releases are made. Fresh releases have one of their own.
 type pipeline struct {
 	cpu       *semaphore.Weighted // files being processed
 	minifiers *worker.Pool

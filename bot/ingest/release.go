@@ -491,7 +491,6 @@ func (pb *Publisher) collectEvidence(ctx context.Context, in pendingRelease, m *
 // here. It emits no event.
 func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor string, before logs.Kind, entry logs.Entry) error {
 	return pb.recordRelease(pins, manifest, func(tx *logs.Tx, hash kvstore.Hash) error {
-		// The count at the time of publication is stored.
 		if err := errors.Join(pb.CheckUnpublished(manifest.Package, manifest.Version), pb.checkManifest(manifest.Package, manifest.Version, hash)); err != nil {
 			return err
 		}
@@ -502,6 +501,7 @@ func (pb *Publisher) commit(pins *kvstore.Pins, manifest *logs.Manifest, actor s
 		}
 		entry.Time, entry.Actor = pb.options.Now(), actor
 		entry.Package, entry.Version, entry.Released, entry.Manifest = manifest.Package, manifest.Version, manifest.Released, hash
+		// The entry has the download count at the time of publication.
 		demand, err := sources.LookupPopularityCounts(pb.store, manifest.Package)
 		if err != nil {
 			return err

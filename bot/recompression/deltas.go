@@ -93,7 +93,8 @@ func (r *Recompressor) queuePairs(key []byte) error {
 }
 
 // queuePairsOf queues the deltas of a release against each of its predecessors, and those of up to maxSuccessors later releases
-// against it, which exist if it was published after them. It queues nothing if the release is withdrawn or unknown.
+// against it, which exist if it was published after them. It queues nothing if the release is withdrawn or unknown. After an
+// error some deltas may be queued.
 func (r *Recompressor) queuePairsOf(pkg, version string) error {
 	versions, err := views.Versions(r.store, pkg)
 	if err != nil {

@@ -158,7 +158,7 @@ func (r *Recompressor) runQueue(ctx context.Context, done func(savedBytes)) erro
 	}
 }
 
-// A batchOfRows is rows that leave the queue together.
+// A batchOfRows is rows that finishRows handles together, when the work on all of them has ended.
 type batchOfRows struct {
 	rows []*queueRow
 	left atomic.Int64 // that are still being worked on
