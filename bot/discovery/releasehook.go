@@ -95,10 +95,9 @@ func (sc *Scheduler) announceNamed(names []string) (status int, message string) 
 }
 
 // announceAll announces packages of the catalogue, so that they are polled next, and returns status and message of the response
-// to the sender. The message ends with besides. It sorts names in place.
+// to the sender. The message ends with besides.
 func (sc *Scheduler) announceAll(names []string, besides string) (status int, message string) {
-	slices.Sort(names)
-	names = slices.Compact(names)
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	if err := sc.Announce(context.Background(), names...); err != nil {
 		return http.StatusServiceUnavailable, "the packages are polled, but not after a restart: " + err.Error()
 	}

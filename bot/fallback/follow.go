@@ -53,7 +53,10 @@ func (f *Fallback) CheckMirrored(ctx context.Context) {
 	f.mu.Unlock()
 	var sum int64
 	for v, err := range f.mirroredVersions() {
-		if err != nil || ctx.Err() != nil {
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
 			f.o.Logger.Warn("couldn't read which releases were mirrored", "err", err)
 			return
 		}

@@ -167,7 +167,7 @@ func (w *Webhooks) removePurgeHook(ctx context.Context) error {
 	}
 	pending, err := ReadPurges(w.options.Store)
 	for _, p := range pending { // a purge that a killed process leaves here is given up at its next attempt
-		if err = w.purges.Remove(ctx, p.id()); err != nil && !errors.Is(err, ErrNoRequest) {
+		if err := w.purges.Remove(ctx, p.id()); err != nil && !errors.Is(err, ErrNoRequest) {
 			return err
 		}
 	}

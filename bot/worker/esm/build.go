@@ -21,6 +21,8 @@ import (
 
 	"github.com/evanw/esbuild/pkg/api"
 	"github.com/evanw/esbuild/pkg/cli"
+
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 // Options are the options of esbuild's command line with which modules are built. The last word is the version of what Larder
@@ -194,7 +196,7 @@ const (
 // skipSubpath adds a subpath that gets no module to b.skipped, with the reason, which it cuts to maxReason bytes. It does not
 // remove the entry point from b.entries.
 func (b *builder) skipSubpath(subpath, reason string) {
-	b.skipped = append(b.skipped, Skipped{subpath, reason[:min(len(reason), maxReason)]})
+	b.skipped = append(b.skipped, Skipped{subpath, text.Cut(reason, maxReason)})
 }
 
 // buildEntries runs esbuild on the entry points b.entries with the constant options. Of more, it uses only the three options to
