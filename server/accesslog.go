@@ -37,15 +37,15 @@ const (
 )
 
 const (
-	// accessLogInterval is how often lines are written at the latest.
+	// accessLogInterval is the interval at which buffered lines are written.
 	accessLogInterval = time.Second
-	// accessLogBatch is with how many bytes they are written at once, maxAccessLogBuffer from how many on they are dropped.
+	// accessLogBatch is how many buffered bytes are written without waiting for the interval. From maxAccessLogBuffer on, new lines are dropped.
 	accessLogBatch, maxAccessLogBuffer = 64 << 10, 4 << 20
-	// maxLoggedText is how much of a target or a field a line has.
+	// maxLoggedText is how many bytes of a target or a field a line has at most.
 	maxLoggedText = 2 << 10
 )
 
-// AccessLogOptions says what is logged where. File is required.
+// AccessLogOptions says what is logged where. File is required. [OpenAccessLog] does not check Format and Addresses.
 type AccessLogOptions struct {
 	// File is appended to; "-" is standard output.
 	File string
@@ -59,13 +59,13 @@ type AccessLogOptions struct {
 
 // An AccessLog writes a line for each answered request to a file. It is safe for use by several goroutines.
 //
-// It buffers lines in memory and writes them once a second, so no response waits for a disk. If the disk does not
-// keep up, it drops lines and logs how many. Adding a line allocates nothing.
+// It buffers lines in memory and writes them once a second, or when 64 KiB are buffered, so no response waits for a disk.
+// If the disk does not keep up, it drops lines and logs how many. Adding a line allocates nothing.
 //
 // A line names the client by a pseudonym, unless the operator asks for addresses: the beginning of a SHA-256 over a random key
-// and the client's address (of IPv6 its /64). The key is made when the process starts and again at midnight UTC, and is
-// written nowhere. So lines of one client on one day belong together, those of two days do not, and no line leads back to
-// an address.
+// and the client's address (of IPv6 its /64). The log makes a new key for the first line, and for each line whose request
+// came on another day (UTC) than that of the line before. It stores the key nowhere. So lines of one client on one day belong
+// together, but for requests around midnight; those of two days do not, and no line leads back to an address.
 type AccessLog struct {
 	o      AccessLogOptions
 	full   chan struct{} // has one if there is enough to write
@@ -87,8 +87,8 @@ type AccessLog struct {
 	lost    uint64 // lost lines that were not reported yet
 }
 
-// OpenAccessLog opens the file of the access log for appending, creates it if necessary, and starts the goroutine that writes to it. The
-// caller closes the log.
+// OpenAccessLog opens the file of the access log for appending, creates it if necessary, and starts the goroutine that writes to it. It does
+// not create the file's folder. The caller must close the log with [AccessLog.Close].
 func OpenAccessLog(o AccessLogOptions) (*AccessLog, error) {
 	o.Format, o.Addresses = cmp.Or(o.Format, AccessLogJSON), cmp.Or(o.Addresses, AccessLogHashed)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
@@ -116,8 +116,9 @@ func (l *AccessLog) openFile() (io.WriteCloser, error) {
 	return f, nil
 }
 
-// Reopen opens the file again, after it was renamed for rotation. Earlier lines go to the old file. If the new file cannot be opened,
-// the log continues with the old one.
+// Reopen opens the file again, after it was renamed for rotation, and closes the old one, to which it first writes the buffered lines. If the
+// new file cannot be opened, it returns the error, and the log continues with the old one. An error of closing the old file is returned, too,
+// but the new one is in use. For standard output it does nothing.
 func (l *AccessLog) Reopen() error {
 	if l.o.File == accessLogStdout {
 		return nil
@@ -134,7 +135,7 @@ func (l *AccessLog) Reopen() error {
 	return old.Close()
 }
 
-// run writes the buffered lines every second, and when there are many, until Close.
+// run writes the buffered lines every second, and when 64 KiB are buffered, until Close, which writes the last ones.
 func (l *AccessLog) run() {
 	defer close(l.ended)
 	tick := time.NewTicker(accessLogInterval)
@@ -150,7 +151,8 @@ func (l *AccessLog) run() {
 	}
 }
 
-// Close writes the buffered lines and closes the file. No request may be logged afterwards.
+// Close writes the buffered lines and closes the file, unless that is standard output. It returns only an error of closing; lines that cannot
+// be written are lost and logged. It must be called once. Lines of later requests are never written.
 func (l *AccessLog) Close() error {
 	close(l.ending)
 	<-l.ended
@@ -163,8 +165,8 @@ func (l *AccessLog) Close() error {
 	return l.to.Close()
 }
 
-// flush writes the buffered lines to the file. After a failure it drops them, and logs how many lines are lost, at most once a
-// second.
+// flush writes the buffered lines to the file. After an error it drops the lines that were not written completely. It logs, at most once a
+// second, how many lines were lost here and in add.
 func (l *AccessLog) flush() {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -222,8 +224,9 @@ func (l *AccessLog) add(e *accessLogEntry) {
 	}
 }
 
-// appendClient appends the client to b by AccessLogOptions.Addresses: a pseudonym, the address, or "-" if it is unknown or not logged. at
-// is the time of the request, whose day decides on the pseudonym. The caller holds mu.
+// appendClient appends the client to b by AccessLogOptions.Addresses: a pseudonym of 16 hexadecimal digits, the address, or "-" if it is
+// unknown or not logged. at is the time when the request came. For a pseudonym on another day (UTC) than that of the last one, appendClient
+// makes a new key. The caller holds mu.
 func (l *AccessLog) appendClient(b []byte, at time.Time, addr netip.Addr) []byte {
 	if !addr.IsValid() || l.o.Addresses == AccessLogNone {
 		return append(b, '-')

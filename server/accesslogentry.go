@@ -24,7 +24,7 @@ type accessLogEntry struct {
 }
 
 // copyTexts copies Host, Target, Referer and Agent, each cut to 2 KiB, to buf, so that the entry is valid longer than the
-// request. It returns buf, or a larger buffer in its place. The entry is valid until the caller uses the buffer again.
+// request. It does not copy Method and Protocol, which must be constants. It returns buf, or a larger buffer in its place. The entry is valid until the caller uses the buffer again.
 func (e *accessLogEntry) copyTexts(buf []byte) []byte {
 	texts := [...]*string{&e.Host, &e.Target, &e.Referer, &e.Agent}
 	total := 0
@@ -90,7 +90,7 @@ func (l *AccessLog) appendJSON(b []byte, e *accessLogEntry) []byte {
 
 const logHexDigits = "0123456789abcdef"
 
-// appendJSONString appends s, cut to 2 KiB, as a JSON string to b. Bytes that are not UTF-8 become U+FFFD.
+// appendJSONString appends s, cut to 2 KiB, as a JSON string with its quotes to b. Bytes that are not UTF-8 become U+FFFD.
 func appendJSONString(b []byte, s string) []byte {
 	s = s[:min(len(s), maxLoggedText)]
 	b = append(b, '"')
@@ -145,8 +145,8 @@ func (l *AccessLog) appendCombined(b []byte, e *accessLogEntry) []byte {
 	return append(b, "\"\n"...)
 }
 
-// appendQuotedField appends s, cut to 2 KiB, to b, escaped as nginx does inside the quotes, which the caller appends. It appends none
-// in place of an empty s.
+// appendQuotedField appends s, cut to 2 KiB, to b, without the quotes, which the caller appends. Like nginx it writes quotes, backslashes, and bytes that are
+// not printable ASCII as \xHH. If s is empty, it appends the text none instead.
 func appendQuotedField(b []byte, s, none string) []byte {
 	if s == "" {
 		return append(b, none...)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Handler returns a handler that calls next and logs each response, also after a panic of next. A nil AccessLog returns next. The
-// handler that determines the client's address must come before it.
+// Handler returns a handler that calls next and logs each response when next has returned or panicked. If next has set no status,
+// it logs 200. A nil AccessLog returns next. The handler that sets r.RemoteAddr to the client's address must come before it.
 func (l *AccessLog) Handler(next http.Handler) http.Handler {
 	if l == nil {
 		return next
@@ -42,7 +42,8 @@ type accessLogWriter struct {
 // Unwrap returns the underlying writer, for http.ResponseController.
 func (w *accessLogWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// WriteHeader implements http.ResponseWriter. It records the status, unless a final one was recorded before.
+// WriteHeader implements http.ResponseWriter. It records the status, unless a final one (200 or above) was recorded before, and
+// always passes it on.
 func (w *accessLogWriter) WriteHeader(status int) {
 	if w.status < http.StatusOK { // what only informs may come before
 		w.status = status
@@ -50,7 +51,8 @@ func (w *accessLogWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Write implements io.Writer. It counts the bytes that were written.
+// Write implements io.Writer. It records the status 200 unless a final one was recorded, and counts the bytes that the underlying
+// writer reports as written. Those include a body to a HEAD, which net/http does not send.
 func (w *accessLogWriter) Write(p []byte) (int, error) {
 	if w.status < http.StatusOK {
 		w.status = http.StatusOK

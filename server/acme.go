@@ -34,11 +34,13 @@ type ACMEOptions struct {
 	Email string
 	// Directory is the URL of the ACME server. Default: [LetsEncrypt].
 	Directory string
-	// Folder keeps account, keys and certificates. It is created if missing.
+	// Folder keeps account, keys and certificates. It is created if missing. Required.
 	Folder string
-	// TLS is where the certificates are used, on which the server's TLS-ALPN-01 challenges arrive (RFC 8737).
+	// TLS is the address at which the certificates are used, and at which the TLS-ALPN-01 challenges of the ACME server arrive
+	// (RFC 8737). Required.
 	TLS *net.TCPAddr
-	// HTTP is the address of [CertificateManager.Challenges], at which HTTP-01 challenges arrive. Default: none.
+	// HTTP is the address of [CertificateManager.Challenges], at which HTTP-01 challenges arrive. Default: the manager uses
+	// only TLS-ALPN-01.
 	HTTP *net.TCPAddr
 	// Check is the interval between checks whether a certificate is due for renewal. Default: 10 minutes.
 	Check time.Duration
@@ -63,7 +65,9 @@ type CertificateManager struct {
 	problems map[string]string // by domain, why the last attempt failed
 }
 
-// NewCertificateManager returns a manager with the certificates that Folder has. Nothing else happens before [CertificateManager.Run].
+// NewCertificateManager makes Folder if it is missing, and returns a manager with the certificates that it has. It returns an error if one of
+// them exists and cannot be read. Only [CertificateManager.Run] gets missing certificates. The manager's cache checks every ACMEOptions.Check
+// whether a certificate is due for renewal, from now on. The caller must call Close.
 func NewCertificateManager(o ACMEOptions) (*CertificateManager, error) {
 	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
 		return nil, fmt.Errorf("acme: couldn't make the folder of the certificates: %w", err)
@@ -156,8 +160,9 @@ func listenHost(a *net.TCPAddr) string {
 // certificateRetryInterval is the time until the next attempt for a domain for which certmagic has given up.
 const certificateRetryInterval = time.Hour
 
-// Run gets the certificates of domains that have none, and renews each certificate when a third of its lifetime remains, until
-// ctx ends. After a failure it logs why and tries again, at first after a minute, later after hours. It can be called once.
+// Run gets the certificates of domains that have none, and renews each certificate when a third of its lifetime remains, or earlier if the
+// ACME server asks for that. It returns when ctx ends. After a failure it logs why and tries again, at first after a minute, later after
+// hours. It can be called once.
 func (m *CertificateManager) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, domain := range m.domains {
@@ -178,8 +183,8 @@ func (m *CertificateManager) Close() error {
 	return nil
 }
 
-// obtain gets the certificate of a domain from the ACME server unless the domain has one. It tries until that succeeds or ctx
-// ends, and records each failure.
+// obtain gets the certificate of a domain from the ACME server, unless Folder has one, and adds it to the cache. It tries until that succeeds
+// or ctx ends, and records each failure.
 func (m *CertificateManager) obtain(ctx context.Context, domain string) {
 	for ctx.Err() == nil {
 		err := m.config.ObtainCertAsync(ctx, domain) // it comes back when there is one, or after weeks
@@ -213,7 +218,8 @@ func (m *CertificateManager) TLS() *tls.Config {
 	}
 }
 
-// getCertificate returns the certificate for the server name of a TLS handshake, and an error if none exists yet.
+// getCertificate returns the certificate for the server name of a TLS handshake; for a name that is not a domain of the manager, or none, that
+// of the first domain. It returns an error if that one does not exist yet.
 func (m *CertificateManager) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	certificate, err := m.config.GetCertificate(hello)
 	if err != nil {
@@ -232,7 +238,7 @@ type CertificateState struct {
 	Domain string `json:"domain"`
 	// Until is when the certificate expires, zero without a certificate.
 	Until time.Time `json:"until,omitzero"`
-	// Problem is why the last attempt to get one failed, "" if it succeeded.
+	// Problem is why the last attempt to get or renew it failed, "" if that succeeded or this process has made none.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -259,8 +265,8 @@ func (m *CertificateManager) expiry(domain string) (until time.Time) {
 	return until
 }
 
-// handleEvent is called by certmagic for each event. It records and logs that a domain got a certificate, or why it did not, and
-// ignores other events. It always returns nil.
+// handleEvent is called by certmagic for each event. It records and logs that a domain got a certificate, or why it did not, unless the
+// attempt was cancelled. It ignores other events. It always returns nil.
 func (m *CertificateManager) handleEvent(_ context.Context, event string, data map[string]any) error {
 	domain, _ := data["identifier"].(string)
 	switch event {
@@ -324,8 +330,7 @@ var (
 	refusedACMEProblems = []string{acme.ProblemTypeRejectedIdentifier, acme.ProblemTypeUnsupportedIdentifier, acme.ProblemTypeMalformed}
 )
 
-// describeACMEProblem returns the text of a problem that the ACME server reports, quoted and cut to 600 bytes, because it is
-// untrusted.
+// describeACMEProblem returns the text of a problem that the ACME server reports, cut to 600 bytes and then quoted, because it is untrusted.
 func describeACMEProblem(p acme.Problem) string {
 	said := cmp.Or(p.Detail, p.Title, p.Type)
 	for _, s := range p.Subproblems {

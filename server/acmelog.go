@@ -38,7 +38,7 @@ func (c *zapCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 // Sync implements zapcore.Core. It does nothing.
 func (c *zapCore) Sync() error { return nil }
 
-// zapAttributes returns the fields of a zap log entry as names and values, each pair one after the other, for slog.
+// zapAttributes returns the fields of a zap log entry for slog: each name, followed by its value. The order of the pairs varies.
 func zapAttributes(fields []zapcore.Field) []any {
 	named := zapcore.NewMapObjectEncoder()
 	for _, f := range fields {

@@ -141,7 +141,7 @@ const leastCache = 1 << 20
 // sendWait is how long a request waits for memory.
 const sendWait = time.Second
 
-// New returns a handler for the assets in o.Store. It fails if the memory limits are too small, or the metrics cannot be registered.
+// New returns a handler for the assets in o.Store. It returns an error if the memory limits are too small, or the metrics cannot be registered.
 func New(o Options) (*Assets, error) {
 	o.setDefaults()
 	mediaTypes()
@@ -178,7 +178,7 @@ func checkMemory(cacheBytes, sendBytes int64) error {
 }
 
 // SetMemory changes [Options.CacheBytes] and [Options.SendBytes] while the assets serve. Unlike in the options, zero does not stand for a default.
-// Bodies that are being sent stay in memory.
+// It returns an error, and changes nothing, if they are too small. Bodies that are being sent stay in memory.
 func (a *Assets) SetMemory(cacheBytes, sendBytes int64) error {
 	if err := checkMemory(cacheBytes, sendBytes); err != nil {
 		return err
@@ -197,7 +197,7 @@ func (a *Assets) Forget(pkg, version string) {
 	a.logger.Debug("server: forgot a version", "package", pkg, "version", version)
 }
 
-// A Follower has [Assets] forget a release when the log says that it is withdrawn, restored or erased.
+// A Follower makes [Assets] forget a release when the log says that it is withdrawn, restored, erased or confirmed.
 type Follower struct {
 	store  *kvstore.Store
 	log    *logs.Log
@@ -205,8 +205,8 @@ type Follower struct {
 	logger *slog.Logger
 
 	mu      sync.Mutex
-	seen    int64         // entries of the log that were heard of
-	changed chan struct{} // closed when there are more
+	seen    int64         // how many entries, from the beginning of the log, Run has processed
+	changed chan struct{} // closed when seen grows
 }
 
 // Follow returns a follower of the log that has these assets forget changed releases. It starts with the first entry after the log's present
@@ -223,8 +223,9 @@ func (f *Follower) Part() parts.Part {
 	return parts.Part{Name: "follower", Run: parts.RunUntilDone(f.Run)}
 }
 
-// Run waits for new entries of the log until ctx ends. For each one that withdraws, restores, erases or confirms a release, and for one that cannot
-// be read, it calls [Assets.Forget], so that the caches read rows again.
+// Run waits for new entries of the log until ctx ends. For each one that withdraws, restores, erases or confirms a release it calls [Assets.Forget],
+// so that the caches read rows again. After an entry that cannot be read, which it logs, it calls Forget once and skips the others up to the log's
+// checkpoint. Wait sees the progress. Run must be called once.
 func (f *Follower) Run(ctx context.Context) {
 	for seen := f.seen; ; {
 		checkpoint, err := f.log.Wait(ctx, seen)
@@ -253,8 +254,8 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// Wait waits until the follower has processed the first entries entries of the log, so that no cache serves anything older, or until ctx ends, whose
-// error it returns.
+// Wait waits until Run has processed the first entries entries of the log, so that no cache serves anything older. It returns the error of ctx if
+// that ends before, or has ended already, else nil.
 func (f *Follower) Wait(ctx context.Context, entries int64) error {
 	for {
 		f.mu.Lock()

@@ -93,8 +93,8 @@ func newBodies(cacheBytes, sendBytes int64, wait time.Duration, m *cacheMetrics)
 	return b, err
 }
 
-// setLimits changes the limits that newBodies was given while the cache is used. The cache evicts bodies beyond a lower limit. Bodies that are being
-// sent stay.
+// setLimits changes the limits that newBodies was given, while the cache is used. The cache evicts bodies beyond a lower limit. Bodies that are being
+// sent stay in memory. Requests that wait for memory check again.
 func (b *bodies) setLimits(cacheBytes, sendBytes int64) {
 	b.largest.Store(cacheBytes / cacheShare)
 	bodyCache(b).SetMaximum(uint64(cacheBytes))
@@ -115,8 +115,8 @@ func bodyCache(b *bodies) *otter.Cache[kvstore.Hash, *body] {
 // isCacheable reports whether the cache may contain a body of length bytes.
 func (b *bodies) isCacheable(length int64) bool { return length+bodyOverhead <= b.largest.Load() }
 
-// getCached returns the body whose bytes have the SHA-256 sum if it is in the cache, without reading it. If the result is true, the caller must
-// release the body.
+// getCached returns the body whose bytes have the SHA-256 sum if it is in the cache; otherwise the results are nil and false. It does not look at
+// loose bodies. If the result is true, the caller must release the body.
 func (b *bodies) getCached(sum kvstore.Hash) (*body, bool) {
 	x, ok := bodyCache(b).GetIfPresent(sum)
 	if ok {
@@ -126,8 +126,9 @@ func (b *bodies) getCached(sum kvstore.Hash) (*body, bool) {
 }
 
 // acquire returns the body whose bytes have the SHA-256 sum, for a client. If it is not in memory, it waits for memory, charged to the client, and
-// calls read for its length bytes, once for all clients that wait for the same body. It returns errBusy if no memory was free in time. The caller
-// must release the body.
+// calls read for its length bytes. Calls for the same body that wait at the same time share one read, charged to the first one's client, and its
+// error. It returns [errBusy] if no memory was free in time, kvstore.ErrCorrupt for another length, and errors of read. The caller must release the
+// body.
 func (b *bodies) acquire(sum kvstore.Hash, length int64, client netip.Prefix, read func() ([]byte, error)) (*body, error) {
 	if x, ok := b.getCached(sum); ok {
 		return x, nil
@@ -165,8 +166,9 @@ func (b *bodies) acquire(sum kvstore.Hash, length int64, client netip.Prefix, re
 	return x, nil
 }
 
-// load reserves memory for a client, calls read for the length bytes of the body with the SHA-256 sum, and adds it to the cache unless it is too
-// large. It returns errBusy if no memory was free in time. The caller must release the body.
+// load reserves memory for a client, calls read for the length bytes of the body with the SHA-256 sum, and adds the body to the cache, or if it is
+// too large, to the loose ones. It returns [errBusy] if no memory was free in time, kvstore.ErrCorrupt for another length, and errors of read; then
+// nothing stays reserved. The caller must release the body.
 func (b *bodies) load(sum kvstore.Hash, length int64, client netip.Prefix, read func() ([]byte, error)) (*body, error) {
 	weight := length + bodyOverhead
 	if err := b.reserveMemory(client, weight); err != nil {

@@ -70,7 +70,8 @@ func (c *Certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 }
 
 // reloadIfChanged reads the files if their modification times have changed since they were last read successfully. If they cannot be used, it logs
-// that, records the problem, and the old certificate stays in use. The caller holds mu.
+// an error at each call, records it in c.problem, and the old certificate stays in use. If both files are missing directly after Reload has changed
+// their names, it does not notice that. The caller holds mu.
 func (c *Certificate) reloadIfChanged() {
 	c.checked = c.now()
 	changed := c.modifiedTimes()
@@ -118,8 +119,8 @@ func ExpiresSoon(c *x509.Certificate, now time.Time) bool {
 	return c.NotAfter.Sub(now) < min(endsSoon, c.NotAfter.Sub(c.NotBefore)/3)
 }
 
-// warnOfExpiry logs an error if the certificate has expired, and a warning if it expires soon. Clients get it anyway: some may accept it. The caller
-// holds mu.
+// warnOfExpiry logs an error if the certificate has expired, and a warning if it expires soon, and records in c.warned that it has checked. Clients
+// get an expired certificate anyway: some may accept it. The caller holds mu.
 func (c *Certificate) warnOfExpiry() {
 	now, leaf := c.now(), c.current.Leaf
 	if c.warned = now; now.After(leaf.NotAfter) {
@@ -129,7 +130,8 @@ func (c *Certificate) warnOfExpiry() {
 	}
 }
 
-// State checks the files now, and returns the certificate in use, and why changed files cannot replace it, nil if nothing is wrong with them.
+// State reads the files now if they have changed, and returns the certificate in use. problem is why changed files cannot replace it, nil if they
+// can or have not changed.
 func (c *Certificate) State() (leaf *x509.Certificate, problem error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -52,7 +52,8 @@ func (c *completer) addGzip(h kvstore.Hash, have kvstore.Content) kvstore.Conten
 	return have
 }
 
-// makeGzip stores the gzip encoding of a content if it saves enough bytes, and releases c.slot, which the caller has acquired. It only logs errors.
+// makeGzip stores the gzip encoding of a content if it saves enough bytes, and releases c.slot, which the caller has acquired. It ignores a content
+// that cannot be read or has been removed, and logs other errors at level DEBUG.
 func (c *completer) makeGzip(h kvstore.Hash) {
 	defer func() { <-c.slot }()
 	data, err := c.store.Identity(h)

@@ -22,7 +22,7 @@ const (
 )
 
 // evaluateConditions evaluates If-Match, If-Unmodified-Since, If-None-Match and If-Modified-Since of a GET or HEAD against the representation, in the
-// order of RFC 9110 §13.2.2. For notModified it also returns the entity tag of the 304 response.
+// order of RFC 9110 §13.2.2. For notModified it also returns the entity tag of the 304 response; for other verdicts the string is "".
 func (r *representation) evaluateConditions(f *requests.Fields) (verdict, string) {
 	if f.PreconditionFailed(r.tag, r.released) {
 		return failed, ""
@@ -82,8 +82,9 @@ func appendETag(b []byte, content kvstore.Hash, r kvstore.Representation) []byte
 	return append(b, '"')
 }
 
-// isOlderEncoding reports whether tag is an entity tag of the same content in the same coding as the tag current, with any encoded bytes: the client
-// may have an encoding that was replaced by a smaller one. It is false for identity, which has only one form.
+// isOlderEncoding reports whether tag is an entity tag, in quotes, of the same content in the same coding as the tag current, with any encoded bytes:
+// the client may have an encoding that was replaced by a smaller one. It is true for current itself, too. It is false for identity, which has only
+// one form.
 func isOlderEncoding(tag, current string) bool {
 	i := strings.LastIndexByte(current, '.') + 1
 	if len(tag) != len(current) || tag[:i] != current[:i] || strings.HasSuffix(current[:i], ".id.") {
@@ -142,9 +143,9 @@ const (
 )
 
 // parseRanges parses the lines of a Range field for a representation of size bytes (RFC 9110 §14.2). The verdict partial comes with the satisfiable
-// spans, in the client's order. It ignores a field (verdict whole) that is malformed, in another unit, repeated, or greedy, as the RFC allows
-// (§17.15): too many ranges, overlapping ones, or ones that add up to the whole. It also ignores any range of an empty file, because none can be
-// satisfied and some clients always send one.
+// spans, in the client's order; if none is satisfiable, the verdict is unsatisfiable. It ignores a field (verdict whole, no spans) that is missing,
+// malformed, in another unit, repeated, or greedy, as the RFC allows (§17.15): more than maxRanges ranges, overlapping ones, or ones that add up to
+// the whole. It also ignores any range of an empty file, because none can be satisfied and some clients always send one.
 func parseRanges(lines []string, size int64) ([]span, rangeVerdict) {
 	if len(lines) != 1 || size == 0 {
 		return nil, whole

@@ -25,7 +25,7 @@ type connections struct {
 	none    chan struct{} // has one when none is open any more
 }
 
-// A connection is in a phase since then.
+// A connection is a connection of net/http, and the phase in which it has been since a time.
 type connection struct {
 	phase    lane.Phase
 	since    time.Time
@@ -75,7 +75,8 @@ func (c *connections) listLanes() []*lane.Listener {
 }
 
 // trackState records the new state of a connection of net/http, as the function ConnState of an http.Server. It sets the connection's deadline if the
-// server ends, and closes a hijacked connection after closeUpgraded.
+// server has begun to end. A hijacked connection stays in the registry until its Close, if it is a refusingConn, and is closed at once after
+// closeUpgraded; any other hijacked connection is forgotten, because nothing reports its end.
 func (c *connections) trackState(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,8 +105,9 @@ func (c *connections) trackState(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// requestBegins records that bytes have come on an idle connection, which is no longer idle: from now on it has the deadline for an unanswered
-// request.
+// requestBegins records that bytes have come on an idle connection, which then counts as busy. If the server has begun to end, it replaces the
+// connection's deadline by that for an unanswered request; otherwise net/http's own timeouts apply. It does nothing for a connection that is not
+// idle.
 func (c *connections) requestBegins(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,7 +131,8 @@ func (c *connections) forgetUpgraded(conn net.Conn) {
 	}
 }
 
-// expectHandedOff adds n to the count of connections that a lane is about to hand off to net/http; n is negative if it does not do so.
+// expectHandedOff adds n to the count of connections that a lane is about to hand off to net/http, which trackState reduces when they arrive. n is
+// negative if the lane could not hand off a connection that it had announced.
 func (c *connections) expectHandedOff(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,7 +149,8 @@ func (c *connections) forget(conn net.Conn) {
 	delete(c.open, conn)
 }
 
-// close closes a connection in a goroutine of its own. It stays counted as open until net/http reports that it is closed. The caller holds mu.
+// close closes a connection in a goroutine of its own. The connection stays in the registry until net/http reports that it is closed; an upgraded one
+// until its Close begins. The caller holds mu.
 func (c *connections) close(conn net.Conn) {
 	upgraded := c.open[conn].upgraded
 	c.forget(conn)
@@ -197,8 +201,8 @@ func (c *connections) startDeadlines() {
 	}
 }
 
-// setConnection stores the phase of a connection. If the server ends, it starts a timer that closes the connection at the deadline of the phase. The
-// caller holds mu.
+// setConnection stores the phase of a connection. If the server has begun to end and the phase has a deadline, it starts a timer that closes the
+// connection then, unless its phase has changed. It does not stop the timer of an earlier phase. The caller holds mu.
 func (c *connections) setConnection(conn net.Conn, is connection) {
 	by := c.deadlines.At(is.phase, is.since, c.ended)
 	if !c.ended.IsZero() && !by.IsZero() && !is.shut {

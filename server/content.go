@@ -39,9 +39,9 @@ type ContentOptions struct {
 }
 
 const (
-	contentsAtOnce = 64       // that are sent
-	contentBytes   = 64 << 20 // of memory for them; a larger one is sent alone
-	contentRate    = 128 << 10
+	contentsAtOnce = 64        // that are sent
+	contentBytes   = 64 << 20  // of memory for them; a larger one is sent alone
+	contentRate    = 128 << 10 // bytes a second that a client must take while others wait
 )
 
 type contents struct {
@@ -52,11 +52,11 @@ type contents struct {
 	logged   answers.Throttle
 }
 
-// NewContents returns the handler of all paths below [ContentPrefix]: contents by the SHA-256 of their bytes, for mirrors and
-// repairs, which follow the log and verify what they receive. It serves a content while a live release or an entry of the log names
-// it. It responds 410 to one that only withdrawn releases name, so that malware is not published by another way, and 404 to one
-// that nothing names yet. One client gets no more than its share. No page can use a content as a script or style: the response has
-// no type and no CORS, and other sites may not embed it. Shared caches do not store it, because a purge by hash does not exist.
+// NewContents returns the handler of all paths below [ContentPrefix]: contents by the SHA-256 of their bytes, for mirrors and repairs, which follow
+// the log and verify what they receive. It serves a content while a live release or an entry of the log names it. It responds 410 to one that only
+// withdrawn releases name, so that malware is not published by another way, and 404 to one that nothing names yet. One client gets no more than its
+// share. No page can use a content as a script or style: the response has no specific type and no CORS, and other sites may not embed it. Shared
+// caches do not store it, because a purge by hash does not exist. It returns an error if the metrics cannot be registered.
 func NewContents(o ContentOptions) (http.Handler, error) {
 	h := &contents{ContentOptions: o, slots: answers.NewShares(contentsAtOnce), memory: semaphore.NewWeighted(contentBytes), requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "larder_content_requests_total",
@@ -172,8 +172,8 @@ func identityOf(row kvstore.Content, hash kvstore.Hash) kvstore.Representation {
 	return kvstore.Representation{Coding: coding.Identity, Length: row.Size, Sum: hash}
 }
 
-// chooseRepresentation returns the representation of a content (with the row of the store and its hash) to send by Accept-Encoding. For a range that
-// is identity, so that a client may continue a download whatever encodings the server has by then.
+// chooseRepresentation returns the representation of a content (with the row of the store and its hash) to send by Accept-Encoding; identity if the
+// client accepts none. For a range that is identity, so that a client may continue a download whatever encodings the server has by then.
 func chooseRepresentation(r *http.Request, row kvstore.Content, hash kvstore.Hash) kvstore.Representation {
 	plain := identityOf(row, hash)
 	if r.Header.Get("Range") != "" {
@@ -190,8 +190,8 @@ func chooseRepresentation(r *http.Request, row kvstore.Content, hash kvstore.Has
 	return plain
 }
 
-// readDeltas returns the deltas of a content that may be sent: none if Options.Dictionaries is off, or if their list cannot be read, which `larder
-// fsck` reports.
+// readDeltas returns the deltas of a content that may be sent: none if ContentOptions.Dictionaries is off, or if their list cannot be read, which
+// `larder fsck` reports.
 func (h *contents) readDeltas(hash kvstore.Hash) []kvstore.Delta {
 	if !h.Dictionaries {
 		return nil
@@ -221,8 +221,8 @@ func contentETag(f kvstore.Representation) string {
 }
 
 // send waits for a slot and memory for the client, and sends a content in the representation form, or the range of it that r names; size is that of
-// the identity. For HEAD it sends only the head. If it sent nothing, it returns the failure to respond with. The bool reports that the client
-// received only a part.
+// the identity. For HEAD it sends only the head, without waiting. If it sent nothing, it returns the failure to respond with: busy without a slot or
+// memory, else that of logFailure. The bool reports that the client received only a part.
 func (h *contents) send(w *contentRecorder, r *http.Request, hash kvstore.Hash, form kvstore.Representation, size int64) (*answers.Failure, bool) {
 	header := w.Header()
 	header.Set("Content-Type", "application/octet-stream")
@@ -278,8 +278,8 @@ type paced struct {
 // Write writes a part of the body to the client under the deadlines of an [answers.Writer].
 func (p paced) Write(data []byte) (int, error) { return p.to.Write(data) }
 
-// read returns the bytes of a content in the representation form: identity, a delta, or an encoding. If the encoding was replaced by a smaller one
-// meanwhile, it changes form to that.
+// read returns the bytes of a content in the representation form: decoded for identity, encoded for any other. If the encoding was replaced by a
+// smaller one meanwhile, it changes form to that.
 func (h *contents) read(hash kvstore.Hash, form *kvstore.Representation) (data []byte, err error) {
 	switch form.Coding {
 	case coding.Identity:

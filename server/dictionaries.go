@@ -24,7 +24,7 @@ type delta struct {
 }
 
 // addDictionaries sets the asset's deltas to those that the store has, and its value of Use-As-Dictionary for the file t if the content is
-// compressible and its size suits a dictionary. It ignores a damaged list of deltas.
+// compressible and its size suits a dictionary. It ignores a damaged list of deltas (kvstore.ErrCorrupt) and returns other errors of the store.
 func (f *asset) addDictionaries(store *kvstore.Store, t target) error {
 	// A content that does not compress hardly resembles that of another version.
 	if f.representations[0].coding != coding.Identity && f.size >= coding.MinDictionary && f.size <= coding.MaxDictionary {

@@ -9,8 +9,8 @@ import (
 	"github.com/larder-cdn/larder/internal/answers"
 )
 
-// Elsewhere answers for a file of a version that the store does not know. It returns the file's
-// bytes, which it has verified, or why there are none. With neither, the store has the version by now.
+// Elsewhere answers for a file of a version that the store does not know. It returns the file's bytes, which it has verified and which are not nil
+// even if the file is empty, or the failure to respond with. If both are nil, the store has the version by now.
 type Elsewhere func(r *http.Request, pkg, version, path string) ([]byte, *answers.Failure)
 
 // errUnknown says that not even the version of a file is known.
@@ -27,7 +27,8 @@ func (a *Assets) mayBeElsewhere(err error) bool {
 func (to onLane) serveElsewhere(target) (outcome, bool) { return outcome{}, true }
 
 // serveElsewhere implements recipient: it responds with a file of a version that the store does not have, through the function Elsewhere, or with its
-// failure. It returns false, and sends nothing, if the store has the version by now.
+// failure. It returns false, and sends nothing, if the store has the version by now. It ignores errors of sending; the outcome has the bytes that
+// were sent.
 func (to overHTTP) serveElsewhere(t target) (outcome, bool) {
 	t = t.clone()
 	data, failure := to.Assets.elsewhere(to.r, t.pkg, t.version, t.path)

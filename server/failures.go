@@ -95,8 +95,8 @@ func (a *Assets) failureOf(t target, err error) *answers.Failure {
 	return unavailable
 }
 
-// writeFailure writes the error response f as text or as JSON, as the Accept field prefers, and returns how many bytes of the body it has sent.
-// varies says that the URL has several encodings; head that the client wants no body.
+// writeFailure writes the error response f as text or as JSON, as the lines of the Accept field prefer, and returns how many bytes of the body it has
+// sent. varies says that the URL has several encodings, so that Vary is set; head that the client wants no body.
 func writeFailure(w http.ResponseWriter, f *answers.Failure, varies, head bool, accept []string) int64 {
 	answers.SetFields(w.Header(), answers.AnyOrigin...)
 	if varies {
@@ -114,7 +114,7 @@ func writeFailure(w http.ResponseWriter, f *answers.Failure, varies, head bool, 
 // handler always has more header fields. So nothing that a handler sends, not even a
 // file that has the same lines in it, is taken for one.
 
-// refusingListener wraps all connections but those whose handshake failed.
+// A refusingListener wraps the connections that its listener accepts in refusingConns, except those whose TLS handshake failed.
 type refusingListener struct {
 	net.Listener
 	connections *connections
@@ -284,7 +284,8 @@ func (c *refusingConn) discardRest() {
 // refusalFields is how net/http's refusals go on after their status line.
 const refusalFields = "\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
 
-// parseRefusal returns the failure that replaces p, if p is an error response that net/http writes without a handler; otherwise the result is false.
+// parseRefusal returns the failure that replaces p, the first bytes of a response, if p is an error response that net/http writes without a handler,
+// or any 417. Otherwise the result is false.
 func parseRefusal(p []byte) (*answers.Failure, bool) {
 	const version = len("HTTP/1.1 ")
 	if len(p) < version+len("400 ") || p[version] != '4' && p[version] != '5' {
@@ -325,7 +326,7 @@ func checkRequest(r *http.Request) *answers.Failure {
 }
 
 // checkTarget returns the failure for a request target whose path has invalid percent-encoding, which net/http refuses: 404 as in the API of the
-// public service, since nothing can be under such a path. It returns nil if the path is valid, or below /ajax/.
+// public service, since nothing can be under such a path. It returns nil if the path is valid, does not begin with a slash, or is below /ajax/.
 func checkTarget(target string) *answers.Failure {
 	path, _, _ := strings.Cut(target, "?")
 	if _, err := url.PathUnescape(path); err == nil || !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "/ajax/") {
@@ -346,8 +347,8 @@ func refuseTooLarge(w http.ResponseWriter, r *http.Request) {
 	writeFailure(w, f, false, r.Method == http.MethodHead, r.Header["Accept"])
 }
 
-// refusalMessage returns the message of the error response that replaces one of net/http with this status; reason is net/http's own text, "" if it
-// has none.
+// refusalMessage returns the message of the error response that replaces one of net/http: for 417, 431, 501 and 505 a text of its own. Any other
+// status must be 400: the text is that the request is malformed, with reason, net/http's own text, unless that is "".
 func refusalMessage(status int, reason string) string {
 	switch {
 	case status == http.StatusRequestHeaderFieldsTooLarge:
@@ -364,7 +365,8 @@ func refusalMessage(status int, reason string) string {
 	return "The request is malformed: its first line or a header cannot be read as HTTP."
 }
 
-// formatResponse returns the failure as the bytes of a complete HTTP/1.1 response to a request by a method. It closes the connection.
+// formatResponse returns the failure as the bytes of a complete HTTP/1.1 response, with Connection: close. method is that of the request: for HEAD
+// the response has no body; "" is GET.
 func formatResponse(f *answers.Failure, method string) []byte {
 	body := f.JSON()
 	h := http.Header{}

@@ -85,8 +85,8 @@ func sandboxFields(contentType string) []answers.Field {
 // mediaTypeOf returns the Content-Type of the file at path, with its prepared pieces of response heads.
 func mediaTypeOf(path string) *mediaType { return mediaTypes()[contentType(path)] }
 
-// splitHead returns the HTTP/1.1 head of a response with a status and fields in two parts: up to the place where more fields can be added, and after
-// it.
+// splitHead returns the HTTP/1.1 head of a response with a status and fields in two parts, between which more fields can be added: up to the last
+// field, without its line end, and from that line end to "Date: ".
 func splitHead(status int, fields ...answers.Field) (before, after string) {
 	const between = "\r\nBetween: "
 	before, after, _ = strings.Cut(string(newHead(status, append(fields, answers.Field{Name: "Between"}))), between)
@@ -132,8 +132,8 @@ func encodeBlock(fields ...answers.Field) string {
 	return string(b)
 }
 
-// appendValue appends the value of a header field to b, which ends with the field's name, in the form f: as text, or with its length as HTTP/2
-// encodes it.
+// appendValue appends only the value of a header field to b, in the form f. For plain, b already ends with the field's name and ": ", and appendValue
+// adds no line end. For block, b ends with the encoded name, and the value is preceded by its length.
 func appendValue[T string | []byte](b []byte, f form, value T) []byte {
 	if f == block {
 		return h2.AppendValue(b, value)

@@ -95,8 +95,8 @@ func (h *Hosts) isShared(path string) bool {
 	return false
 }
 
-// Lane returns a handler of the fast lane that passes requests to next unless they are for the host of pages and API, or a proxy names another host;
-// those it leaves to net/http and so to [Hosts.Handler]. For nil Hosts it returns next.
+// Lane returns a handler of the fast lane that passes requests to next. It leaves requests for the host of pages, and those in which a proxy names
+// another host, to net/http and so to [Hosts.Handler]. For nil Hosts it returns next.
 func (h *Hosts) Lane(next lane.Handler) lane.Handler {
 	if h == nil {
 		return next

@@ -29,8 +29,8 @@ type answer struct {
 	caching     answers.Caching
 }
 
-// newAnswer returns the header fields of the response with the archive t of the version v. tags names the fields by which a CDN
-// purges it.
+// newAnswer returns the header fields of the response with the archive t of the version v. tags says whether the fields with cache tags
+// are among them, by which a CDN purges the response.
 func newAnswer(t target, v views.Version, tags server.CacheTags) answer {
 	// 16 bytes of the manifest's hash, which covers every byte of every file,
 	// the format, and the form that the archive has in it.
@@ -49,7 +49,7 @@ func newAnswer(t target, v views.Version, tags server.CacheTags) answer {
 	}
 }
 
-// setFields sets the header fields of a 200 response with the archive.
+// setFields sets the header fields of a 200 response with the archive, without Content-Length.
 func (a answer) setFields(w http.ResponseWriter) {
 	h := w.Header()
 	a.setCommon(h)
@@ -78,8 +78,8 @@ func (a answer) sendNotModified(w http.ResponseWriter) outcome {
 }
 
 // formatDisposition returns the Content-Disposition field by which a client saves the archive under a name (RFC 6266). Names and
-// versions that the bot publishes are ASCII. For other names, "filename" is an approximation and "filename*" (RFC 8187) the name.
-// An underscore replaces each character that has a meaning in paths.
+// versions that the bot publishes are ASCII. For other names, "filename" is an approximation and "filename*" (RFC 8187) the name. An
+// underscore replaces each control character, each character that has a meaning in paths, and what is not UTF-8.
 func formatDisposition(filename string) string {
 	const hex = "0123456789ABCDEF"
 	var plain, extended strings.Builder
@@ -124,15 +124,16 @@ type target struct {
 	format       format
 }
 
-// rootFolder returns the name of the one folder at the top of the archive, such as jquery-4.0.0.
+// rootFolder returns the name of the one folder at the top of the archive, such as jquery-4.0.0. It does not change package and version,
+// in which parseTarget allows no slash.
 func (t target) rootFolder() string { return t.pkg + "-" + t.version }
 
 // filename returns the name under which a client saves the archive, such as jquery-4.0.0.zip.
 func (t target) filename() string { return t.rootFolder() + t.format.suffix() }
 
-// parseTarget parses the percent-encoded path of a request, which names the package, version and format of an archive. It removes
-// the format's suffix once; the rest is the version, which may end in such a suffix too. The error is badPath for an ambiguous path,
-// and noEndpoint for one that does not name an archive.
+// parseTarget parses the percent-encoded path of a request, which names the package, version and format of an archive. It removes the
+// format's suffix once; the rest is the version, which may end in such a suffix too. The error is badPath for a path with malformed or
+// ambiguous encoding, and noEndpoint for one that does not name an archive.
 func parseTarget(escaped string) (target, error) {
 	rest, ok := strings.CutPrefix(escaped, Prefix)
 	if !ok {
@@ -183,8 +184,8 @@ var (
 	unavailable        = failure{&answers.Failure{Status: http.StatusServiceUnavailable, Message: "The release cannot be read at the moment. Try again later.", Retry: 5}, outFailed}
 )
 
-// failureOf returns the response to a request for the archive t after err: err itself if that is a failure. It counts and logs errors of
-// the store.
+// failureOf returns the response to a request for the archive t after err: err itself if that is a failure, else unavailable. It counts
+// errors of the store, and logs them at most once a second.
 func (h *Handler) failureOf(t target, err error) failure {
 	var f failure
 	switch {
@@ -218,12 +219,12 @@ type sender struct {
 	place  context.Context // ends when another client needs the place
 	buffer *bufio.Writer
 	w      http.ResponseWriter
-	begin  func() // sets the headers
+	begin  func() // sets the header fields
 	begun  bool   // whether anything was sent, headers included
 }
 
-// newSender returns the writer of the archive that the request gets. It buffers 64 KiB, and calls begin, which sets the header
-// fields, before it sends the first bytes. It cuts off a client that is too slow while others wait. place is the context that
+// newSender returns the writer of the archive that the request gets. It buffers 64 KiB, and calls begin, which sets the header fields,
+// and then sends status 200 before the first bytes. It cuts off a client that is too slow while others wait. place is the context that
 // ends when the request loses its slot.
 func (h *Handler) newSender(place context.Context, w http.ResponseWriter, r *http.Request, begin func()) *sender {
 	s := &sender{place: place, w: w, begin: begin, Writer: answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: answers.StallTimeout, Least: leastRate}, func() bool { return h.isFull() || answers.IsScarce(r.Context()) })}
@@ -236,7 +237,7 @@ func (h *Handler) newSender(place context.Context, w http.ResponseWriter, r *htt
 // client, and returns an error once the request has lost its slot.
 func (s *sender) Write(data []byte) (int, error) { return s.buffer.Write(data) }
 
-// finish sends the buffered rest of the archive. If nothing was sent yet, it sets Content-Length.
+// finish sends the buffered rest of the archive. If nothing was sent yet, it sets Content-Length first. It returns the error of sending.
 func (s *sender) finish() error {
 	if !s.begun {
 		s.w.Header().Set("Content-Length", strconv.Itoa(s.buffer.Buffered()))
@@ -247,7 +248,7 @@ func (s *sender) finish() error {
 // chunks is the destination of a sender's buffer.
 type chunks struct{ *sender }
 
-// Write implements io.Writer for a sender's buffer. It sends data to the client, after the header before the first bytes. It
+// Write implements io.Writer for a sender's buffer. It sends data to the client, and the head with status 200 before the first bytes. It
 // returns an error once the request has lost its slot.
 func (s chunks) Write(data []byte) (int, error) {
 	if s.place.Err() != nil {
@@ -272,10 +273,10 @@ const (
 	outNotFound                   // 404
 	outWithdrawn                  // 410
 	outRefused                    // 400, 405, 412, 414
-	outBusy                       // 503: it was not its turn
+	outBusy                       // 503: no slot became free in time, or the process is about to end
 	outFailed                     // 503: the store failed
 	outBroken                     // the store failed in the middle of the archive
-	outLeft                       // the client left, or stalled
+	outLeft                       // the client left, stalled, or lost its slot to another one
 	outcomes
 )
 

@@ -113,8 +113,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve responds to a request. It returns the archive that the request names, zero if it names none, and the outcome of the
-// response, both for the metrics.
+// serve responds to a request. It returns the archive that the request names, zero if it names none or is not a GET or HEAD, and
+// the outcome of the response, both for the metrics.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (target, outcome) {
 	if requests.LineTooLong(r) {
 		return target{}, targetTooBig.send(w, r)
@@ -150,7 +150,8 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (target, outcome
 	return t, h.sendArchive(w, r, t, v, a)
 }
 
-// lookup returns the version whose archive t names. The error says why it is not served: a failure, or an error of the store.
+// lookup returns the version whose archive t names. The error says why it is not served: a failure (noPackage, noVersion, or 410
+// with the reason of the withdrawal), or an error of the store.
 func (h *Handler) lookup(t target) (views.Version, error) {
 	v, err := views.LookupVersion(h.store, t.pkg, t.version)
 	switch {
@@ -185,8 +186,8 @@ func (h *Handler) explainAbsence(t target) error {
 }
 
 // sendArchive waits for a slot, and then makes the archive of the version v and sends it to the client, with the header fields a.
-// It sends a failure instead if no slot becomes free in time, or if the archive fails before anything was sent. It returns the
-// outcome for the metrics.
+// It sends a failure instead if no slot becomes free in time, if Options.Leaving is closed, or if the archive fails before
+// anything was sent. It returns the outcome for the metrics. After outBroken and outLeft the caller must abort the connection.
 func (h *Handler) sendArchive(w http.ResponseWriter, r *http.Request, t target, v views.Version, a answer) outcome {
 	ctx, leave, err := h.slots.Enter(r.Context(), r.RemoteAddr, slotWait)
 	switch {

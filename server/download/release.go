@@ -35,7 +35,8 @@ type release struct {
 }
 
 // readRelease returns the list of files from which the archive t is made, by the manifest of the version v. It checks that the
-// store has the content of each file, so that a missing one does not end the archive in the middle.
+// store has the content of each file, so that a missing one does not end the archive in the middle. It returns kvstore.ErrCorrupt
+// if the manifest is of another release, has an unsafe or repeated path, or differs from a content's size.
 func (h *Handler) readRelease(t target, v views.Version) (release, error) {
 	m, err := logs.ReadManifest(h.store, v.Manifest)
 	if err != nil {
@@ -92,8 +93,8 @@ type content struct {
 	coded  []byte
 }
 
-// openContent reads the stored bytes of a file, in the encoding that is cheapest to decode; in another one if that is damaged or
-// missing. The error is kvstore.ErrCorrupt if all are damaged.
+// openContent reads the stored bytes of a file, in the encoding that is cheapest to decode; in the next one if that is damaged or
+// missing. It does not decode them. If all are, the error is that of the last one, kvstore.ErrCorrupt or ErrNotFound.
 func (h *Handler) openContent(f logs.File) (content, error) {
 	kept, err := h.store.Content(f.SHA256)
 	if err != nil {
@@ -115,8 +116,8 @@ func (h *Handler) openContent(f logs.File) (content, error) {
 	return content{}, fmt.Errorf("download: %s: %w", f.Path, err)
 }
 
-// writeVerified decodes the content to w, and returns kvstore.ErrCorrupt at the end unless the bytes were those of the file in
-// the manifest. Damaged bytes may have been written to w by then. buffer is used for copying.
+// writeVerified decodes the content to w. It returns kvstore.ErrCorrupt if decoding fails, or if the bytes are not those of the
+// file in the manifest, and errors of w unchanged. Damaged bytes may have been written to w by then. buffer is used for copying.
 func (c content) writeVerified(w io.Writer, buffer []byte) error {
 	r, err := coding.NewReader(c.coding, bytes.NewReader(c.coded))
 	if err != nil {
@@ -192,7 +193,7 @@ func (f format) String() string { return [...]string{"none", "tar.gz", "zip"}[f]
 type archiver interface {
 	// add writes the file c under name, with the modification time, to the archive. buffer is used for copying.
 	add(name string, modified time.Time, c content, buffer []byte) error
-	// Close writes the archive's end.
+	// Close writes the archive's end and what is buffered. It does not close the underlying writer.
 	Close() error
 }
 
@@ -204,8 +205,8 @@ func newArchiver(f format, w io.Writer) (archiver, error) {
 	return newTarArchiver(w)
 }
 
-// makeArchive writes the archive of the release r in the format f to w. It reads one content at a time from the store, and ends
-// early with ctx.
+// makeArchive writes the archive of the release r in the format f to w. It reads one content at a time from the store. It returns
+// the error of ctx if that ends before a file. After an error the archive in w is incomplete.
 func (h *Handler) makeArchive(ctx context.Context, w io.Writer, f format, r release) error {
 	a, err := newArchiver(f, w)
 	if err != nil {
@@ -260,6 +261,7 @@ func (a *tarArchiver) add(name string, modified time.Time, c content, buffer []b
 	return c.writeVerified(a.tar, buffer)
 }
 
+// Close implements archiver: it ends the tar archive and its gzip stream.
 func (a *tarArchiver) Close() error {
 	if err := a.tar.Close(); err != nil {
 		return err
@@ -320,9 +322,11 @@ func (a *zipArchiver) add(name string, modified time.Time, c content, buffer []b
 	return c.writeVerified(w, buffer)
 }
 
+// Close implements archiver: it writes the zip archive's directory.
 func (a *zipArchiver) Close() error { return a.zip.Close() }
 
-// dosTime returns a time as zip archives store it, in steps of two seconds and without a time zone.
+// dosTime returns date and time of t, in its time zone, as zip archives store them: in steps of two seconds and without a zone. t
+// is in UTC, and of 1980 or later.
 func dosTime(t time.Time) (date, clock uint16) {
 	return uint16(t.Day() + int(t.Month())<<5 + (t.Year()-1980)<<9), uint16(t.Second()/2 + t.Minute()<<5 + t.Hour()<<11)
 }

@@ -87,9 +87,11 @@ func (x *Exchange) Ready() bool {
 // not called, or was called without a holder.
 func (x *Exchange) Held() h2.Held { return x.held }
 
-// Send sends a response: head, which is a header block over HTTP/2 and else from NewHead, and body. The lane calls held.Release
-// when the body has been sent or sending has failed, which may be after the handler has returned. Without held, body must never
-// change. Over HTTP/1.1 each 64 KiB of a body have their own deadline, which is earlier if held reports memory pressure.
+// Send sends a response: head, which is a header block over HTTP/2 and else from NewHead, and body. The caller may reuse head
+// afterwards. The lane calls held.Release when the body has been sent or sending has failed, which may be after the handler has
+// returned. Without held, body must never change. Over HTTP/1.1 Send waits for the client, except on an event loop without TLS, where
+// the loop sends what the system does not take at once. Each 64 KiB of a body have their own deadline there, which is earlier if held
+// reports memory pressure.
 func (x *Exchange) Send(head Head, body []byte, held h2.Held) {
 	x.held = held
 	if x.stream != nil {
@@ -129,9 +131,10 @@ func (x *Exchange) timeForChunk(now time.Time, sent int) time.Duration {
 	return p.TimeFor(p.Stall, now.Sub(x.begun), int64(sent), x.held != nil && x.held.Scarce() || x.MustHurry())
 }
 
-// sendTimeout returns how much longer than now the client of a connection on an event loop may take until the lane can send the
-// rest of the current chunk: 64 KiB of a large body, or all of a small one. It sets the deadline of a chunk when that begins, and
-// returns the rest of its time later.
+// sendTimeout returns how much longer than now the client of a connection on an event loop may take until the lane can send the rest of
+// the current chunk: 64 KiB of a large body, or all of a small one, whose time begins with the response. It sets the deadline of a
+// chunk when that begins, and returns the rest of its time later. The result is at least a millisecond, also if the deadline has
+// passed.
 func (x *Exchange) sendTimeout(now time.Time) time.Duration {
 	c, sent := x.c, x.size-len(x.c.parts[2])
 	switch {
@@ -259,7 +262,8 @@ func (b *bufferedResponse) Header() http.Header { return b.header }
 // WriteHeader implements http.ResponseWriter. It only stores the status; later calls replace it.
 func (b *bufferedResponse) WriteHeader(status int) { b.status = status }
 
-// Write implements io.Writer. It appends p to the body in memory, of any size, and never fails.
+// Write implements io.Writer. It appends p to the body in memory, of any size, and never fails. Unlike net/http it sets no status: the
+// handler must call WriteHeader.
 func (b *bufferedResponse) Write(p []byte) (int, error) {
 	b.body = append(b.body, p...)
 	return len(p), nil
@@ -279,8 +283,8 @@ type stamp struct {
 	block         []byte // of HTTP/2: all of the field
 }
 
-// headEnd returns the end of a head of HTTP/1.1 that is sent at the time now: the value of Date, Connection: close if closes is
-// set, and the empty line.
+// headEnd returns the end of a head of HTTP/1.1 that is sent at the time now: the value of Date, Connection: close if closes is set,
+// and the empty line. The result is shared; the caller must not modify it.
 func (c *clock) headEnd(now time.Time, closes bool) []byte {
 	if s := c.formatSecond(now); closes {
 		return s.closing
@@ -289,7 +293,8 @@ func (c *clock) headEnd(now time.Time, closes bool) []byte {
 	}
 }
 
-// dateField returns the encoded Date field for a header block of HTTP/2 that is sent at the time now.
+// dateField returns the encoded Date field for a header block of HTTP/2 that is sent at the time now. The result is shared; the caller
+// must not modify it.
 func (c *clock) dateField(now time.Time) []byte { return c.formatSecond(now).block }
 
 // formatSecond returns the Date of the second of now, in each of the forms in which heads need it. It caches the result for the
@@ -350,9 +355,9 @@ func (c *conn) joinParts() *[]byte {
 	return b
 }
 
-// send sends the response's parts without TLS, and waits for the client if necessary. On an event loop it first sends what the
-// system takes at once; only if something is left, it leaves the loop to another goroutine and waits. It does not wait in the
-// state closing.
+// send sends the response's parts without TLS, and waits for the client if necessary. On an event loop it first sends what the system
+// takes at once; only if something is left, it leaves the loop to another goroutine and waits. In the state closing it does not wait,
+// and returns io.ErrShortWrite. The parts that were not sent stay in c.parts.
 func (c *conn) send() error {
 	if c.loop != nil && (c.socket == nil || c.state() != alone) {
 		if err := c.sendNow(); err != nil || c.unsent() == 0 {

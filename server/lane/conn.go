@@ -80,8 +80,9 @@ var errAgain = os.ErrDeadlineExceeded
 var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
 
 // serve performs the TLS handshake of a new connection that package net has accepted, and then serves its requests in this
-// goroutine. It returns early if an event loop takes the connection over, or if it hands the connection over to net/http; without
-// a handler it hands over all connections that do not use HTTP/2.
+// goroutine until the connection is closed. It returns early if an event loop takes the connection over, or if it hands the
+// connection over to net/http. Without Options.Handler it hands over each connection that has not negotiated HTTP/2, unless HTTP/2
+// can begin on it without TLS.
 func (c *conn) serve() {
 	o := &c.listener.o
 	as, next := c.handshake()
@@ -188,8 +189,9 @@ func (c *conn) waitingState() state {
 	return fresh.withStart(c.opened)
 }
 
-// waitForRequest waits in this goroutine until the client sends a part of its next request, or until the deadline of the phase.
-// It reads that part into the buffer. It returns false if it or another goroutine has closed the connection.
+// waitForRequest waits in this goroutine until the client sends a part of its next request, or until the deadline of the phase. It
+// reads that part into the buffer. It returns false if the connection is closed: by this function at the deadline or after the
+// client has gone, or by another goroutine.
 func (c *conn) waitForRequest() bool {
 	s, ending := c.waitingState(), c.listener.endingSince()
 	if s.name() == fresh {
@@ -269,8 +271,9 @@ func (c *conn) readHead() (int, state) {
 	}
 }
 
-// readMore waits until the client sends more bytes of a request, and appends them to the buffer. The goroutine leaves its event
-// loop to another one first.
+// readMore waits until the client sends more bytes of a request, within headDeadline, and appends them to the buffer. If the
+// buffer's end is reached, it first moves the unread bytes to its beginning. The goroutine leaves its event loop to another one
+// first. It returns an error only if no byte has come.
 func (c *conn) readMore() error {
 	if err := c.prepareToWait(); err != nil {
 		return err

@@ -195,7 +195,8 @@ func (r *connLimit) shutDown(p *connEntry) {
 	r.mu.Unlock()
 }
 
-// setLimit changes the limit to most open connections. It evicts connections if more are open than may be without an eviction.
+// setLimit changes the limit to most open connections. Neither most nor the limit before may be 0. It evicts connections if more are open than
+// may be without an eviction.
 func (r *connLimit) setLimit(most int) {
 	r.mu.Lock()
 	r.most, r.ample = most, evictionThreshold(most)
@@ -382,8 +383,8 @@ func (p *connEntry) markAsked() {
 	p.limit.countChurn(p, -1, time.Now())
 }
 
-// setHandshake records that the TLS handshake of the connection begins, or else that it has ended. At most half of the limit may
-// be in it.
+// setHandshake records that the TLS handshake of the connection begins, or else that it has ended. While more than half of the limit is in the
+// handshake, makeRoom evicts one of those. It does nothing for a nil entry.
 func (p *connEntry) setHandshake(begins bool) {
 	if p == nil {
 		return

@@ -42,8 +42,9 @@ func (l *limited) prepareListener() error {
 }
 
 // acceptDescriptor waits for a slot and a client, and accepts the connection as a descriptor that Go's poller does not know. It
-// returns the descriptor and the connection's entry in the limit, nil if none exists. The goroutine that closes the descriptor
-// must call connEntry.remove before, and limited.releaseSlot afterwards.
+// returns the descriptor and the connection's entry in the limit, which is nil without a limit and trusted proxies; after an error
+// it returns -1 and nil. Only one goroutine may call it at a time. The goroutine that closes the descriptor must call
+// connEntry.remove before, and limited.releaseSlot afterwards.
 func (l *limited) acceptDescriptor() (int, *connEntry, error) {
 	if err := l.acceptNext(); err != nil {
 		return -1, nil, err
@@ -154,8 +155,8 @@ func (p *connEntry) outstanding() (unsent bool, quiet time.Duration) {
 	return unsent, quiet
 }
 
-// takeDescriptor takes the connection from Go's package net: it duplicates the descriptor, closes the net.TCPConn, and returns
-// the duplicate. The connection still counts towards the limit and has its slot.
+// takeDescriptor takes the connection from Go's package net: it duplicates the descriptor, closes the net.TCPConn, and returns the
+// duplicate. The connection still counts towards the limit and has its slot. After an error nothing has changed.
 func (c *limitedConn) takeDescriptor() (int, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -245,8 +246,8 @@ func newTCPConn(file *os.File) (*net.TCPConn, int, error) {
 	return tcp, fd, nil
 }
 
-// waitWhileOpen waits for delay, without reading. It returns nil after that, and net.ErrClosed at once when the client closes the
-// connection, or another goroutine shuts it down.
+// waitWhileOpen waits for delay, without reading. It returns nil after that, with the socket's read deadline passed, which the
+// caller must set anew. It returns net.ErrClosed at once when the client closes the connection, or another goroutine shuts it down.
 func waitWhileOpen(socket net.Conn, delay time.Duration) error {
 	s, ok := socket.(syscall.Conn)
 	if !ok {

@@ -291,8 +291,9 @@ func (w *handled) endRequest() {
 // Header implements http.ResponseWriter. Changes after WriteHeader only affect trailers.
 func (w *handled) Header() http.Header { return w.header }
 
-// WriteHeader implements http.ResponseWriter. It sends an informational response at once. For any other status it only takes a
-// snapshot of the header, which is sent with the first bytes of the body. Later calls do nothing, and an invalid status panics.
+// WriteHeader implements http.ResponseWriter. It sends an informational response at once, except 101, which it ignores. For any other
+// status it only takes a snapshot of the header, which is sent with the first bytes of the body. After such a status later calls do
+// nothing. An invalid status panics.
 func (w *handled) WriteHeader(status int) {
 	if w.status != 0 {
 		return
@@ -333,7 +334,7 @@ func (w *handled) sendInformational(status int) {
 	}
 }
 
-// hasBody reports whether a response with a status may have a body (RFC 9110 §6.4.1).
+// hasBody reports whether a response with a status may have a body (RFC 9110 §6.4.1). It does not consider the method, such as HEAD.
 func hasBody(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
@@ -344,8 +345,9 @@ func (w *handled) Write(p []byte) (int, error) { return writeBody(w, p) }
 // WriteString implements io.StringWriter. It may wait for the client's windows.
 func (w *handled) WriteString(s string) (int, error) { return writeBody(w, s) }
 
-// writeBody adds p to the buffered part of the response's body, and sends the buffer when it is full. It returns an error if the
-// response must have no body, or if the body gets longer than Content-Length.
+// writeBody adds p to the buffered part of the response's body, and sends the buffer when it is full. Without a status it sets 200. It
+// returns http.ErrBodyNotAllowed if the status allows no body, http.ErrContentLength if the body gets longer than Content-Length, and
+// errors of sending. It counts the body of a response to HEAD, which send drops.
 func writeBody[T string | []byte](w *handled, p T) (int, error) {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
@@ -376,8 +378,8 @@ func writeBody[T string | []byte](w *handled, p T) (int, error) {
 	return len(p), nil
 }
 
-// flushBuffer sends the buffered part of the body, and the head before it if that was not sent. It waits until the client's windows
-// have space; it locks the connection's mu. Without a buffered part it does nothing.
+// flushBuffer sends the buffered part of the body, and the head before it if that was not sent. It waits until the client's windows have
+// space; it locks the connection's mu. Without a buffered part it does nothing. The buffer is empty afterwards, also after an error.
 func (w *handled) flushBuffer() error {
 	if len(w.buffer) == 0 {
 		return nil
@@ -418,8 +420,9 @@ func (w *handled) failure() error {
 	return nil
 }
 
-// send sends the head, if it was not sent, and p, the next part of the body. last says that the response ends with p and the
-// trailer. Unless last is set, it waits until p was copied to the connection's output, which the client's windows may delay.
+// send sends the head, if it was not sent, and p, the next part of the body, which it drops for HEAD and for a status without a body.
+// last says that the response ends with p and the trailer. Unless last is set, it waits until p was copied to the connection's output,
+// which the client's windows may delay, and p may be reused. It locks the connection's mu. The error is that of failure.
 func (w *handled) send(p []byte, last bool) error {
 	var head []byte
 	if !w.sentHead {
@@ -518,8 +521,9 @@ func (w *handled) trailerBlock() (block []byte) {
 	return block
 }
 
-// finish sends the rest of the response after the handler has returned. If the handler has written less than Content-Length says,
-// finish panics, so that endRequest resets the stream.
+// finish sends the rest of the response after the handler has returned; errors are ignored. If the handler has set no status, it is 200.
+// If the handler has written less than Content-Length says, finish panics with http.ErrAbortHandler, so that endRequest resets the
+// stream.
 func (w *handled) finish() {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)

@@ -33,7 +33,8 @@ const (
 var errIntroduction = errors.New("lane: a trusted proxy does not begin with the PROXY protocol")
 
 // readProxyHeader reads a header of the PROXY protocol and returns the client's address, nil if the connection is the proxy's own
-// or the header names no TCP address. It reads no byte beyond the header.
+// or the header names no TCP address. It reads no byte beyond the header. The error is [errIntroduction] for another beginning or a
+// malformed header, else that of reading.
 func readProxyHeader(r io.Reader) (*net.TCPAddr, error) {
 	b := make([]byte, leastIntroduction, longestLine)
 	if _, err := io.ReadFull(r, b); err != nil {
@@ -83,8 +84,9 @@ func readProxyHeader(r io.Reader) (*net.TCPAddr, error) {
 	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr.Unmap(), uint16(from.Port))), nil
 }
 
-// startLater starts a new connection that cannot be served at once, in its own goroutine: after delay if the client churns, else
-// after a trusted proxy has sent the header of the PROXY protocol. If that fails, it closes the connection and logs why.
+// startLater starts a new connection that cannot be served at once, in its own goroutine: after delay if that is more than 0, else after
+// a trusted proxy has sent the header of the PROXY protocol. If that fails, it closes the connection. It logs, at most once a second,
+// why it refused a proxy, unless the connection was closed or its client has too many.
 func (l *Listener) startLater(c *conn, delay time.Duration) {
 	err := l.waitToStart(c, delay)
 	if err != nil {
@@ -131,8 +133,9 @@ func (l *Listener) waitToStart(c *conn, delay time.Duration) error {
 	return nil
 }
 
-// readProxied reads the header of the PROXY protocol within the deadline for the handshake, records the address that it names,
-// and counts the connection for that client. It returns net.ErrClosed if that client has too many connections.
+// readProxied reads the header of the PROXY protocol within the deadline for the handshake, records the address that it names, and
+// counts the connection for that client. It does neither, and returns nil, for a header that names no client. It returns net.ErrClosed
+// if the client has too many connections.
 func (l *Listener) readProxied(c *conn) error {
 	_ = c.socket.SetReadDeadline(l.deadlines.At(Handshake, c.opened, time.Time{}))
 	from, err := readProxyHeader(c.socket)

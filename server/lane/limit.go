@@ -215,7 +215,7 @@ func (l *limited) Accept() (net.Conn, error) {
 	return &limitedConn{TCPConn: c, counted: counted{of: &l.limits, place: p}}, nil
 }
 
-// newEntry returns the limit's entry of a connection, nil if there is neither a limit nor a trusted proxy. Either fd is the
+// newEntry returns the limit's entry of a connection, nil if there is neither a limit nor Options.Proxies. Either fd is the
 // descriptor of the connection and socket is nil, or fd is -1.
 func (l *limited) newEntry(fd int, socket net.Conn) *connEntry {
 	if !l.room.bounded && l.trusts == nil {
@@ -237,9 +237,9 @@ func (l *limited) admit(p *connEntry, peer netip.Addr) {
 	l.room.admit(p, of)
 }
 
-// countForClient counts the connection of a trusted proxy for the client whose request it carries, while connections are scarce.
-// It returns false if that client has too many, so that the connection is shut down. It does not count HTTP/2: there a proxy
-// needs few connections.
+// countForClient counts the HTTP/1.1 connection of a trusted proxy for the client whose request it carries, while connections
+// are scarce. It returns false if this connection was evicted, then or before, so that it is being shut down. Otherwise, and for
+// all other connections, it returns true. It does not count HTTP/2: there a proxy needs few connections.
 func (l *Listener) countForClient(c *conn) bool {
 	if !l.Scarce() || c.place == nil || !c.place.proxy || c.place.remote != nil || len(c.exchange.Relayed) == 0 {
 		return true
@@ -249,14 +249,16 @@ func (l *Listener) countForClient(c *conn) bool {
 }
 
 // SetLimit changes to most how many connections the listener, and those that share its limit, may have open. It evicts
-// connections beyond a lower limit. The limit must not have been 0.
+// connections beyond a lower limit. Neither most nor the limit before may be 0. It does nothing if the connections come from a
+// listener without a limit of this package.
 func (l *Listener) SetLimit(most int) {
 	if limits, ok := l.Listener.(interface{ setLimit(most int) }); ok {
 		limits.setLimit(most)
 	}
 }
 
-// Scarce reports whether more than three quarters of the limit of connections are in use, so that clients get less time.
+// Scarce reports whether more than three quarters of the limit of connections are in use, so that clients get less time. It is
+// false without a limit, and for a listener of a Unix socket, even if that shares a limit.
 func (l *Listener) Scarce() bool { return l.source != nil && l.source.room.scarce.Load() }
 
 // Close implements net.Listener. It also ends a call of Accept or acceptDescriptor that waits.

@@ -19,16 +19,17 @@ import (
 )
 
 // A Handler answers requests. Answer sends a response to x and returns true, or sends
-// nothing and returns false; then the connection goes to net/http, with the request. It
+// nothing and returns false; then the connection goes to net/http, with the request, or
+// over HTTP/2 the request to Options.Requests. It
 // may panic with http.ErrAbortHandler to end the connection. Before it does what may block,
 // such as reading from a disk, it calls [Exchange.MayBlock].
 type Handler interface {
 	Answer(x *Exchange) bool
 }
 
-// Options says how connections are treated. All times are needed.
+// Options says how connections are treated. Times without a default are required.
 type Options struct {
-	// Handler answers what is simple. If it is nil, all connections are handed over,
+	// Handler answers what is simple. If it is nil, all connections with HTTP/1.1 are handed over,
 	// with nothing read of them but the TLS handshake.
 	Handler Handler
 	// Requests answers what the handler does not over HTTP/2, request by request. If it is nil,
@@ -64,15 +65,16 @@ type Options struct {
 	WriteTimeout time.Duration
 	// StallTimeout is how long a client may take for 64 KiB of a larger one.
 	StallTimeout time.Duration
-	// Proxies are those that are trusted: their connections are not counted as one client's. Handlers see the field in
-	// which they tell clients; one of more than 24 letters not over HTTP/1.1. Default: none.
+	// Proxies are those that are trusted: their connections are not counted as one client's. Request.Relayed has the field in
+	// which they name the client; over HTTP/1.1 not if the field's name is longer than 24 bytes. Default: none.
 	Proxies *requests.Proxies
-	// ProxyProtocol has them say first whose connection it is; one that does not is refused.
+	// ProxyProtocol requires that Proxies begin each connection with the PROXY protocol, which names the client. The lane
+	// closes a connection of a proxy that does not.
 	ProxyProtocol bool
 	// HandsOver is called with 1 before a connection comes out of Accept, and with -1 if it does not after all. Default: nothing
 	// is.
 	HandsOver func(n int)
-	// Logger gets the panics of handlers.
+	// Logger gets the panics of handlers, refused proxies, and why there are no event loops. Required.
 	Logger *slog.Logger
 
 	moved     func(from, to state) // see lifecycle
@@ -115,14 +117,14 @@ type Listener struct {
 	aborted   atomic.Bool   // no connection may wait for a request
 	mu        sync.Mutex
 	accepting bool               // or may be, of a listener whose Close ends that
-	arriving  map[*conn]struct{} // those that a proxy has yet to name the client of, and those that are started later
+	arriving  map[*conn]struct{} // those that startLater starts
 	open      list[conn]
 	leavers   int           // are being handed over
 	none      chan struct{} // closed by ended, when stopped and none is open
 	ended     sync.Once
 	refused   answers.Throttle
 
-	relay  string   // the field in which proxies tell clients, or ""
+	relay  string   // the field in which proxies name the client, or ""
 	source *limited // of descriptors; nil where inner is no TCP listener
 	loops  []*loop
 	next   int // in loops, for the next connection
@@ -189,8 +191,8 @@ func (l *Listener) nextLoop() *loop {
 	return l.loops[l.next%len(l.loops)]
 }
 
-// acceptConnections accepts and starts connections until the listener stops. It returns an error to the caller of
-// [Listener.Accept], and goes on when that is called again.
+// acceptConnections accepts and starts connections until the listener stops or is closed. It passes each error of accepting to a caller
+// of [Listener.Accept], waits until that has received it, and then goes on, unless the error is net.ErrClosed.
 func (l *Listener) acceptConnections() {
 	defer l.stopAccepting()
 	for {
@@ -231,8 +233,8 @@ func (l *Listener) stopAccepting() {
 	l.checkNone()
 }
 
-// accept waits for a connection and accepts it. With event loops and without TLS the connection has only a descriptor, no socket
-// of package net.
+// accept waits for a connection and accepts it. With event loops and without TLS the connection has only a descriptor, no socket of
+// package net. After an error the caller must not use c.
 func (l *Listener) accept() (c *conn, err error) {
 	c = &conn{lifecycle: lifecycle{moved: l.o.moved}, listener: l}
 	c.exchange.relay = l.relay
@@ -273,7 +275,8 @@ func (l *Listener) start(c *conn) {
 	}
 }
 
-// Accept implements net.Listener: it returns the connections that are handed over to net/http.
+// Accept implements net.Listener: it returns the connections that are handed over to net/http. It also returns the errors of accepting
+// connections, and net.ErrClosed after Close.
 func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.handed:

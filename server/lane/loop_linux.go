@@ -145,7 +145,8 @@ func (l *loop) serveNew(c *conn) bool {
 	return c.serveReady(l.now)
 }
 
-// add has the loop watch the connection's descriptor by epoll.
+// add makes the loop watch the connection's descriptor by epoll. After an error the connection is in the loop's list, and not
+// watched.
 func (l *loop) add(c *conn) error {
 	c.added = true
 	l.mu.Lock()
@@ -325,7 +326,7 @@ func (c *conn) serveReady(now time.Time) bool {
 
 // respondNow sends the rest of a response, then responds to all requests that can be read without waiting, and returns the next
 // state as respondToRead does. It returns idle when there is nothing more to read, and closing when the client has closed the
-// connection.
+// connection or reading fails. After 16 reads its goroutine leaves the loop to another one and goes on.
 func (c *conn) respondNow(now time.Time) state {
 	if c.unsent() > 0 {
 		if next := c.continueSending(now); next != idle {
@@ -357,7 +358,7 @@ func (c *conn) respondNow(now time.Time) state {
 }
 
 // waitOnLoop lets the connection wait on its loop for its next request. again makes the loop check for bytes that came while this
-// goroutine owned the connection.
+// goroutine owned the connection. It closes the connection if the loop cannot watch it, or after Listener.Abort.
 func (c *conn) waitOnLoop(again bool) {
 	s, loop, fd, events := c.waitingState(), c.loop, c.fd, c.watchedEvents()
 	c.buffer = nil
@@ -406,7 +407,8 @@ func (c *conn) saveUnparsed() {
 }
 
 // waitToSend lets the connection wait on its loop until the client takes more of a response, and starts the timer that closes it
-// if that takes too long. again makes the loop check whether the client did while this goroutine owned the connection.
+// if that takes too long. again makes the loop check whether the client did while this goroutine owned the connection. It closes
+// the connection if the loop cannot watch it.
 func (c *conn) waitToSend(again bool) {
 	loop, fd, now := c.loop, c.fd, time.Now()
 	timeout := c.exchange.sendTimeout(now)

@@ -30,7 +30,7 @@ type multiplexer struct {
 	mu   sync.Mutex
 	h    *h2.Conn
 	o    h2.Options
-	more sync.Cond // tells the goroutines without a loop
+	more sync.Cond // wakes readLoop and writeLoop, for connections without a loop
 
 	out      *h2.Out // gathered and not sent yet; nil if there is nothing
 	sealed   *[]byte // with TLS on a loop, the records that are not sent yet from sealedAt on; or nil
@@ -54,8 +54,9 @@ type multiplexer struct {
 	ended     bool      // it is closed, or is being closed
 }
 
-// startHTTP2 makes the connection use HTTP/2 from now on. b is what was read of it already. Without an event loop it starts the
-// goroutine that writes. Only the connection's owner may call it.
+// startHTTP2 makes the connection use HTTP/2 from now on. b is what was read of it already. It queues an error that ends the
+// connection if the TLS connection is too weak for HTTP/2. Without an event loop it starts the goroutine that writes. Only the
+// connection's owner may call it.
 func (c *conn) startHTTP2(b []byte, now time.Time) *multiplexer {
 	o := &c.listener.o
 	m := &multiplexer{c: c, halted: true} // some may have come with the handshake
@@ -239,8 +240,9 @@ func (m *multiplexer) tryHandler(h Handler, x *Exchange) (answered bool) {
 // respond.
 func (m *multiplexer) ReceiveBody(*h2.Stream) h2.Peer { return newHandled(m) }
 
-// startHandler has Options.Requests respond to the stream in a new goroutine, or refuses the stream if too many handlers run.
-// loads says that the response needs what is not in memory, of which only mostLoads may run.
+// startHandler has Options.Requests respond to the stream in a new goroutine. It refuses the stream (REFUSED_STREAM) if too many
+// handlers run, or if the connection was reset and has no address. loads says that the response needs what is not in memory; the
+// caller allows only mostLoads of these.
 func (m *multiplexer) startHandler(s *h2.Stream, loads bool) {
 	if m.running >= answers.Streams || !m.c.findRemote() { // those that run are of streams that were reset
 		s.Reset(h2.RefusedStream)
@@ -393,7 +395,8 @@ func (m *multiplexer) close() {
 	m.closeTransport()
 }
 
-// dropStreams ends all streams of a connection that is closing, stops its timer, and releases what was gathered.
+// dropStreams ends all streams of a connection that is closing, stops its timer, and wakes readLoop and writeLoop, which end. It
+// releases what was gathered, unless writeLoop has that.
 func (m *multiplexer) dropStreams() {
 	m.ended = true
 	m.h.Abandon()

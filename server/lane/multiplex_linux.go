@@ -48,8 +48,8 @@ func (m *multiplexer) onEvent(events uint32, now time.Time) {
 	m.flushAndWait(now)
 }
 
-// readNow processes what the client has sent, without waiting. It stops after a number of reads, or when too much waits to be
-// sent, and records that bytes may be left. The error is io.EOF when the client has closed the connection.
+// readNow processes what the client has sent, without waiting. It stops after 16 reads, or when too much waits to be sent, and records
+// in halted that bytes may be left. The error is io.EOF when the client has closed the connection, else that of reading.
 func (m *multiplexer) readNow(now time.Time) error {
 	c := m.c
 	read := c.receiveNow

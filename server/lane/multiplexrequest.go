@@ -9,8 +9,8 @@ import (
 	"github.com/larder-cdn/larder/server/lane/h2"
 )
 
-// readRequest sets the exchange's request from one over HTTP/2. It returns false if the lane's handler cannot serve it, so that
-// an http.Handler has to.
+// readRequest sets the exchange's request from one over HTTP/2, whose memory its strings share. It returns false if the lane's
+// handler cannot serve it, so that an http.Handler has to; then the exchange's request is only partly set.
 func (x *Exchange) readRequest(r *h2.Request) bool {
 	if x.Head = r.Method == http.MethodHead; !x.Head && r.Method != http.MethodGet {
 		return false

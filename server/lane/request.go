@@ -12,7 +12,7 @@ import (
 )
 
 // A Request is a request of a client. Its strings are parts of the connection's
-// buffer: they hold for as long as the request is being answered, and a handler that
+// buffer, or of the stream's memory: they hold for as long as the request is being answered, and a handler that
 // keeps one longer has to clone it.
 type Request struct {
 	Head   bool   // whether the method is HEAD; else it is GET
@@ -20,11 +20,11 @@ type Request struct {
 	Path   string // as it came: Target without the query
 	Host   string // as it came: the value of the field
 	Fields requests.Fields
-	// Forwarded says that a field may tell which host a proxy was asked for.
+	// Forwarded says whether the request has a field Forwarded or X-Forwarded-Host, by which a proxy may name the host.
 	Forwarded bool
 	// Referer and UserAgent are as they came, for a log.
 	Referer, UserAgent string
-	// Relayed are the lines of the field in which proxies tell clients.
+	// Relayed are the lines of the field in which [Options.Proxies] name the client.
 	Relayed []string
 
 	relay  string // that field, in lower case
@@ -36,7 +36,7 @@ type Request struct {
 	accept, acceptEncoding, availableDictionary, ifMatch, ifNoneMatch, ifModifiedSince, ifUnmodifiedSince, relayed lines
 }
 
-// lines are those of one field, which may be there so often.
+// lines is the memory for the lines of one field, of which the lane accepts at most two.
 type lines [2]string
 
 // Now returns the time when the request came, or was read, without reading the clock.
@@ -82,7 +82,9 @@ func (r *Request) parse(b []byte) (int, verdict) {
 	}
 }
 
-// classifyPartial returns partial if b, the beginning of a request line, may still become one that the lane parses, else odd.
+// classifyPartial judges b, at whose beginning parseRequestLine found no request line. It returns partial if b begins with "GET
+// /" or "HEAD /", or is the beginning of one of these, and contains no line feed; else odd. It does not look for other mistakes,
+// so a malformed line is odd only once its end has come.
 func classifyPartial(b []byte) verdict {
 	for _, method := range [...]string{"GET /", "HEAD /"} {
 		if n := min(len(b), len(method)); string(b[:n]) == method[:n] {
@@ -127,7 +129,8 @@ func (r *Request) parseRequestLine(b []byte) (int, bool) {
 }
 
 // scanTarget scans the target of a request that starts at b[begin]. n is where it ends: at the first byte that the lane does not
-// accept, or at the end of b. query is where the first "?" is, 0 for none. It returns false for invalid percent-encoding.
+// accept, or at the end of b. query is the index of the first "?" in b, 0 for none. It returns false for invalid
+// percent-encoding, also if the end of b cuts it off.
 func scanTarget(b []byte, begin int) (n, query int, ok bool) {
 	n = begin
 	for ; n+8 <= len(b); n += 8 {
@@ -239,8 +242,9 @@ func equalToken(value, lower string) bool {
 // A name is the name of a field in lower case; no name that matters here is longer.
 type name [24]byte
 
-// readToken reads the token at the beginning of b, stores it in lower case in m as far as it fits, and returns its length. It
-// takes eight bytes at a time while they are letters and hyphens, as in most names.
+// readToken reads the token at the beginning of b, stores it in lower case in m as far as it fits, and returns its length, 0 for
+// none. It changes some characters other than letters, digits and hyphens, which no name has that matters here. The bytes of m
+// behind the token are undefined. It takes eight bytes at a time while they are letters and hyphens, as in most names.
 func (m *name) readToken(b []byte) int {
 	n := 0
 	for ; n+8 <= len(b); n += 8 {
@@ -294,7 +298,7 @@ func markRange(x, first, last uint64) uint64 {
 	return (x + (0x80-first)*ones) &^ (x + (0x7f-last)*ones)
 }
 
-// isHost reports whether a Host field has only the characters of names, addresses and ports.
+// isHost reports whether a Host field is not empty and has only the characters of names, addresses and ports.
 func isHost(s string) bool {
 	for i := range len(s) {
 		if !hostBytes[s[i]] {

@@ -113,8 +113,9 @@ func New(o *Options, now time.Time) *Conn {
 	return c
 }
 
-// Receive processes bytes that the client has sent at the time now, in pieces of any size. It opens streams and queues control
-// frames, but calls no Server.Serve: Gather does. An error of the client ends the connection, see Failure.
+// Receive processes bytes that the client has sent at the time now, in pieces of any size. The caller may reuse b afterwards. It opens
+// streams, queues control frames, and calls Server.ReceiveBody and the methods of peers, but no Server.Serve: Gather does. An error of the
+// client ends the connection, see Failure; after that it ignores all bytes.
 func (c *Conn) Receive(b []byte, now time.Time) {
 	c.now = now
 	if n := len(Preface) - c.greeted; n > 0 && !c.failed {
@@ -143,8 +144,8 @@ func (c *Conn) Receive(b []byte, now time.Time) {
 	}
 }
 
-// frameLength returns the length in bytes, with its head, of the frame at the beginning of b. It returns -1 if the head of the
-// frame is not complete, or if the frame is too large, which ends the connection.
+// frameLength returns the length in bytes, with its head, of the frame at the beginning of b. It returns -1 if the head of the frame is not
+// complete, or if the payload is larger than largestFrame, which ends the connection.
 func (c *Conn) frameLength(b []byte) int {
 	if len(b) < frameHead {
 		return -1
@@ -183,7 +184,8 @@ func (c *Conn) fillFrame(b []byte) []byte {
 	return b[n:]
 }
 
-// processFrame processes the complete frame b by its type. A frame that the client must not send now ends the connection.
+// processFrame processes the complete frame b by its type. It ignores frames of unknown types, which cost the client's budget. A frame that
+// the client must not send now ends the connection.
 func (c *Conn) processFrame(b []byte) {
 	kind, flags := b[3], b[4]
 	id := binary.BigEndian.Uint32(b[5:]) & mostID

@@ -5,7 +5,8 @@ import "encoding/binary"
 // This file processes the frames that control how responses are sent, and PING.
 
 // onWindowUpdate processes a WINDOW_UPDATE frame, by which the client allows more bytes on a stream, or with id 0 on the
-// connection.
+// connection. An increment of 0, or one beyond the largest window, resets the stream, or with id 0 ends the connection. It
+// ignores the frame for a closed stream.
 func (c *Conn) onWindowUpdate(id uint32, p []byte) {
 	if len(p) != 4 {
 		c.fail(FrameSizeError)
@@ -54,8 +55,9 @@ func (c *Conn) addWindow(s *Stream, n int) {
 	}
 }
 
-// onSettings processes a SETTINGS frame: it changes the windows of streams, and queues the acknowledgement. It ignores the
-// acknowledgement of the server's own settings.
+// onSettings processes a SETTINGS frame: it changes the windows of streams, and queues the acknowledgement. It checks the values
+// of other settings and otherwise ignores them. An invalid frame ends the connection. It ignores the acknowledgement of the
+// server's own settings.
 func (c *Conn) onSettings(id uint32, flags byte, p []byte) {
 	switch {
 	case id != 0:
@@ -117,7 +119,8 @@ func (c *Conn) onPing(id uint32, flags byte, p []byte) {
 	}
 }
 
-// onPriority checks a PRIORITY frame and otherwise ignores it, as RFC 9113 allows.
+// onPriority checks a PRIORITY frame and otherwise ignores it, as RFC 9113 allows. A malformed one resets its stream; one for
+// stream 0 ends the connection.
 func (c *Conn) onPriority(id uint32, p []byte) {
 	switch {
 	case id == 0:
@@ -157,7 +160,7 @@ func (c *Conn) onPriorityUpdate(id uint32, p []byte) {
 }
 
 // applyEarlyPriority gives a new stream the priority that a PRIORITY_UPDATE frame had for it before the stream was opened, if one
-// had.
+// had. If several had, it uses the one that is last in c.early, which may not be the latest.
 func (c *Conn) applyEarlyPriority(s *Stream) {
 	for i := range c.early {
 		if e := &c.early[i]; e.id == s.id {

@@ -29,8 +29,8 @@ type frameBudget struct {
 // earn adds n to the budget, up to allowance.
 func (c *frameBudget) earn(n int) { c.left = min(c.left+n, allowance) }
 
-// spend subtracts n from the budget. If that is used up, it first adds what has accrued with time until now. It reports whether
-// there was enough.
+// spend subtracts n from the budget. If the result is below 0, it adds what has accrued since the last time it did so. It
+// reports whether the budget is 0 or more then. n stays subtracted in any case.
 func (c *frameBudget) spend(n int, now time.Time) bool {
 	if c.left -= n; c.left >= 0 {
 		return true

@@ -67,7 +67,7 @@ func (d *decoder) evict(room int) {
 }
 
 // insert adds an entry to the dynamic table, and evicts others for it. Nothing else may modify the entry's text. An entry that is
-// larger than the table empties the table.
+// larger than the table is not added, and empties the table.
 func (d *decoder) insert(e entry) {
 	d.evict(e.size())
 	if e.size() > d.max {
@@ -90,7 +90,7 @@ func (d *decoder) insert(e entry) {
 }
 
 // decode decodes the complete header block b, adds its fields to r, and updates the dynamic table. It returns false after a
-// compression error.
+// compression error; then the table is no longer that of the client. An invalid field is no such error: it marks r as malformed.
 func (d *decoder) decode(b []byte, r *Request) bool {
 	for first := true; len(b) > 0; {
 		c := b[0]
@@ -194,8 +194,8 @@ func decodeNumber(b []byte, prefix byte) (n int, rest []byte, ok bool) {
 	return 0, nil, false
 }
 
-// decodeText decodes the string at the beginning of b, with or without Huffman coding, into the memory of the request. It returns
-// the rest of b, and false after a compression error.
+// decodeText decodes the string at the beginning of b, with or without Huffman coding. It returns it, in the memory of the request,
+// where it is valid until the request is reset, the rest of b, and false after a compression error.
 func (r *Request) decodeText(b []byte) (s string, rest []byte, ok bool) {
 	if len(b) == 0 {
 		return "", nil, false

@@ -80,7 +80,8 @@ func newSteps() *[256][16]step {
 	return table
 }
 
-// appendHuffman decodes code, a string in Huffman code, and appends the text to to. It returns false if the code is malformed.
+// appendHuffman decodes code, a string in Huffman code, and appends the text to to. It returns false if the code is malformed,
+// with the text before the mistake appended.
 func appendHuffman(to, code []byte) ([]byte, bool) {
 	s := step{flags: accepts}
 	for _, b := range code {

@@ -115,8 +115,9 @@ func (c *Conn) onContinuation(id uint32, flags byte, p []byte) {
 	}
 }
 
-// onHeaderBlock decodes a complete header block. It opens a stream and queues it for its response, or ends the body of an open
-// one. A malformed request, or one too many, only resets its stream.
+// onHeaderBlock decodes a complete header block. It opens a stream and queues it for its response, or passes the block of an
+// earlier stream to onTrailer. A malformed request, or one too many, only resets its stream. After Drain or an error it ignores
+// new streams, whose blocks it still decodes. A compression error ends the connection.
 func (c *Conn) onHeaderBlock(block []byte) {
 	id, selfish := c.blockOf, c.selfish
 	c.blockOf, c.selfish = 0, false
@@ -164,8 +165,10 @@ func (c *Conn) onHeaderBlock(block []byte) {
 	c.schedule.put(s)
 }
 
-// onTrailer processes a header block for a stream that was opened before: the trailer that ends the body. For a stream that is
-// closed it sends a reset or ends the connection.
+// onTrailer processes a header block for a stream that was opened before: the trailer that ends the body, whose fields it
+// passes to the stream's peer. A malformed trailer, or one after the end of the body, resets the stream. For a closed stream it
+// sends another reset if a reset had closed it; otherwise, or if the connection does not remember the stream, it ends the
+// connection.
 func (c *Conn) onTrailer(id uint32, block []byte) {
 	s := c.find(id)
 	if s == nil {

@@ -15,7 +15,7 @@ const (
 	// controlMost is how many bytes of responses to control frames such as PING may be unsent before the server
 	// stops reading.
 	controlMost = 16 << 10
-	// remembered is of how many streams it is known that they were there.
+	// remembered is how many closed streams a connection remembers, with how they ended.
 	remembered = 32
 	// updatesKept is how many priorities are kept for streams that are still to come.
 	updatesKept = 8
@@ -25,5 +25,6 @@ const (
 	partialKept = 1 << 10
 )
 
-// farewell is in the PING whose answer says that the client has heard of the end to come.
+// farewell is the payload of the PING that Announce queues behind its GOAWAY. The response to it shows that the client has received that
+// GOAWAY.
 const farewell = "farewell"

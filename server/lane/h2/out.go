@@ -17,15 +17,15 @@ const (
 
 // A Held is a body that is being sent, in memory that it shares with others.
 type Held interface {
-	// Scarce reports memory pressure.
+	// Scarce reports whether memory is scarce and the body adds to that, so that the client gets less time.
 	Scarce() bool
-	// Release ends the holding, after so many bytes were sent.
+	// Release is called once, when the body is no longer needed. sent is how many of its bytes were sent.
 	Release(sent int64)
 }
 
 // An Out is a piece of what a connection sends.
 type Out struct {
-	Bytes []byte // what was copied
+	Bytes []byte // what was copied; if it is flat, all of it
 	flat  bool
 	parts []part
 	size  int
@@ -111,7 +111,7 @@ func (o *Out) Each(f func([]byte)) {
 	}
 }
 
-// Sent removes the first n bytes from the data, because they were sent.
+// Sent removes the first n bytes from the data, because they were sent. If o is flat, it only reduces Size: Bytes stays.
 func (o *Out) Sent(n int) {
 	o.size -= n
 	done := 0

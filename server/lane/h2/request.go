@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// A Kind says which field it is, of those that say something about the message, the connection
-// or the response from a file.
+// A Kind says which field a field is, if its name is one of those that this package or its callers look at; [Other] is any other
+// field.
 type Kind uint8
 
 const (
@@ -25,10 +25,10 @@ const (
 	ContentLength
 	Trailer
 	Cookie
-	Forwarded // which host a proxy was asked for
+	Forwarded // Forwarded or X-Forwarded-Host, by which a proxy names the host
 	Referer
 	UserAgent
-	LogSize // of the log by which the response has to be
+	LogSize // Larder-Log-Size
 
 	priority
 	te
@@ -37,7 +37,7 @@ const (
 	authority
 	path
 	hop // it belongs to a connection of HTTP/1.1
-	odd // its name is none, or that of a pseudo-field which no request has
+	odd // its name is invalid, or that of a pseudo-field which no request has
 )
 
 var kinds = map[string]Kind{
@@ -75,7 +75,7 @@ type Request struct {
 	// Bodiless says that the head is all of it.
 	Bodiless bool
 	// TooLarge says that there are more or longer fields than the limit allows. Those beyond it
-	// are not there.
+	// are missing, pseudo-fields too.
 	TooLarge bool
 
 	bytes, most int // of the header list, as RFC 9113 §6.5.2 counts it

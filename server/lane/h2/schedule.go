@@ -69,7 +69,7 @@ func (q *schedule) put(s *Stream) {
 	q.filled |= 1 << s.priority.Urgency
 }
 
-// remove removes a stream from its queue, if it is queued.
+// remove removes a stream from its queue, if it is queued. The stream's priority must be the one with which put added it.
 func (q *schedule) remove(s *Stream) {
 	if !s.queued {
 		return

@@ -77,8 +77,8 @@ func (c *Conn) consumed(n int) {
 	}
 }
 
-// resetStream closes an open stream with an error, and queues RST_STREAM. It counts against the client's budget, even
-// if the server caused it.
+// resetStream closes an open stream with an error, queues RST_STREAM, and notifies the stream's peer. It counts against the
+// client's budget, even if the server caused it; if that is used up, the connection ends instead, without RST_STREAM.
 func (c *Conn) resetStream(s *Stream, code Code) {
 	c.removeStream(s, true)
 	if c.spend(resetCost) {
@@ -117,11 +117,12 @@ func (c *Conn) fail(code Code) {
 // Fail ends the connection with an error. The next Gather sends the GOAWAY with the code.
 func (c *Conn) Fail(code Code) { c.fail(code) }
 
-// Failure returns the error code with which the connection ends, and whether it ends with an error or was abandoned.
+// Failure returns the error code with which the connection ends, and whether it ends with an error or was abandoned. The code is
+// NoError if it was only abandoned.
 func (c *Conn) Failure() (Code, bool) { return c.code, c.failed }
 
-// Abandon closes all streams, because nothing more can be sent, and notifies their peers. The connection counts as failed from
-// then on.
+// Abandon closes all streams, because nothing more can be sent, releases their bodies, and notifies their peers. It sends nothing.
+// The connection counts as failed from then on.
 func (c *Conn) Abandon() {
 	c.failed, c.draining = true, true
 	for len(c.streams) > 0 {
@@ -131,8 +132,9 @@ func (c *Conn) Abandon() {
 	}
 }
 
-// Announce queues a GOAWAY that announces the end of the connection, without forbidding streams that are on their way, and a
-// PING. When the client responds to the PING, Drain is called. The caller calls Drain itself if that takes too long.
+// Announce queues a GOAWAY that announces the end of the connection, without forbidding streams that are on their way, and a PING.
+// When the client responds to the PING, the connection drains as after Drain. The caller calls Drain itself if that takes too
+// long. Announce does nothing if it was called before, or after Drain or an error.
 func (c *Conn) Announce() {
 	if c.ending || c.draining {
 		return
@@ -143,7 +145,7 @@ func (c *Conn) Announce() {
 }
 
 // Drain makes the connection accept no more streams, and queues a GOAWAY with the number of the last one. Open streams get their
-// responses.
+// responses. Later calls, and those after an error, do nothing.
 func (c *Conn) Drain() {
 	if c.draining {
 		return
@@ -210,8 +212,9 @@ func (c *Conn) mayContinue(s *Stream) bool {
 	return true
 }
 
-// Gather fills o with the frames that can be sent now: control frames, then those of streams in the order of their turns. It
-// calls Server.Serve for each stream whose turn it is to get a response. The caller sends o and passes it to Free.
+// Gather appends to o the frames that can be sent now, about Gathered bytes at most: control frames, then those of streams in the
+// order of their turns. It calls Server.Serve for each stream whose turn it is to get a response. The caller sends o and passes it
+// to Free.
 func (c *Conn) Gather(o *Out, now time.Time) {
 	c.now = now
 	if len(c.control) > 0 {
@@ -471,7 +474,8 @@ func (s *Stream) blockedTimeout() time.Duration {
 	return s.conn.o.Stall
 }
 
-// Expire resets the streams whose deadline has passed, or ends the connection with an error if its own has.
+// Expire resets the streams whose deadline has passed at the time now, or ends the connection with an error if its own has. It
+// does nothing if the connection has failed.
 func (c *Conn) Expire(now time.Time) {
 	c.now = now
 	switch {

@@ -8,9 +8,9 @@ import (
 // A Peer has the other half of a stream that is not answered at once. Its methods are called
 // with the connection's lock held, and must not call the connection.
 type Peer interface {
-	// Received is called with each piece of the request's body.
+	// Received is called with each piece of the request's body. p is valid until it returns.
 	Received(p []byte)
-	// Ended is called after the last piece, with the fields that came behind it.
+	// Ended is called after the last piece, with the fields of the trailer, nil for none. They are valid until it returns.
 	Ended(trailers []Field)
 	// Sent is called when everything that was passed to Write has been copied to the output.
 	Sent()
@@ -21,7 +21,7 @@ type Peer interface {
 // A Stream is a request and its response.
 type Stream struct {
 	Request Request
-	// Peer is set by what answers later.
+	// Peer receives the request's body, or responds later; nil if the stream has neither.
 	Peer Peer
 
 	conn     *Conn
@@ -30,7 +30,7 @@ type Stream struct {
 	window   int // how much the client takes; below 0 after it has changed its mind
 
 	asked    bool // not answered yet
-	parked   bool // what answers wants the stream to be able to send
+	parked   bool // Postpone was called, until CanSend
 	waits    bool // until the connection resumes
 	ended    bool // the client has sent all
 	given    bool // the head of the response was given
@@ -143,8 +143,8 @@ func (s *Stream) Behind(others int64) bool {
 // Open reports whether the stream is still open.
 func (s *Stream) Open() bool { return !s.inClosed }
 
-// Consumed records that the peer needs n bytes of the request's body no longer, and allows the client to send as many again on
-// the stream and the connection.
+// Consumed records that the peer needs n bytes of the request's body no longer, and allows the client to send as many again on the
+// stream and the connection. It does nothing if the stream is closed, because closing does the same for all unread bytes.
 func (s *Stream) Consumed(n int) {
 	c := s.conn
 	if s.inClosed {
