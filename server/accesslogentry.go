@@ -23,8 +23,8 @@ type accessLogEntry struct {
 	Took     time.Duration
 }
 
-// copyTexts copies Host, Target, Referer and Agent, each cut to 2 KiB, to buf, so that the entry is valid longer than the
-// request. It does not copy Method and Protocol, which must be constants. It returns buf, or a larger buffer in its place. The entry is valid until the caller uses the buffer again.
+// copyTexts copies Host, Target, Referer and Agent, each cut to 2 KiB, to buf, so that the entry is valid longer than the request. It does not copy the other
+// texts, which must be constants. It returns buf, or a larger buffer in its place. The entry is valid until the caller uses the buffer again.
 func (e *accessLogEntry) copyTexts(buf []byte) []byte {
 	texts := [...]*string{&e.Host, &e.Target, &e.Referer, &e.Agent}
 	total := 0

@@ -87,7 +87,7 @@ func NewCertificateManager(o ACMEOptions) (*CertificateManager, error) {
 		DefaultServerName:  o.Domains[0],
 		FallbackServerName: o.Domains[0],
 		OnEvent:            m.handleEvent,
-		ShouldEmitFunc:     func(event string) bool { return event != "tls_get_certificate" }, // it is costly, and heard by nothing
+		ShouldEmitFunc:     func(event string) bool { return event != "tls_get_certificate" }, // it is costly, and handleEvent ignores it
 		Logger:             quiet,
 	}
 	m.config = certmagic.New(m.cache, config)

@@ -83,7 +83,7 @@ type Options struct {
 	// Hot is called with contents that are requested while they could still be
 	// smaller, at most once a minute for each file that is kept. It must not block.
 	Hot func(kvstore.Hash)
-	// Dictionaries has clients use files as dictionaries, and sends deltas to clients that have one (RFC 9842).
+	// Dictionaries makes the responses offer files as dictionaries, and sends deltas to clients that have one (RFC 9842).
 	Dictionaries bool
 	// Complete makes the gzip form of files that the store has in Brotli alone, when they are first requested.
 	Complete bool

@@ -44,8 +44,9 @@ func (c *Certificate) TLS() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get}
 }
 
-// Reload has the server use the certificate and key in the given files, which may be others than before, if they have changed. If they cannot be
-// used, that is logged, the old certificate stays in use, and they are tried again later.
+// Reload makes the server use the certificate and key in the given files, which may be others than before, if they have changed. If they cannot be
+// used, Reload logs that, the old certificate stays in use, and they are tried again later. It logs nothing if both files are missing under new
+// names.
 func (c *Certificate) Reload(certFile, keyFile string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,8 +71,8 @@ func (c *Certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 }
 
 // reloadIfChanged reads the files if their modification times have changed since they were last read successfully. If they cannot be used, it logs
-// an error at each call, records it in c.problem, and the old certificate stays in use. If both files are missing directly after Reload has changed
-// their names, it does not notice that. The caller holds mu.
+// an error at each call, records it in c.problem, and the old certificate stays in use. While both files are missing under names that Reload has
+// set, it takes them for unchanged. The caller holds mu.
 func (c *Certificate) reloadIfChanged() {
 	c.checked = c.now()
 	changed := c.modifiedTimes()

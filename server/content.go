@@ -30,7 +30,7 @@ const ContentPrefix = "/content/"
 type ContentOptions struct {
 	// Store has the contents. Required.
 	Store *kvstore.Store
-	// Dictionaries has the handler name and send deltas.
+	// Dictionaries makes the handler list a content's deltas in a field of the response, and send them to clients that have the dictionary.
 	Dictionaries bool
 	// Logger gets what cannot be read. Required.
 	Logger *slog.Logger
@@ -44,6 +44,7 @@ const (
 	contentRate    = 128 << 10 // bytes a second that a client must take while others wait
 )
 
+// contents is the handler of [NewContents].
 type contents struct {
 	ContentOptions
 	slots    *answers.Shares
@@ -120,6 +121,7 @@ func (r *contentRecorder) WriteHeader(status int) {
 	r.ResponseWriter.WriteHeader(status)
 }
 
+// Unwrap returns the underlying writer, for http.ResponseController.
 func (r *contentRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // respond sends a content, a 304, or a range of a content. If it sent nothing, it returns the failure to respond with. broken reports that the client

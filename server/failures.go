@@ -148,7 +148,7 @@ type handedOff interface {
 	CloseWrite() error
 }
 
-// A refusingTLSConn tells net/http that there is TLS.
+// A refusingTLSConn is a refusingConn with TLS, whose state net/http reads.
 type refusingTLSConn struct {
 	refusingConn
 	state tls.ConnectionState
@@ -157,6 +157,7 @@ type refusingTLSConn struct {
 // ConnectionState returns the state of the TLS connection, by which net/http knows that there is TLS.
 func (c *refusingTLSConn) ConnectionState() tls.ConnectionState { return c.state }
 
+// A refusingConn is a connection of net/http on which it replaces the error responses that net/http writes without a handler.
 type refusingConn struct {
 	handedOff
 	connections *connections

@@ -95,7 +95,7 @@ type onLane struct {
 	x *lane.Exchange
 }
 
-// now implements recipient: it returns the time when the request came.
+// now implements recipient: it returns the time of [lane.Exchange.Now].
 func (to onLane) now() time.Time { return to.x.Now() }
 
 // mayBlock implements recipient: it reports whether this goroutine may wait for a disk. If not, the request is left to net/http.

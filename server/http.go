@@ -39,8 +39,8 @@ type HTTPOptions struct {
 	// Proxies are those that are trusted: their connections are not counted as one client's.
 	// Default: none.
 	Proxies *requests.Proxies
-	// ProxyProtocol has these say whose a connection is before all else, with the PROXY protocol;
-	// one that does not is refused. Default: they do not.
+	// ProxyProtocol requires that these begin each connection with the PROXY protocol, which names the client;
+	// a connection of theirs that does not is closed. Default: they do not use it.
 	ProxyProtocol bool
 	// H2C accepts HTTP/2 without TLS, from clients that know beforehand (RFC 9113
 	// §3.3). Default: without TLS there is HTTP/1.1 only.
@@ -48,8 +48,8 @@ type HTTPOptions struct {
 	// TLS is the configuration of connections with TLS, see [Certificate]. Default:
 	// they have none.
 	TLS *tls.Config
-	// Lane answers simple requests in front of net/http and the handler; Assets does.
-	// Default: they have all of them.
+	// Lane answers simple requests in front of net/http and the handler; Assets can.
+	// Default: net/http and the handler answer all requests.
 	Lane lane.Handler
 	// Successor answers the requests that come late in [Server.Relinquish], in the place of Lane and the
 	// handler. Default: those two go on.
@@ -244,7 +244,7 @@ func (s *Server) Stop(timeout time.Duration) (cutOff int, err error) {
 	return cutOff, errors.Join(err, s.handlers.wait(lingered))
 }
 
-// handlers runs a handler and counts how often it is running.
+// handlers runs a handler and counts how many calls of it run.
 type handlers struct {
 	next         http.Handler
 	successor    http.Handler // answers in its place when relinquished is set; nil for never

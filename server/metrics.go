@@ -41,6 +41,7 @@ type tally struct {
 	sent    atomic.Uint64 // bytes of their bodies
 }
 
+// metrics are the metrics of assets.
 type metrics struct {
 	inFlight atomic.Int64
 	saved    atomic.Int64        // bytes, by deltas
@@ -78,7 +79,7 @@ func newMetrics() *metrics {
 	return m
 }
 
-// countResponse counts a response and the bytes of its body by status and coding. The status must be one of statuses.
+// countResponse counts a response and the bytes of its body by status and coding. It panics if the status is not one of statuses.
 func (m *metrics) countResponse(o outcome) {
 	t := &m.byStatus[o.status][o.coding]
 	t.answers.Add(1)
@@ -111,7 +112,8 @@ func (m *metrics) sentBytes(l label) float64 {
 	return float64(sum)
 }
 
-// register registers the metrics with to, including gauges that read the caches of a. It returns the first error.
+// register registers the metrics with to, including gauges that read the caches of a. It returns the first error; what it has registered before
+// that stays registered.
 func (m *metrics) register(to prometheus.Registerer, a *Assets) error {
 	gauge := func(name, help string, labels prometheus.Labels, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "larder", Subsystem: "assets", Name: name, Help: help, ConstLabels: labels}, value)

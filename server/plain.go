@@ -10,8 +10,9 @@ import (
 	"github.com/larder-cdn/larder/internal/requests"
 )
 
-// RedirectToHTTPS returns a handler that redirects GET and HEAD requests to the same URL by HTTPS, and responds 403 to other methods. A request whose
-// Host has a port has not come through a port forwarding, so it is redirected to the port of public; nil means the default port, 443.
+// RedirectToHTTPS returns a handler that redirects (308) GET and HEAD requests to the same URL by HTTPS. It responds 403 to other methods, and 400 if
+// the Host field is missing or malformed. A request whose Host has a port has not come through a port forwarding, so it is redirected to the port of
+// public; nil means the default port, 443.
 func RedirectToHTTPS(public *net.TCPAddr) http.Handler {
 	port := ""
 	if public != nil && public.Port != 443 {

@@ -29,6 +29,7 @@ const recheckDeltas = time.Hour
 // A withdrawnError says that the version was withdrawn.
 type withdrawnError struct{ views.Withdrawal }
 
+// Error implements error. It names the log entry of the withdrawal, not its reason.
 func (e *withdrawnError) Error() string { return fmt.Sprintf("withdrawn by log entry %d", e.Entry) }
 
 // rows finds assets, in a cache or in the store.
@@ -114,8 +115,9 @@ func (r *rows) evict(t target, f *asset) {
 	})
 }
 
-// replaceDamaged replaces the asset f of a target in the cache by a copy without the coding c, which is damaged, and returns the copy. After a minute
-// the asset is read again, when the store may have repaired it. If f has no other coding, it is evicted, and the result is nil.
+// replaceDamaged replaces the asset f of a target in the cache by a copy without the coding c, which is damaged, and returns the copy. If another
+// goroutine has replaced f in the cache, that stays there. After a minute the copy is read again, when the store may have repaired the coding. If f
+// has no other coding, it is evicted, and the result is nil.
 func (r *rows) replaceDamaged(t target, f *asset, c coding.Coding) *asset {
 	rest := f.withoutCoding(c)
 	if rest == nil {

@@ -30,6 +30,7 @@ type damagedError struct {
 	error
 }
 
+// Unwrap returns the error of the store.
 func (e *damagedError) Unwrap() error { return e.error }
 
 // An outcome is the result of a request, for the metrics.
@@ -48,9 +49,9 @@ type query struct {
 }
 
 // A recipient is a client that waits for a response, over net/http or on the fast lane. The
-// methods send one and return what it came to; if body returns an error nothing was sent.
+// methods that send a response return its outcome.
 type recipient interface {
-	// now returns the time when the request came.
+	// now returns about the present time, by which respond judges the age of a cached asset.
 	now() time.Time
 	// mayBlock is called before work that may block, such as reading from a disk. If it returns false, that must not be done on this goroutine: the
 	// request is left to net/http, and respond returns no outcome.
@@ -61,7 +62,7 @@ type recipient interface {
 	sendNotModified(r *representation, tag string) outcome
 	// sendHead sends the head of a 200 response, without a body.
 	sendHead(*representation) outcome
-	// sendBody sends a 200 response with the body, or 206 with ranges of it. If it returns an error, it has sent nothing.
+	// sendBody sends a 200 response with the body, 206 with ranges of it, or 416. If it returns an error, it has sent nothing.
 	sendBody(*asset, *representation) (outcome, error)
 	// serveElsewhere serves a file of a version that the store does not have from another origin. It returns false if the store has it
 	// now.
@@ -125,8 +126,8 @@ func findAsset[R recipient](a *Assets, to R, t target) (*asset, outcome, error) 
 	}
 }
 
-// sendAsset sends the representation of an asset that the client prefers, or 304, 406 or 412, and counts the request in the asset's usage. If it
-// returns an error, or an outcome with status 0, nothing was sent.
+// sendAsset sends the representation of an asset that the client prefers, or 304, 406, 412 or 416. It counts the request in the asset's usage if the
+// response is 200, 206 or 304. If it returns an error, or an outcome with status 0, nothing was sent.
 func sendAsset[R recipient](to R, q *query, f *asset) (outcome, error) {
 	rep := f.chooseFor(q)
 	if rep == nil && f.damaged {
@@ -173,7 +174,8 @@ type overHTTP struct {
 	r *http.Request
 }
 
-// serve responds to a request over net/http: to GET and HEAD with an asset, to OPTIONS as a CORS preflight, to other methods with 405.
+// serve responds to a request over net/http: to GET and HEAD with an asset, to OPTIONS as a CORS preflight, to other methods with 405, and to a
+// request line that is too long with 414.
 func (a *Assets) serve(to overHTTP) outcome {
 	r := to.r
 	fields := requests.FieldsOf(r.Header)
@@ -258,8 +260,8 @@ func (to overHTTP) sendSpans(f *asset, r *representation, spans []span) (outcome
 func (to overHTTP) mustHurry() bool { return answers.IsScarce(to.r.Context()) }
 
 // bodyOf returns the bytes of a representation, from the cache or the store, in memory that is charged to the client from; the caller must release
-// them. It returns nil without an error for a large identity that is neither stored nor cached, unless parts is true: the caller then decodes it
-// while sending.
+// them. It returns nil without an error for an identity that is neither stored nor cached and too large (more than inflateWhole, or than the cache
+// may contain), unless parts is true: the caller then decodes it while sending. The error is that of acquire.
 func (a *Assets) bodyOf(f *asset, r *representation, parts bool, from netip.Prefix) (*body, error) {
 	if !r.stored && !parts && (r.length > inflateWhole || !a.bodies.isCacheable(r.length)) {
 		x, _ := a.bodies.getCached(r.sum)
@@ -293,8 +295,8 @@ func (a *Assets) acquire(f *asset, r *representation, from netip.Prefix) (*body,
 	})
 }
 
-// sendBytes sends 200 with all of x, the bytes of r, or 206 with the given spans of it if there are any, several of them as multipart/byteranges. A
-// client that goes away only makes outcome.sent smaller.
+// sendBytes sends 200 with all of x, the bytes of r, or 206 with the given spans of it if there are any, several of them as multipart/byteranges. It
+// ignores errors of sending: then only outcome.sent is smaller. It does not release x.
 func (over overHTTP) sendBytes(r *representation, x *body, spans []span) outcome {
 	w, data := over.w, x.bytes
 	setHeader(w.Header(), r.okHead(plain))

@@ -37,7 +37,7 @@ func Route(assets, rest http.Handler) http.Handler {
 	})
 }
 
-// resemblesAsset reports whether a path, percent-decoded, is below /ajax, directly or after superfluous slashes and dots are removed.
+// resemblesAsset reports whether a path, percent-decoded, is /ajax or below it after superfluous slashes and dots are removed.
 func resemblesAsset(decoded string) bool {
 	if strings.HasPrefix(decoded, Prefix) {
 		return true

@@ -280,10 +280,12 @@ const (
 	outcomes
 )
 
+// String returns the outcome as the value of the metrics' label.
 func (o outcome) String() string {
 	return [outcomes]string{"sent", "head", "not_modified", "preflight", "not_found", "withdrawn", "refused", "busy", "failed", "broken", "left"}[o]
 }
 
+// metrics are the metrics of downloads.
 type metrics struct {
 	requests, sentBytes, errors *prometheus.CounterVec
 	making                      prometheus.Gauge

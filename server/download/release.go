@@ -187,6 +187,7 @@ func (f format) contentType() string {
 	return [...]string{"", "application/gzip", "application/zip"}[f]
 }
 
+// String returns the format as the value of the metrics' label; "none" for no format.
 func (f format) String() string { return [...]string{"none", "tar.gz", "zip"}[f] }
 
 // An archiver writes an archive, file by file.

@@ -90,8 +90,8 @@ func (x *Exchange) Held() h2.Held { return x.held }
 // Send sends a response: head, which is a header block over HTTP/2 and else from NewHead, and body. The caller may reuse head
 // afterwards. The lane calls held.Release when the body has been sent or sending has failed, which may be after the handler has
 // returned. Without held, body must never change. Over HTTP/1.1 Send waits for the client, except on an event loop without TLS, where
-// the loop sends what the system does not take at once. Each 64 KiB of a body have their own deadline there, which is earlier if held
-// reports memory pressure.
+// the loop sends later what the system does not take at once. Over HTTP/1.1 each 64 KiB of a body have their own deadline, which is
+// earlier if held reports memory pressure.
 func (x *Exchange) Send(head Head, body []byte, held h2.Held) {
 	x.held = held
 	if x.stream != nil {
@@ -277,6 +277,7 @@ func (b *bufferedResponse) send(x *Exchange) {
 // A clock has the end of a head ready: the value of Date, and what comes after it.
 type clock struct{ now atomic.Pointer[stamp] }
 
+// A stamp has the text of a second in the forms that heads need.
 type stamp struct {
 	second        int64
 	open, closing []byte // where the connection stays open, and where not

@@ -68,7 +68,7 @@ type conn struct {
 type unread uint8
 
 const (
-	unknown unread = iota // a read tells
+	unknown unread = iota // only a read shows it
 	some                  // there are some, and a read that is short takes the last
 	none
 )

@@ -39,7 +39,7 @@ type Request struct {
 // lines is the memory for the lines of one field, of which the lane accepts at most two.
 type lines [2]string
 
-// Now returns the time when the request came, or was read, without reading the clock.
+// Now returns the time when the request was read, over HTTP/2 about when its turn came, without reading the clock.
 func (x *Exchange) Now() time.Time { return x.c.now }
 
 // A verdict is the result of parsing bytes.
@@ -47,7 +47,7 @@ type verdict int
 
 const (
 	complete verdict = iota // a request
-	partial                 // the beginning of one, as far as one can tell
+	partial                 // probably the beginning of one
 	odd                     // for net/http to judge
 )
 

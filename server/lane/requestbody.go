@@ -12,7 +12,9 @@ import (
 type requestBody struct{ w *handled }
 
 // Read implements io.Reader. It waits until the client sends a part of the body, the body ends, the read deadline passes or the
-// stream ends. It sends 100 (Continue) first if the client waits for that.
+// stream ends. It sends 100 (Continue) first if the client waits for that. At the end of the body it sets the trailer of the
+// request. The error is io.EOF then, os.ErrDeadlineExceeded after the deadline, [errStreamEnded] after the stream has ended
+// early, and http.ErrBodyReadAfterClose after Close.
 func (b *requestBody) Read(p []byte) (int, error) {
 	w, m := b.w, b.w.m
 	m.mu.Lock()

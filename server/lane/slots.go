@@ -30,8 +30,8 @@ func (s *connectionSlots) acquire(closed <-chan struct{}) error {
 	return nil
 }
 
-// tryAcquire acquires a slot without waiting. It returns false if all are taken. If others are free, it wakes another goroutine
-// that waits.
+// tryAcquire acquires a slot without waiting. It returns false if all are taken. If another slot is free afterwards, it wakes a
+// goroutine that waits for one.
 func (s *connectionSlots) tryAcquire() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,7 +43,7 @@ func (s *connectionSlots) tryAcquire() bool {
 	return true
 }
 
-// release releases a slot, and wakes a goroutine that waits for one.
+// release releases a slot, and wakes a goroutine that waits for one, unless more than the limit are still taken.
 func (s *connectionSlots) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +59,7 @@ func (s *connectionSlots) setLimit(most int) {
 	s.wakeOne()
 }
 
-// wakeOne wakes a goroutine that waits for a slot, if there is one. The caller holds mu.
+// wakeOne wakes one of the goroutines that wait for a slot, if a slot is free. The caller holds mu.
 func (s *connectionSlots) wakeOne() {
 	if s.most > 0 && s.taken >= s.most {
 		return

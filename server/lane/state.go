@@ -92,7 +92,7 @@
 //	idle      none: it waits for      the mover   its loop finds something to read           onLoop
 //	          its next request                    its goroutine has read something           alone
 //	                                              there is something to do with HTTP/2       busy
-//	                                              as fresh, and CloseIdle                    closing
+//	                                              as fresh, and an eviction                  closing
 //	busy      the goroutine that has  its owner   the client has not asked anything yet      fresh
 //	          its lock (multiplex.go)             no request is left                         idle
 //	                                              an error, the last response, Abort         closing
@@ -181,6 +181,7 @@ func (s state) phase() Phase {
 // isWaiting reports whether the connection waits for a request, so that any goroutine may change its state.
 func (s state) isWaiting() bool { return s.name() == fresh || s.name() == idle }
 
+// String returns the name of the state, without the time in it.
 func (s state) String() string {
 	return [...]string{"opening", "fresh", "idle", "onLoop", "mayBlock", "alone", "handed", "busy", "sending", "closing"}[s.name()]
 }

@@ -22,7 +22,7 @@ type Report struct {
 	// From and To are the first and the last day, in UTC. The last one is today, and not over yet.
 	From, To time.Time
 	Total    Amount
-	Days     []Amount // of each day from From on
+	Days     []Amount // of each day from From to To, also of days without requests
 }
 
 // An Amount is requests, and the bytes of their responses' bodies.
@@ -43,7 +43,8 @@ type Version struct {
 // A File is one of the most requested files.
 type File struct {
 	Version, Path string
-	// Requests is about how many there were lately: those of 30 days ago count half. At least AtLeast of them there were.
+	// Requests is about how many requests there were lately, and never too low. AtLeast is a number that is never too high. In
+	// both, a request of 30 days ago counts half.
 	Requests, AtLeast float64
 }
 
@@ -90,8 +91,8 @@ func (u *Usage) ReportOn(pkg, version string, days int) (*Report, error) {
 }
 
 // Versions returns how much each version of a package was requested in the last days, today included, the most requested
-// version first. days is bounded to 1 to [MostDays]. It includes counts that are not written yet, and those of other nodes,
-// and omits versions without requests and damaged rows.
+// version first, and of equal ones the newer version. days is bounded to 1 to [MostDays]. It includes counts that are not
+// written yet, and those of other nodes, and omits versions without requests and damaged rows.
 func (u *Usage) Versions(pkg string, days int) ([]Version, error) {
 	s := u.takeSnapshot(pkg)
 	defer s.close()
@@ -129,7 +130,8 @@ func (u *Usage) Versions(pkg string, days int) ([]Version, error) {
 }
 
 // Files returns the files of a package that are among the ten thousand files of all packages most requested lately from this
-// node, the most requested first. Their counts are approximate and include requests that are not written yet.
+// node, the most requested first; nil if there are none. Their counts are approximate and include requests that are not
+// written yet.
 func (u *Usage) Files(pkg string) []File {
 	const most = 10_000
 	u.mu.Lock()

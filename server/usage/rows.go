@@ -19,7 +19,7 @@ import (
 //	's'                              how many batches were written
 //	'P', month, package, 0, store             days of a package as another store has reported them
 //	'V', month, package, 0, version, 0, store days of a version as another store has reported them
-//	'i'                              what this store is called
+//	'i'                              the name of this store, see [Usage.Name]
 //	'r' store                        another one that has reported, and the last day of its reports
 //	't', 'h'                         the days from which on it reports, and receives reports
 const (
@@ -37,7 +37,7 @@ const (
 )
 
 // rowFormat is the version of the form of rows: the format, and for each day with counts the days since the last such one
-// (from the first of the month), requests and bytes, all but the format uvarints.
+// (for the first one its day of the month, from 1), requests and bytes, all but the format uvarints.
 const rowFormat = 1
 
 // mostMonths is how many months with counts are kept: two years, and the one that has begun.
@@ -76,7 +76,7 @@ func (d *daily) encode() []byte {
 	return b
 }
 
-// decodeDaily returns the counts of a month from the value of a row, or errDamaged if it is malformed.
+// decodeDaily returns the counts of a month from the value of a row, or zero counts and [errDamaged] if it is malformed.
 func decodeDaily(b []byte) (d daily, err error) {
 	if len(b) == 0 || b[0] != rowFormat {
 		return daily{}, errDamaged
@@ -100,7 +100,8 @@ type reader struct {
 	bad bool
 }
 
-// uvarint reads the next number in the uvarint form. If none exists, it returns 0, sets bad and discards the rest.
+// uvarint reads the next number in the uvarint form. If that is missing, incomplete or too large, it returns 0, sets bad
+// and discards the rest.
 func (r *reader) uvarint() uint64 {
 	v, n := binary.Uvarint(r.b)
 	if n <= 0 {
@@ -125,7 +126,8 @@ func (r *reader) readText() string {
 }
 
 // load reads from the store what Usage has in memory: the scores of packages, the most requested files, and the number of
-// the last save. If it cannot read one of these, it goes on with the others, and returns all errors.
+// the last save. If it cannot read one of these, it goes on with the others, and returns all errors. It takes no lock: Open
+// calls it before other goroutines have u.
 func (u *Usage) load() error {
 	var errs []error
 	if value, err := u.store.Get(kvstore.Usage, []byte{kindSaves}); err == nil {
@@ -143,9 +145,9 @@ func (u *Usage) load() error {
 	return errors.Join(append(errs, u.loadScores(kindPackage), u.loadScores(kindOthersPackage))...)
 }
 
-// loadScores adds the requests of the last nine months in the rows of a kind, with the counts of this store's packages or
-// those that other stores reported, to the scores of packages. Older requests count less. It skips damaged rows and returns
-// their errors.
+// loadScores adds the requests of this month and the nine before in the rows of a kind, with the counts of this store's
+// packages or those that other stores reported, to the scores of packages. Older requests count less. It skips damaged rows
+// and returns their errors.
 func (u *Usage) loadScores(kind byte) error {
 	const remembered = 9 // months, after which a request counts less than a five-hundredth
 	within := kvstore.Range{From: monthPrefix(kind, monthOf(u.day)-remembered), To: monthPrefix(kind, monthOf(u.day)+1)}
@@ -212,8 +214,8 @@ func (u *Usage) writeRows(counts map[slot]count, saves uint64, files []byte) err
 	return batch.Commit()
 }
 
-// readDaily returns the counts of a month from the row with a key: zero counts if the row is missing, errDamaged if it is
-// malformed.
+// readDaily returns the counts of a month from the row with a key: zero counts if the row is missing, zero counts and
+// [errDamaged] if it is malformed, nil after another error.
 func readDaily(from kvstore.Reader, key []byte) (*daily, error) {
 	value, err := from.Get(kvstore.Usage, key)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -228,7 +230,7 @@ func readDaily(from kvstore.Reader, key []byte) (*daily, error) {
 
 // expire deletes the counts of the oldest months, this store's and those of others, until at most mostMonths months with
 // counts remain. It counts the months that have rows instead of reading the clock, so that a wrong clock costs at most one
-// month.
+// month. After an error some of the counts are deleted.
 func (u *Usage) expire() error {
 	var months []int
 	for _, kind := range []byte{kindPackage, kindOthersPackage} {

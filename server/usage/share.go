@@ -21,7 +21,7 @@ import (
 // not reported.
 
 const (
-	// mostReporters bounds the others of whom counts are kept.
+	// mostReporters is how many other stores may report counts, see acceptReporter.
 	mostReporters = 64
 	// together is how many rows are changed in one batch.
 	together = 10_000
@@ -51,9 +51,10 @@ func (u *Usage) putRow(key, value []byte) error {
 	return b.Commit()
 }
 
-// Report calls put with the day's encoded counts of this store, for [Usage.Receive] on other nodes, for each day whose
-// counts may have changed since the last call. The first call ever reports each day that has counts, and the first one of a
-// process also yesterday and today. An error of put ends the report, and the next call continues at that day.
+// Report calls put with the day's encoded counts of this store, for [Usage.Receive] on other nodes, for each day with counts
+// that may have changed since the last call. The first call ever reports each day that has counts, and the first one of a
+// process also yesterday and today. It reports only counts that are written, see [Usage.Save]. An error of put ends the report,
+// and the next call continues at that day. Calls must not overlap.
 func (u *Usage) Report(put func(day time.Time, counts []byte) error) error {
 	u.mu.Lock()
 	u.changeDay()
@@ -84,9 +85,9 @@ func (u *Usage) Report(put func(day time.Time, counts []byte) error) error {
 // daysAtOnce is how many days are read in one scan of their month, whose counts are in memory then.
 const daysAtOnce = 8
 
-// reportDays calls put with the encoded counts of each day from from to today that has counts; of yesterday and today only
-// if they differ from those that it passed last time. It returns the first day that is not reported yet, after an error the
-// day that failed.
+// reportDays calls put with the encoded counts of each day from from to today that has counts; of yesterday and today only if
+// they differ from those that it passed last time. It returns the first day that is not reported yet: today+1, or after an error
+// the day that failed.
 func (u *Usage) reportDays(from, today int, put func(day time.Time, counts []byte) error) (reached int, err error) {
 	for reached = from; reached <= today; {
 		all, err := u.encodeCounts(reached, min(daysAtOnce, today-reached+1))
@@ -110,8 +111,8 @@ func (u *Usage) reportDays(from, today int, put func(day time.Time, counts []byt
 	return reached, nil
 }
 
-// readDay returns the number of the day that the row of a kind stores, -1 if the row is missing; errDamaged if it is
-// malformed.
+// readDay returns the number of the day that the row of a kind stores, and -1 without an error if the row is missing. It returns
+// [errDamaged] if the row is malformed, and errors of the store; then the number is meaningless, but not negative.
 func (u *Usage) readDay(kind byte) (int, error) {
 	row, err := u.store.Get(kvstore.Usage, []byte{kind})
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -130,8 +131,8 @@ func (u *Usage) writeDay(kind byte, day int) error {
 }
 
 // encodeCounts returns the encoded counts of this store for days days from day on, one element for each day, nil for a day
-// without counts. It returns fewer days at the end of a month. An element has a format and, for each release in the order of the
-// rows, package, version, requests and bytes.
+// without counts. It returns fewer days at the end of a month, and skips damaged rows. An element has a format and, for each
+// release in the order of the rows, package, version, requests and bytes.
 func (u *Usage) encodeCounts(day, days int) ([][]byte, error) {
 	month := monthOf(day)
 	first := day - firstOf(month)
@@ -191,9 +192,10 @@ func (u *Usage) Receive(reporter string, at time.Time, counts []byte) error {
 	return err
 }
 
-// receive stores the counts that the node whose store is named reporter has reported for the day of the time at, in place of
-// its earlier ones. It ignores a report of this store, and of more nodes than it accepts. It returns errMalformed for
-// malformed counts, before it stores any of them. After another error, a part of the counts may be stored.
+// receive stores the counts that the node whose store is named reporter has reported for the day of the time at, in place of its
+// earlier ones. It does not remove counts of releases that are missing in the report. It ignores a report of this store, and of
+// more nodes than it accepts. It returns [errMalformed] for malformed counts, before it stores any of them. After another error,
+// a part of the counts may be stored.
 func (u *Usage) receive(reporter string, at time.Time, counts []byte) error {
 	name, err := hex.DecodeString(reporter)
 	if err != nil || len(name) != nameSize {
@@ -252,9 +254,10 @@ type reportWriter struct {
 	more     map[string]float64 // requests of packages, more than before
 }
 
-// replaceCount sets the count of t.day to now in the row of the other node, and returns the count that it had reported
-// before. kind and of, the part of the key after kind and month, say of which package or version. The row is written with
-// the batch, which replaceCount commits and replaces when it has become large.
+// replaceCount sets the count of t.day to now in the row of the other node, and returns the count that it had reported before, 0
+// if the row is missing or damaged. kind and of, the part of the key after kind and month, say of which package or version. A
+// row that changes is written with the batch, which replaceCount commits and replaces when it has become large; a row that does
+// not change is not written.
 func (t *reportWriter) replaceCount(kind byte, of []byte, now count) (before count, err error) {
 	month := monthOf(t.day)
 	key := othersKey(kind, month, of, t.reporter)

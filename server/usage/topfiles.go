@@ -23,6 +23,7 @@ type topFiles struct {
 	changed bool
 }
 
+// A file is a file in the list. Its true count is between count-over and count.
 type file struct {
 	name        string // package, version and path, joined by slashes
 	count, over float64
@@ -32,8 +33,8 @@ type file struct {
 // newTopFiles returns an empty list of the most requested files, which counts up to most files.
 func newTopFiles(most int) *topFiles { return &topFiles{most: most, byName: map[string]*file{}} }
 
-// add counts n requests for a file. If the list is full, a new file replaces the least requested one, and takes over its count,
-// which is by how much the new count may be too high.
+// add counts n requests for a file; none if n is not above 0. If the list is full, a new file replaces the least requested one, and takes
+// over its count, which is by how much the new count may be too high.
 func (t *topFiles) add(name string, n float64) {
 	if n <= 0 {
 		return
@@ -95,8 +96,8 @@ func (t *topFiles) encode(day int) []byte {
 	return b
 }
 
-// decode replaces the list by that in b, the value of a row of the store. day is the number of today: the counts are reduced
-// by the days that have passed since the row was written. After errDamaged the list is unchanged.
+// decode replaces the list by that in b, the value of a row of the store. day is the number of today: the counts are reduced by the days
+// that have passed since the row was written, mostFade at most. After [errDamaged] the list is unchanged.
 func (t *topFiles) decode(b []byte, day int) error {
 	if len(b) == 0 || b[0] != rowFormat {
 		return errDamaged

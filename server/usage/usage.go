@@ -36,12 +36,12 @@ import (
 const (
 	// saveEvery is how often what was counted is written: what a kill may lose.
 	saveEvery = time.Minute
-	// topFilesEvery is how many times that the most requested files are written, a megabyte.
+	// topFilesEvery is after how many of these intervals the most requested files are written, a megabyte.
 	topFilesEvery = 15
 	// mostPending bounds the files with counts that are not gathered. They are gathered when there are so many, which takes
 	// about a millisecond.
 	mostPending = 8 << 10
-	// earlyFresh is with how many counts they are written early.
+	// earlyFresh is the number of counts, by release and day, from which on Run writes them without waiting for saveEvery.
 	earlyFresh = 16 << 10
 	// mostFresh bounds the counts, by release and day, that could not be written yet.
 	mostFresh = 128 << 10
@@ -110,8 +110,8 @@ type Counter struct {
 	listed   atomic.Bool // in Usage.pending
 }
 
-// Open returns a Usage with the counts that the store has. It logs what it cannot read, and goes on without that. The caller runs
-// [Usage.Run] to have counts written.
+// Open returns a Usage with the counts that the store has. It logs what it cannot read, and goes on without that. It starts no
+// goroutine: the caller runs [Usage.Run] to have counts written.
 func Open(o Options) *Usage {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -127,13 +127,14 @@ func Open(o Options) *Usage {
 	return u
 }
 
-// File returns a new counter of requests for a published file, without storing or counting anything. file is package,
-// version and path, joined by slashes. Several counters of one file add to the same counts.
+// File returns a new counter of requests for a published file, without storing or counting anything. file is package, version and
+// path, joined by slashes. The counter retains the strings. Several counters of one file add to the same counts.
 func (u *Usage) File(pkg, version, file string) *Counter {
 	return &Counter{of: u, release: release{pkg, version}, file: file}
 }
 
-// CountRequest counts one request for the file, for today.
+// CountRequest counts one request for the file. It counts for the day on which the counts are gathered; shortly after midnight
+// UTC that may still be the day before.
 func (c *Counter) CountRequest() {
 	c.requests.Add(1)
 	c.schedule()
@@ -170,8 +171,9 @@ func (c *Counter) addToPending() {
 }
 
 // gather moves the counts of the pending counters to fresh, the counts in memory that are to be written, to the scores of
-// packages, and to the most requested files. It wakes Run if fresh is large, and drops counts if fresh is full. It takes each
-// counter off the list before it reads the counts, so that later requests add it again. The caller holds mu.
+// packages, and to the most requested files. It wakes Run if fresh is large. If fresh is full, it drops the counts of releases
+// and days that fresh does not have, and adds their requests to lost. It takes each counter off the list before it reads the
+// counts, so that later requests add it again. The caller holds mu.
 func (u *Usage) gather() {
 	for _, c := range u.pending {
 		c.listed.Store(false)
@@ -199,7 +201,8 @@ func (u *Usage) gather() {
 	}
 }
 
-// addScore adds n requests to the popularity score of a package. The caller holds mu.
+// addScore adds n requests of today to the popularity score of a package. It weights nothing: for older requests the caller
+// multiplies n by decay. The caller holds mu.
 func (u *Usage) addScore(pkg string, n float64) {
 	if _, there := u.scores[pkg]; !there {
 		pkg = strings.Clone(pkg) // it is a part of the file's name
@@ -257,13 +260,14 @@ func (u *Usage) Run(ctx context.Context) {
 	}
 }
 
-// Save writes all counts in memory and the most requested files to the store. After a failure they stay in memory.
-// Concurrent calls wait for each other.
+// Save writes all counts in memory, and the most requested files if they have changed, to the store. After a failure they stay in
+// memory. Concurrent calls wait for each other. Run must have returned.
 func (u *Usage) Save() error { return u.save(true) }
 
 // save writes the counts in memory to the store, and with files also the most requested files if these have changed. After a
-// failure the counts stay in memory. In a new month it deletes the oldest months beyond mostMonths. It logs how many
-// requests were dropped because too many counts could not be written.
+// failure the counts stay in memory. If it has written something, it deletes the oldest months beyond mostMonths, once a month
+// and process; an error of that is returned, too. It logs how many requests were dropped because too many counts could not be
+// written.
 func (u *Usage) save(files bool) error {
 	u.saving.Lock()
 	defer u.saving.Unlock()
@@ -326,8 +330,8 @@ func firstOf(month int) int {
 	return dayOf(time.Date(month/12, time.Month(month%12+1), 1, 0, 0, 0, 0, time.UTC))
 }
 
-// decay returns the weight of a request that was made a number of days ago: 1 for today and later, and half for each 30 days
-// (halfLife).
+// decay returns the weight of a request that was made a number of days ago: 1 if days is 0 or negative, 1/2 after 30 days
+// (halfLife), 1/4 after 60, and so on.
 func decay(days int) float64 { return math.Exp2(-float64(max(0, days)) / halfLife) }
 
 // errDamaged says that a row is not what was written.

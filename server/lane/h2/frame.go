@@ -40,6 +40,7 @@ const (
 // A Code is an error code (RFC 9113 §7).
 type Code uint32
 
+// The error codes that this package sends, with the names of the RFC.
 const (
 	NoError            Code = 0x0
 	ProtocolError      Code = 0x1

@@ -28,7 +28,7 @@ const (
 	Forwarded // Forwarded or X-Forwarded-Host, by which a proxy names the host
 	Referer
 	UserAgent
-	LogSize // Larder-Log-Size
+	LogSize // Larder-Log-Size: how many entries of the log the response has to cover
 
 	priority
 	te
