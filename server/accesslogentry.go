@@ -23,8 +23,9 @@ type accessLogEntry struct {
 	Took     time.Duration
 }
 
-// copyTexts copies Host, Target, Referer and Agent, each cut to 2 KiB, to buf, so that the entry is valid longer than the request. It does not copy the other
-// texts, which must be constants. It returns buf, or a larger buffer in its place. The entry is valid until the caller uses the buffer again.
+// copyTexts copies Host, Target, Referer and Agent, each cut to 2 KiB, to buf, so that the entry is valid longer than the
+// request. It does not copy the other texts, which must be constants. It returns buf, or a larger buffer in its place. The
+// entry is valid until the caller uses the buffer again.
 func (e *accessLogEntry) copyTexts(buf []byte) []byte {
 	texts := [...]*string{&e.Host, &e.Target, &e.Referer, &e.Agent}
 	total := 0
@@ -145,8 +146,8 @@ func (l *AccessLog) appendCombined(b []byte, e *accessLogEntry) []byte {
 	return append(b, "\"\n"...)
 }
 
-// appendQuotedField appends s, cut to 2 KiB, to b, without the quotes, which the caller appends. Like nginx it writes quotes, backslashes, and bytes that are
-// not printable ASCII as \xHH. If s is empty, it appends the text none instead.
+// appendQuotedField appends s, cut to 2 KiB, to b, without the quotes, which the caller appends. Like nginx it writes quotes,
+// backslashes, and bytes that are not printable ASCII as \xHH. If s is empty, it appends the text none instead.
 func appendQuotedField(b []byte, s, none string) []byte {
 	if s == "" {
 		return append(b, none...)

@@ -70,10 +70,10 @@ type Options struct {
 	// it at the same time.
 	CacheBytes int64
 	// SendBytes bounds the memory for bodies that are being sent, or read, and
-	// are not kept. Default 256 MiB. A client may have as much of it as is free beside that, half where it is alone.
+	// are not kept. Default 256 MiB. A client may use as much of it as then remains free, so half of it if no other client uses any.
 	// A request that needs more waits for a second and is then answered with 503. While more than half of it is used,
-	// who holds some of it must take 32 KiB a second on average, after 30 s:
-	// 25 MiB take 14 minutes at most, where a client may else have hours.
+	// a client that uses some must take 32 KiB a second on average, after 30 s:
+	// 25 MiB take 14 minutes at most. Otherwise a client may take hours.
 	SendBytes int64
 	// Logger gets failures of the store, once a second at most. Default: nothing is
 	// logged.
@@ -87,7 +87,7 @@ type Options struct {
 	Dictionaries bool
 	// Complete makes the gzip form of files that the store has in Brotli alone, when they are first requested.
 	Complete bool
-	// CacheTags are the fields that say what a response is about, for a CDN to purge by.
+	// CacheTags adds the header fields by whose tags a CDN can purge responses.
 	// Default: none.
 	CacheTags CacheTags
 	// Lacking says that the store lacks some of what was published, so that what is not

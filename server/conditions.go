@@ -253,8 +253,8 @@ type multipart struct {
 	length   int64
 }
 
-// newMultipart returns the boundary, part headers and total length of a multipart/byteranges body for spans of a representation of size bytes and
-// type contentType.
+// newMultipart returns a random boundary, the head of each part, and the total length in bytes of a multipart/byteranges body for spans of a
+// representation of size bytes and type contentType.
 func newMultipart(spans []span, size int64, contentType string) multipart {
 	m := multipart{boundary: rand.Text()}
 	for i, s := range spans {

@@ -121,7 +121,7 @@ type refusingListener struct {
 }
 
 // Accept returns the next connection, wrapped so that an error response that net/http writes itself, without a handler, has the form of the API's
-// errors.
+// errors. It does not wrap a connection whose TLS handshake failed.
 func (l refusingListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
@@ -259,8 +259,8 @@ const (
 	lingerTime    = 5 * time.Second // in all
 )
 
-// discardRest closes the connection for writing, then reads and discards what a client with a refused request is still sending, within limits of time
-// and bytes.
+// discardRest closes the connection for writing, then reads and discards what a client with a refused request is still sending, until 4 MiB have
+// come, nothing comes for a second, or five seconds have passed. It does not close the connection; net/http does.
 func (c *refusingConn) discardRest() {
 	// A client that waits for the end of the connection has it now.
 	_ = c.CloseWrite()

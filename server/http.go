@@ -42,7 +42,7 @@ type HTTPOptions struct {
 	// ProxyProtocol requires that these begin each connection with the PROXY protocol, which names the client;
 	// a connection of theirs that does not is closed. Default: they do not use it.
 	ProxyProtocol bool
-	// H2C accepts HTTP/2 without TLS, from clients that know beforehand (RFC 9113
+	// H2C accepts HTTP/2 without TLS, from clients that begin with its preface (RFC 9113
 	// §3.3). Default: without TLS there is HTTP/1.1 only.
 	H2C bool
 	// TLS is the configuration of connections with TLS, see [Certificate]. Default:

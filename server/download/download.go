@@ -56,7 +56,7 @@ type Options struct {
 	// Leaving is closed when the process is about to end or to be replaced: no archive is started from then on, and
 	// running ones are finished. Default: never.
 	Leaving <-chan struct{}
-	// CacheTags are the fields that say what a response is about, for a CDN to purge by.
+	// CacheTags adds the header fields by whose tags a CDN can purge responses.
 	// Default: none.
 	CacheTags server.CacheTags
 	// Logger gets failures of the store, once a second at most. Default: nothing is

@@ -93,8 +93,9 @@ type content struct {
 	coded  []byte
 }
 
-// openContent reads the stored bytes of a file, in the encoding that is cheapest to decode; in the next one if that is damaged or
-// missing. It does not decode them. If all are, the error is that of the last one, kvstore.ErrCorrupt or ErrNotFound.
+// openContent reads the stored bytes of a file, without decoding them, in the encoding that is cheapest to decode; in the next one
+// if that is damaged or missing. If all are damaged or missing, the error is that of the last one, kvstore.ErrCorrupt or
+// kvstore.ErrNotFound. It returns any other error at once.
 func (h *Handler) openContent(f logs.File) (content, error) {
 	kept, err := h.store.Content(f.SHA256)
 	if err != nil {

@@ -337,9 +337,10 @@ func (c *conn) setWriteDeadline(t time.Time) {
 	}
 }
 
-// respond has [Options.Handler] respond to the request that was parsed, and returns the next state: idle after a complete
-// response, sending if the client has not taken all of it yet, handed if the handler does not serve the request, or closing. It
-// logs a panic of the handler and closes the connection then.
+// respond has [Options.Handler] respond to the request that was parsed, and returns the next state: idle after a complete response,
+// sending if the client has not taken all of it yet, handed if the handler does not serve the request or after Bypass, or closing
+// after an error or if one side wants the connection to end. After a panic of the handler it returns closing, and logs any reason
+// but http.ErrAbortHandler.
 func (c *conn) respond() (next state) {
 	x := &c.exchange
 	x.c, x.err, x.slow, x.held = c, nil, nil, nil

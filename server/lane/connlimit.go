@@ -118,9 +118,9 @@ func (r *connLimit) admit(p *connEntry, client netip.Prefix) {
 	r.makeRoom(p)
 }
 
-// serveDelay returns how much later than it was accepted a new connection has to be served, at most mostDelay, because too many
-// connections of its client or network have ended without a complete request. It returns 0 unless more than an eighth of the
-// limit has made no request yet, because a delay also affects other users of the same address or network.
+// serveDelay returns how much later than it was accepted a new connection has to be served, at most mostDelay, because too many connections of
+// its client or network have ended without a complete request. It returns 0 for a nil entry, and unless more than an eighth of the limit has
+// made no request yet, because a delay also affects other users of the same address or network.
 func (p *connEntry) serveDelay() (delay time.Duration) {
 	if p == nil {
 		return 0

@@ -263,8 +263,9 @@ func (w *handled) parseTarget() bool {
 	return false
 }
 
-// endRequest must be deferred by the handler's goroutine. It recovers and logs a panic of the handler, then resets the stream. In
-// any case it stops the deadlines, drops the unread body and cancels the request's context.
+// endRequest must be deferred by the handler's goroutine. It recovers from a panic of the handler, logs any reason but
+// http.ErrAbortHandler, and resets the stream. In any case it stops the deadlines, drops the unread body and cancels the request's
+// context.
 func (w *handled) endRequest() {
 	reason := recover()
 	if reason != nil && reason != http.ErrAbortHandler {

@@ -117,7 +117,7 @@ func (l *limits) setLimit(most int) {
 type limited struct {
 	*net.TCPListener
 	limits
-	trusts func(peer netip.Addr) bool // whether that is a proxy, whose connections are not counted as a client's; nil for never
+	trusts func(peer netip.Addr) bool // whether peer is a proxy, whose connections are not counted as a client's; nil for no proxies
 
 	// The same socket, for acceptDescriptor: package net has no way to wait for it.
 	file *os.File

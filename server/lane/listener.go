@@ -37,11 +37,11 @@ type Options struct {
 	Requests http.Handler
 	// TooLarge answers requests over HTTP/2 with more fields than HeaderBytes allows. Required with Requests.
 	TooLarge http.Handler
-	// Clear has HTTP/2 without TLS, for clients that know beforehand (RFC 9113 §3.3).
+	// Clear accepts HTTP/2 without TLS, from clients that begin with its preface (RFC 9113 §3.3). It has no effect with TLS.
 	Clear bool
-	// Context is where those of requests come from. Required with Requests.
+	// Context is the parent of the contexts of requests over HTTP/2. Required with Requests.
 	Context context.Context
-	// HeaderBytes bounds the fields of a request over HTTP/2, as RFC 9113 §6.5.2 counts them.
+	// HeaderBytes bounds the fields of a request over HTTP/2, as RFC 9113 §6.5.2 counts them. Required with Requests.
 	HeaderBytes int
 	// ReadTimeout is how long a client may take for the body of a request over HTTP/2, unless the
 	// handler moves the deadline. Default: for ever.
@@ -71,8 +71,7 @@ type Options struct {
 	// ProxyProtocol requires that Proxies begin each connection with the PROXY protocol, which names the client. The lane
 	// closes a connection of a proxy that does not.
 	ProxyProtocol bool
-	// HandsOver is called with 1 before a connection comes out of Accept, and with -1 if it does not after all. Default: nothing
-	// is.
+	// HandsOver is called with 1 before a connection comes out of Accept, and with -1 if it does not after all. It may be nil.
 	HandsOver func(n int)
 	// Logger gets the panics of handlers, refused proxies, and why there are no event loops. Required.
 	Logger *slog.Logger

@@ -215,7 +215,7 @@ func (m *multiplexer) Serve(s *h2.Stream) {
 }
 
 // tryHandler has the lane's handler h respond to x, whose stream is set. It reports whether the stream got a response, or was
-// reset because the handler panicked, which it logs.
+// reset because the handler panicked. It logs any reason of a panic but http.ErrAbortHandler.
 func (m *multiplexer) tryHandler(h Handler, x *Exchange) (answered bool) {
 	s := x.stream
 	defer func() {

@@ -82,9 +82,9 @@ func (r *Request) parse(b []byte) (int, verdict) {
 	}
 }
 
-// classifyPartial judges b, at whose beginning parseRequestLine found no request line. It returns partial if b begins with "GET
-// /" or "HEAD /", or is the beginning of one of these, and contains no line feed; else odd. It does not look for other mistakes,
-// so a malformed line is odd only once its end has come.
+// classifyPartial judges b, at whose beginning parseRequestLine found no request line. It returns partial if b contains no line
+// feed, and begins with GET or HEAD, a space and a slash, or is the beginning of these; else odd. It does not look for other
+// mistakes, so a malformed line is odd only once its end has come.
 func classifyPartial(b []byte) verdict {
 	for _, method := range [...]string{"GET /", "HEAD /"} {
 		if n := min(len(b), len(method)); string(b[:n]) == method[:n] {
@@ -94,7 +94,8 @@ func classifyPartial(b []byte) verdict {
 	return odd
 }
 
-// classifyRest returns odd if an incomplete line of a head contains a line end, which is then malformed, else partial.
+// classifyRest judges the rest of a head in which parse found no complete line. It returns odd if that contains a line feed,
+// because the line is malformed then, else partial.
 func classifyRest(line []byte) verdict {
 	if bytes.IndexByte(line, '\n') >= 0 {
 		return odd

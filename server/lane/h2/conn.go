@@ -23,8 +23,8 @@ import (
 
 // A Server answers requests.
 type Server interface {
-	// Serve is called when a stream is to get its response. It calls Send, SendHead, Postpone, Wait, Delegate or Reset. If the
-	// request has a body, Serve is called as soon as the head has come.
+	// Serve is called by Gather when it is a stream's turn to get its response. It must call Send, SendHead, Postpone, Wait,
+	// Delegate or Reset; a stream for which it calls none of these is reset. It does not wait for the body of a request.
 	Serve(s *Stream)
 	// ReceiveBody is called when the head of a request with a body has come. It returns the peer that receives the body,
 	// which may come before Serve is called.
@@ -36,12 +36,12 @@ type Options struct {
 	Server Server
 	// HeaderTimeout is how long the rest of a frame or header block may take.
 	HeaderTimeout time.Duration
-	// Stall is how long a client that takes 64 KiB of responses may let them wait for its windows;
-	// Allow makes it less under memory pressure, see answers.Pace.
+	// Stall is how long a client's windows may block 64 KiB of responses, on a stream or on the connection. On a stream it is
+	// a quarter of that if the body reports that memory is scarce.
 	Stall time.Duration
-	// HeaderBytes bounds a header list.
+	// HeaderBytes bounds a header list, as RFC 9113 §6.5.2 counts it. A request beyond it is TooLarge.
 	HeaderBytes int
-	// Streams is how many requests there may be at a time.
+	// Streams is how many streams may be open at a time. Further ones are reset with REFUSED_STREAM.
 	Streams int
 }
 

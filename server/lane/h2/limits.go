@@ -25,6 +25,6 @@ const (
 	partialKept = 1 << 10
 )
 
-// farewell is the payload of the PING that Announce queues behind its GOAWAY. The response to it shows that the client has received that
-// GOAWAY.
+// farewell is the payload of the PING that Announce queues behind its GOAWAY. The response to it shows that
+// the client has received that GOAWAY.
 const farewell = "farewell"
