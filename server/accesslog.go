@@ -225,8 +225,8 @@ func (l *AccessLog) add(e *accessLogEntry) {
 }
 
 // appendClient appends the client to b by AccessLogOptions.Addresses: a pseudonym of 16 hexadecimal digits, the address, or "-" if it is
-// unknown or not logged. at is the time when the request came. For a pseudonym on another day (UTC) than that of the last one, appendClient
-// makes a new key. The caller holds mu.
+// unknown or not logged. at is the time when the request came. For a pseudonym on a later day (UTC) than that of the last one, appendClient
+// makes a new key, which counts for requests from before midnight, too, that are logged after that. The caller holds mu.
 func (l *AccessLog) appendClient(b []byte, at time.Time, addr netip.Addr) []byte {
 	if !addr.IsValid() || l.o.Addresses == AccessLogNone {
 		return append(b, '-')
@@ -234,7 +234,7 @@ func (l *AccessLog) appendClient(b []byte, at time.Time, addr netip.Addr) []byte
 	if l.o.Addresses == AccessLogPlain {
 		return addr.Unmap().AppendTo(b)
 	}
-	if day := at.Unix() / (24 * 60 * 60); day != l.keyDay {
+	if day := at.Unix() / (24 * 60 * 60); day > l.keyDay {
 		l.keyDay = day
 		rand.Read(l.key[:]) //nolint:errcheck // it never fails
 	}

@@ -285,6 +285,18 @@ func TestAddingAllocatesNothing(t *testing.T) {
 	}
 }
 
+// TestPseudonymsAtMidnight tests that a request from before midnight that is logged after it changes no client's pseudonym of the new day.
+func TestPseudonymsAtMidnight(t *testing.T) {
+	l := &AccessLog{o: AccessLogOptions{Addresses: AccessLogHashed}}
+	addr, midnight := netip.MustParseAddr("203.0.113.9"), time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	before := string(l.appendClient(nil, midnight.Add(-time.Hour), addr))
+	after := string(l.appendClient(nil, midnight, addr))
+	l.appendClient(nil, midnight.Add(-time.Second), addr)
+	if again := string(l.appendClient(nil, midnight.Add(time.Second), addr)); before == after || again != after {
+		t.Errorf("the client is %s before midnight, then %s, and then %s", before, after, again)
+	}
+}
+
 func TestAddingTogether(t *testing.T) {
 	l, file := openTestLog(t, AccessLogOptions{})
 	var wg sync.WaitGroup

@@ -45,8 +45,7 @@ func (c *Certificate) TLS() *tls.Config {
 }
 
 // Reload makes the server use the certificate and key in the given files, which may be others than before, if they have changed. If they cannot be
-// used, Reload logs that, the old certificate stays in use, and they are tried again later. It logs nothing if both files are missing under new
-// names.
+// used, Reload logs that, the old certificate stays in use, and they are tried again later.
 func (c *Certificate) Reload(certFile, keyFile string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,13 +69,12 @@ func (c *Certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.current, nil
 }
 
-// reloadIfChanged reads the files if their modification times have changed since they were last read successfully. If they cannot be used, it logs
-// an error at each call, records it in c.problem, and the old certificate stays in use. While both files are missing under names that Reload has
-// set, it takes them for unchanged. The caller holds mu.
+// reloadIfChanged reads the files if their modification times have changed since they were last read successfully. If they cannot be used or
+// are missing, it logs an error at each call, records it in c.problem, and the old certificate stays in use. The caller holds mu.
 func (c *Certificate) reloadIfChanged() {
 	c.checked = c.now()
 	changed := c.modifiedTimes()
-	if changed == c.changed {
+	if changed == c.changed && changed != [2]time.Time{} {
 		c.problem = nil
 		return
 	}

@@ -97,6 +97,28 @@ func TestEndOfCertificateIsTold(t *testing.T) {
 	})
 }
 
+// TestMissingCertificateIsLogged tests that a reload with names of files that do not exist is logged, and keeps the certificate.
+func TestMissingCertificateIsLogged(t *testing.T) {
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	writeCertificate(t, certFile, keyFile, 1)
+	logger, lines := logged()
+	opened, err := server.OpenCertificate(certFile, keyFile, logger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened.Reload(certFile+".new", keyFile+".new")
+	if said := lines.String(); !strings.Contains(said, "keeping the old certificate") {
+		t.Errorf("the log says %q", said)
+	}
+	if _, problem := opened.State(); problem == nil {
+		t.Error("the state has no problem")
+	}
+	if c, err := opened.TLS().GetCertificate(&tls.ClientHelloInfo{}); c == nil || err != nil {
+		t.Errorf("the old certificate isn't served: %v", err)
+	}
+}
+
 func TestRenewedCertificateIsRead(t *testing.T) {
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")

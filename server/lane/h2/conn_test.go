@@ -2,6 +2,7 @@ package h2
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"testing"
@@ -526,4 +527,22 @@ func FuzzConn(f *testing.F) {
 			c.checks(t, first)
 		}
 	})
+}
+
+// TestLatestEarlyPriorityCounts tests that of several priorities for a stream that is still to come the latest counts, also where it has
+// replaced the oldest ones that are kept.
+func TestLatestEarlyPriorityCounts(t *testing.T) {
+	for others := range 2 * updatesKept {
+		c := &Conn{}
+		for range others {
+			c.onPriorityUpdate(0, append(binary.BigEndian.AppendUint32(nil, 99), "u=1"...))
+		}
+		for _, priority := range []string{"u=7", "u=2"} {
+			c.onPriorityUpdate(0, append(binary.BigEndian.AppendUint32(nil, 5), priority...))
+		}
+		s := &Stream{id: 5}
+		if c.applyEarlyPriority(s); s.priority != parsePriority("u=2") {
+			t.Errorf("after %d others: the priority is %v", others, s.priority)
+		}
+	}
 }

@@ -160,10 +160,10 @@ func (c *Conn) onPriorityUpdate(id uint32, p []byte) {
 }
 
 // applyEarlyPriority gives a new stream the priority that a PRIORITY_UPDATE frame had for it before the stream was opened, if one
-// had. If several had, it uses the one that is last in c.early, which may not be the latest.
+// had, and that of the latest of several.
 func (c *Conn) applyEarlyPriority(s *Stream) {
-	for i := range c.early {
-		if e := &c.early[i]; e.id == s.id {
+	for i := range c.early { // from the oldest on
+		if e := &c.early[(c.updates+i)%updatesKept]; e.id == s.id {
 			s.priority = e.priority
 			e.id = 0
 		}
