@@ -30,35 +30,36 @@ import (
 type Options struct {
 	Store *kvstore.Store
 	Log   *logs.Log
-	// Popularity returns how much a library is in demand, 0 for unknown. Only the
-	// order of the numbers counts. Default: nothing is known.
+	// Popularity returns how much a library is in demand, 0 for unknown. Rankings use only the order of the numbers; a
+	// search compares their logarithms. Default: nothing is known.
 	Popularity func(l *Library) float64
-	// Downloads returns how often a library is downloaded from npm in a month, and when that was so. Default: it is not known.
+	// Downloads returns how often npm counted a download of a library's package in a month, and when it counted. Default: it
+	// is not known.
 	Downloads func(name string) (n int64, asOf time.Time, ok bool)
-	// GitHub returns what GitHub last said of a library's repository there. Default: it is not known.
+	// GitHub returns the last known counts of a library's repository at GitHub, and false if they are not known. Default:
+	// they are not known.
 	GitHub func(name string) (GitHubCounts, bool)
-	// Accounts reads what became of every version that a library's upstream has or had, newest first. Default: the
-	// states of those that were tried.
+	// Accounts reads what became of every version that a library's upstream has or had, newest first. Default: only the
+	// versions that have a state in the store.
 	Accounts func(r kvstore.Reader, name string) ([]views.Account, error)
-	// Deprecations returns the versions that upstream warns of, with the reason of each, nil if that is not known. Default:
-	// nothing is known.
+	// Deprecations reads which versions upstream has deprecated, with the reason of each: an empty map if none is, nil if
+	// that is not known. Default: it is not known.
 	Deprecations func(r kvstore.Reader, name string) (map[string]string, error)
-	// Upstream says in a sentence what upstream has of a version, "" if that is not known, and whether it is something
-	// else. Default: nothing is known.
+	// Upstream reads from the store a sentence about what upstream has of a version, "" if that is not known. differs
+	// reports whether that is different from what was published. Default: it is not known.
 	Upstream func(r kvstore.Reader, name, version string) (note string, differs bool, err error)
 	// Dictionaries says that the server sends deltas to browsers that have another version of a file.
 	Dictionaries bool
-	// Changes is notified of each library that new log entries concern. Code that changes other rows that a library is read from
-	// notifies it too. Default: a new one.
+	// Changes records the libraries that new log entries are about. Code that changes other rows from which pages about a
+	// library are made records that there, too. Default: a new one.
 	Changes *Changes
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
-	// Logger gets what cannot be read. Default: nothing is logged.
+	// Logger logs what cannot be read. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
-// An Index knows all libraries. Call Run once; the other methods may be called at
-// any time, from any goroutine.
+// An Index has all libraries in memory. Call Run once; the other methods may be called at any time, from any goroutine.
 type Index struct {
 	store        *kvstore.Store
 	log          *logs.Log
@@ -75,8 +76,8 @@ type Index struct {
 	logger       *slog.Logger
 	search       *search.Index
 
-	// unread are the libraries that could not be read, which is tried again, and why.
-	// Run replaces it; it is never changed.
+	// unread has the libraries that could not be read, with the errors; reading them is tried again. Run replaces the map,
+	// which never changes.
 	unread atomic.Pointer[map[string]error]
 
 	mu      sync.Mutex
@@ -93,8 +94,9 @@ type Index struct {
 	ranking   *Ranking // nil until it is requested
 }
 
-// New returns an index without libraries. The caller runs [Index.Run], which reads the store. Until it has, methods that
-// need the list of libraries wait, and return [ErrNotReady] if their context ends; the others read the store.
+// New returns an index without libraries. The caller runs [Index.Run], which reads them from the store. Until they are read,
+// methods that need the list of libraries wait, and return [ErrNotReady] if their context ends; the other methods read the
+// store at each call.
 func New(o Options) *Index {
 	x := &Index{search: search.New(), store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, gitHub: o.GitHub, accounts: o.Accounts, deprecations: o.Deprecations, upstream: o.Upstream, dictionaries: o.Dictionaries, changes: cmp.Or(o.Changes, new(Changes)), now: o.Now, logger: o.Logger, changed: make(chan struct{})}
 	if x.popularity == nil {
@@ -119,7 +121,8 @@ const (
 	reread       = time.Minute
 )
 
-// Run reads all libraries, then follows the log until ctx ends, when it returns nil. Errors are logged and lead to a retry.
+// Run reads all libraries, then follows the log until ctx ends. It always returns nil. It logs an error, and reads all
+// libraries again after a pause of 1 s to 1 min. It reads single libraries that could not be read again each minute.
 func (x *Index) Run(ctx context.Context) error {
 	seen := int64(-1) // nothing has been read
 	failures := 0
@@ -154,9 +157,9 @@ func (x *Index) waitForChanges(ctx context.Context, seen int64) {
 	_, _ = x.log.Wait(ctx, seen) // it fails only where ctx has ended
 }
 
-// refresh reads the libraries that log entries from index seen on have changed, or all libraries if seen is negative. It
-// publishes them, updates the search index, and records the changes in [Changes]. It returns how many log entries it has
-// read now.
+// refresh reads the libraries that log entries from index seen on are about, or all libraries if seen is negative, and those
+// that could not be read before. It updates the search index, publishes the listing, and records the changes in [Changes].
+// It returns how many entries of the log the listing now reflects. An error leaves the index as it was.
 func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 	c, err := x.readChanges(ctx, seen)
 	if err != nil {
@@ -174,8 +177,9 @@ func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 	return c.size, nil
 }
 
-// notifyChanges records in x.changes which libraries c has changed: all if seen is negative, and [Catalogue] if a library
-// came or went. The caller publishes the libraries first.
+// notifyChanges records changes in x.changes: of all libraries if seen is negative, else of those that new log entries are
+// about, even if the listing has the same of them, and of [Catalogue] if the listing has gained or lost a library. The
+// caller publishes the listing first.
 func (x *Index) notifyChanges(seen int64, c changes) {
 	if seen < 0 {
 		x.changes.recordAllChanged()
@@ -192,11 +196,11 @@ func (x *Index) notifyChanges(seen int64, c changes) {
 	}
 }
 
-// Notified returns how many entries of the log the index has recorded in [Index.Changes]: the changes that they made of
-// libraries are reported there.
+// Notified returns how many entries of the log the index has read and reported to [Index.Changes], counted from the first
+// entry; 0 before all libraries were read.
 func (x *Index) Notified() int64 { return x.notified.Load() }
 
-// Changes returns the record of changed libraries, which the index updates.
+// Changes returns the record of changed libraries, never nil. The index adds to it.
 func (x *Index) Changes() *Changes { return x.changes }
 
 // changes are the changes of the libraries since they were read before.
@@ -208,10 +212,11 @@ type changes struct {
 	unread  map[string]error    // those that couldn't be read
 }
 
-// readChanges reads from one snapshot of the store the libraries that log entries from index seen on concern, or all if seen
-// is negative, and those that could not be read before. It logs each library that newly cannot be read, and returns it among
-// changes.unread. It does not change the index. It closes the snapshot before any goroutine is notified, because one that
-// waited for the index may close the store next.
+// readChanges reads from one snapshot of the store the libraries that log entries from index seen on are about, or all if
+// seen is negative, and those that could not be read before. A library that cannot be read is in changes.unread; readChanges
+// logs it if it was readable before. It does not change the index; only the goroutine of Run calls it, because it reads
+// x.listing without the lock. It closes the snapshot before any goroutine is notified, because a notified goroutine may
+// close the store next.
 func (x *Index) readChanges(ctx context.Context, seen int64) (changes, error) {
 	snapshot := x.store.Snapshot()
 	defer snapshot.Close()
@@ -256,8 +261,8 @@ func (x *Index) readChanges(ctx context.Context, seen int64) (changes, error) {
 }
 
 // readLibraries reads the libraries with these names on all processors, because parsing package JSONs takes much of a start.
-// Both slices are in the order of names. A library is nil if it is not registered. A library whose failure is not nil must
-// not be used. err is that of ctx.
+// Both slices are in the order of names. A library is nil if it is not registered; one whose failure is not nil must not be
+// used. err is that of ctx, and then both slices are incomplete.
 func readLibraries(ctx context.Context, r kvstore.Reader, names []string) (libraries []*Library, failures []error, err error) {
 	libraries, failures = make([]*Library, len(names)), make([]error, len(names))
 	var next atomic.Int64
@@ -276,9 +281,9 @@ func readLibraries(ctx context.Context, r kvstore.Reader, names []string) (libra
 	return libraries, failures, readers.Wait()
 }
 
-// changedNames returns the libraries that the log entries from index seen on are about, a name for each entry, so that a
-// name may occur more than once: touched has all of them, names only those of which the listing may change. For a negative
-// seen, names has all packages of the store, and touched is nil.
+// changedNames returns the libraries that the log entries from index seen on are about, in their order, a name for each
+// entry, so a name may occur more than once: touched has all of them, names only those of which the listing may change. The
+// name of an entry about the log itself is "". For a negative seen, names has all packages of the store, and touched is nil.
 func changedNames(r kvstore.Reader, seen int64) (names, touched []string, err error) {
 	if seen < 0 {
 		for item, err := range r.Scan(kvstore.Packages, kvstore.Range{}) {
@@ -303,8 +308,8 @@ func changedNames(r kvstore.Reader, seen int64) (names, touched []string, err er
 	return names, touched, nil
 }
 
-// publish puts a listing of all libraries in use, which reflects the first seen entries of the log, and wakes the goroutines
-// that wait for one.
+// publish makes l, a listing that reflects the first seen entries of the log, the current one, clears x.err, and wakes the
+// goroutines that wait in await.
 func (x *Index) publish(l *Listing, seen int64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -320,7 +325,7 @@ func (x *Index) wakeWaiting() {
 }
 
 // recordFailure logs that the log could not be read, and that the index tries again after pause. Before the first listing,
-// it makes the waiting goroutines return the error.
+// it also makes waiting and later calls return the error, until a listing is published.
 func (x *Index) recordFailure(err error, pause time.Duration) {
 	x.logger.Error("library: couldn't follow the log; all is read again", "after", pause, "err", err)
 	x.mu.Lock()
@@ -331,17 +336,17 @@ func (x *Index) recordFailure(err error, pause time.Duration) {
 	}
 }
 
-// A Listing is all libraries at one moment.
+// A Listing is all libraries at one moment, also hidden and removed ones and those without versions. It never changes.
 type Listing struct {
-	// Libraries are in the order of their names, whatever their case.
+	// Libraries are in the order of their names without regard to case.
 	Libraries []*Library
 
 	byName map[string]*Library
 	byNPM  map[string]*Library // by the npm package that releases come from
 }
 
-// newListing returns the listing of the libraries in before with those in changed in their place; a nil library is removed.
-// It does not change the maps.
+// newListing returns a listing of the libraries in before, in which those in changed replace those with their names; a nil
+// library in changed is left out. It does not change the maps.
 func newListing(before, changed map[string]*Library) *Listing {
 	byName := make(map[string]*Library, len(before)+len(changed))
 	maps.Copy(byName, before)
@@ -363,21 +368,22 @@ func newListing(before, changed map[string]*Library) *Listing {
 // Library returns the library with this name, nil if it does not exist.
 func (l *Listing) Library(name string) *Library { return l.byName[name] }
 
-// Listing returns all libraries as they are now. The pointer stays the same as long as nothing has changed. It waits until
-// all have been read for the first time; if ctx ends before, it returns [ErrNotReady], or if that reading fails, its error.
+// Listing returns all libraries as they are now. A library that cannot be read is as it was when it was last read, or
+// missing. The pointer stays the same as long as nothing has changed. Listing waits until all have been read for the first
+// time. It returns [ErrNotReady] if ctx ends before, or the error of that reading if it fails.
 func (x *Index) Listing(ctx context.Context) (*Listing, error) {
 	return x.await(ctx, 0)
 }
 
-// Wait waits until the index has read the first entries entries of the log. It returns [ErrNotReady] if ctx ends before, or
-// the error because of which no library could be read yet.
+// Wait waits until the listing reflects the first entries entries of the log. It returns [ErrNotReady] if ctx ends before,
+// or, without a first listing, the error of reading it.
 func (x *Index) Wait(ctx context.Context, entries int64) error {
 	_, err := x.await(ctx, entries)
 	return err
 }
 
-// await returns the listing as soon as the index has read at least that many entries of the log. It returns [ErrNotReady] if
-// ctx ends before, or the error because of which there is no listing.
+// await returns the listing as soon as it reflects at least that many entries of the log. It returns [ErrNotReady] if ctx
+// ends before, or, without a first listing, the error of reading it.
 func (x *Index) await(ctx context.Context, entries int64) (*Listing, error) {
 	for {
 		x.mu.Lock()
@@ -400,8 +406,8 @@ func (x *Index) await(ctx context.Context, entries int64) (*Listing, error) {
 // ErrNotReady says that the libraries are still being read.
 var ErrNotReady = errors.New("library: the libraries are still being read")
 
-// Ready returns nil if libraries can be requested, [ErrNotReady] until all have been read for the first time, or the reason
-// why they could not be read.
+// Ready returns nil if there is a listing of all libraries, [ErrNotReady] until all have been read for the first time, or
+// the error of that reading.
 func (x *Index) Ready() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -411,8 +417,8 @@ func (x *Index) Ready() error {
 	return x.err
 }
 
-// Library returns the library with this name, or [ErrNoLibrary]. If its rows could never be read, the error is another one,
-// so that callers do not take it for removed. Like [Index.Listing] it waits for the first listing.
+// Library returns the library with this name, or [ErrNoLibrary]. If its rows could never be read, it returns the error of
+// reading them, so that callers do not take it for removed. It waits for the first listing, as [Index.Listing] does.
 func (x *Index) Library(ctx context.Context, name string) (*Library, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
@@ -427,8 +433,9 @@ func (x *Index) Library(ctx context.Context, name string) (*Library, error) {
 	return nil, ErrNoLibrary
 }
 
-// PackageJSON returns the current package JSON of a library, byte for byte as it was published, from the store;
-// [ErrNoLibrary] if none exists.
+// PackageJSON returns the current package JSON of a library from the store, with its values and order as published, but
+// without white space between tokens, and with <, > and & as escapes. It returns [ErrNoLibrary] if the library is not
+// registered.
 func (x *Index) PackageJSON(name string) ([]byte, error) {
 	if !validName(name) {
 		return nil, ErrNoLibrary
@@ -440,7 +447,8 @@ func (x *Index) PackageJSON(name string) ([]byte, error) {
 	return p.JSON, err
 }
 
-// Versions returns a library's published versions, without withdrawn ones, newest first. An unknown library has none.
+// Versions returns a library's published versions from the store, without withdrawn ones, in the order of
+// [packages.CompareVersions], the greatest first; none for an unknown library.
 func (x *Index) Versions(name string) ([]views.Version, error) {
 	if !validName(name) {
 		return nil, nil
@@ -449,7 +457,8 @@ func (x *Index) Versions(name string) ([]views.Version, error) {
 }
 
 // Accounts returns, newest first, what became of every version that upstream has or had, also of those that the bot never
-// tried, as far as that is known. An unknown library has none. It takes longer than [Index.States].
+// tried, as far as the store has that; none for an unknown library. Without [Options.Accounts] it has only the versions of
+// [Index.States]. It takes longer than [Index.States].
 func (x *Index) Accounts(name string) ([]views.Account, error) {
 	if !validName(name) {
 		return nil, nil
@@ -467,7 +476,8 @@ func (x *Index) Accounts(name string) ([]views.Account, error) {
 	return all, err
 }
 
-// NotMirrored returns how many versions upstream has or had that the bot never tried to publish.
+// NotMirrored returns how many of a library's [Index.Accounts] are versions that the bot never tried to publish. It needs
+// [Options.Accounts]; without, it returns 0.
 func (x *Index) NotMirrored(name string) (n int, err error) {
 	all, err := x.Accounts(name)
 	for _, a := range all {
@@ -478,7 +488,8 @@ func (x *Index) NotMirrored(name string) (n int, err error) {
 	return n, err
 }
 
-// States returns the state of every version that the bot has tried to publish, newest first. An unknown library has none.
+// States returns the state of every version that the bot has detected, whether it was published, failed, refused or still
+// waits, newest first; none for an unknown library.
 func (x *Index) States(name string) ([]views.State, error) {
 	if !validName(name) {
 		return nil, nil
@@ -488,8 +499,9 @@ func (x *Index) States(name string) ([]views.State, error) {
 	return states, err
 }
 
-// Release returns a published version with its files, from memory if it was read lately; the caller must not change it. It
-// returns [ErrNoLibrary], [ErrNoVersion] or a [*WithdrawnError] if it is not served. It waits for the first listing.
+// Release returns a published version with its files, from memory if it was read lately and has not changed; the caller must
+// not change it. It returns [ErrNoLibrary], [ErrNoVersion] or a [*WithdrawnError] if the version is not served. It waits for
+// the first listing, as [Index.Listing] does.
 func (x *Index) Release(ctx context.Context, name, version string) (*Release, error) {
 	if _, err := x.Library(ctx, name); err != nil {
 		return nil, err
@@ -525,19 +537,20 @@ const (
 	bytesOfFile     = 300 // about
 )
 
-// Content returns the size of the content with the hash h, and the encodings in which it is stored with their lengths. It returns
-// [kvstore.ErrNotFound] if the content is not stored.
+// Content returns the size of the content with the hash h, and the encodings in which it is stored with their lengths. It
+// returns [kvstore.ErrNotFound] if the content is not stored, and [kvstore.ErrCorrupt] if its row is damaged.
 func (x *Index) Content(h kvstore.Hash) (kvstore.Content, error) { return x.store.Content(h) }
 
 // File returns the decoded bytes of the content with the hash h, which it verifies. It returns [kvstore.ErrNotFound] if the
 // content is not stored, and [kvstore.ErrCorrupt] if no encoding of it is intact.
 func (x *Index) File(h kvstore.Hash) ([]byte, error) { return x.store.Identity(h) }
 
-// Manifest returns a release's manifest, which also says where its files came from and what was left out. It comes from
-// memory if it was read lately; the caller must not change it.
+// Manifest returns a release's manifest, which also says where its files came from and what was left out, from memory if it
+// was read lately; the caller must not change it.
 func (x *Index) Manifest(r *Release) (*logs.Manifest, error) { return x.manifest(r.Manifest) }
 
-// manifest returns the manifest with the hash h, from memory if it was read lately.
+// manifest returns the manifest with the hash h, from memory if it was read lately, else from the store. It does not cache
+// errors.
 func (x *Index) manifest(h kvstore.Hash) (*logs.Manifest, error) {
 	return x.manifests.Get(h, func() (*logs.Manifest, int, error) {
 		m, err := logs.ReadManifest(x.store, h)

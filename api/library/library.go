@@ -32,12 +32,12 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// A Library is one registered package with its published releases.
+// A Library is one registered package and a summary of its published releases.
 type Library struct {
 	Name        string
 	Description string
 	Keywords    []string
-	Homepage    string // "" where unknown, as all that follow
+	Homepage    string // "" if unknown, as are License and Author
 	License     string
 	Repository  *packages.Repository // nil where unknown
 	Author      string               // as the API shows it, see packages.Package.Author
@@ -50,7 +50,8 @@ type Library struct {
 	Version  string
 	Released time.Time // of the latest version, zero where unknown
 	Versions int       // how many are published
-	// Downloads is npm's count of a month as the newest release that has one carries it, 0 where unknown.
+	// Downloads is the number of downloads from npm in a month that the log has for the newest release with such a number; 0
+	// if no release has one.
 	Downloads int64
 	// Filename is the main file of the latest version, or the one that the package
 	// JSON names if nothing is published; "" for none.
@@ -78,7 +79,8 @@ func (l *Library) NPM() string {
 // HasFile reports whether a version of the library is published, and the latest one has a main file.
 func (l *Library) HasFile() bool { return l.Version != "" && l.Filename != "" }
 
-// FileType returns the extension of the library's main file without its dot, such as "js"; "" if it has no main file.
+// FileType returns the extension of the main file (Filename) without its dot, such as "js"; "" if there is no main file or
+// it has no extension.
 func (l *Library) FileType() string { return strings.TrimPrefix(path.Ext(l.Filename), ".") }
 
 // A GitHub names a repository there.
@@ -87,7 +89,7 @@ type GitHub struct {
 	Repo string `json:"repo"`
 }
 
-// GitHubCounts are how much a repository at GitHub is liked, by GitHub's names.
+// GitHubCounts are counts of a GitHub repository. In JSON they have the names of the API of GitHub.
 type GitHubCounts struct {
 	Stars       int64 `json:"stargazers_count"`
 	Forks       int64 `json:"forks"`
@@ -96,7 +98,8 @@ type GitHubCounts struct {
 
 var gitHubURL = text.NewRegexp(`(?i)^(?:git\+)?(?:https?://|git://|ssh://)?(?:[^@/]*@)?(?:www\.)?github\.com[/:]([A-Za-z0-9-]+)/([A-Za-z0-9._-]+?)(?:\.git)?(?:[/#?].*)?$`)
 
-// GitHub returns the library's repository at GitHub, nil if it is elsewhere or unknown.
+// GitHub returns the owner and the name of the GitHub repository that the library's repository URL names; nil if the URL is
+// missing or of another host.
 func (l *Library) GitHub() *GitHub {
 	if l.Repository == nil {
 		return nil
@@ -110,8 +113,9 @@ func (l *Library) GitHub() *GitHub {
 
 var punctuation = strings.NewReplacer("-", "", "_", "", ".", "", " ", "", "+", "")
 
-// AlternativeNames returns other names, in lower case, by which people search for the library: its name without punctuation,
-// without .js, -js, .css or -css at its end, and without both, and its npm package. It leaves out the name itself, and is never nil.
+// AlternativeNames returns other names, in lower case, by which people search for the library: its name without punctuation
+// (- _ . + and spaces), its name without .js, -js, .css or -css at its end, its name without either, and the name of its npm
+// package. It leaves out the name itself and repetitions, and is never nil.
 func (l *Library) AlternativeNames() []string {
 	name := strings.ToLower(l.Name)
 	bare := name
@@ -150,7 +154,8 @@ func (l *Library) searchDocument() search.Document {
 }
 
 // newLibrary reads a library from the rows of a store: its package JSON, its versions and the main file of the latest. It
-// returns nil without an error if the library is not registered.
+// returns nil without an error if the library is not registered. With an error, the result is nil or incomplete. A main file
+// or package JSON that is missing or damaged is an error.
 func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 	row, err := views.LookupPackage(r, name)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -202,8 +207,8 @@ func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 	return l, nil
 }
 
-// readFile reads the row of a published file and its integrity. It does not read the content. It returns
-// [kvstore.ErrNotFound] if none exists at the path.
+// readFile reads the row of a published file, and its integrity, but not its content. It returns [kvstore.ErrNotFound] if
+// the version has no file at the path.
 func readFile(r kvstore.Reader, name, version, file string) (views.PublishedFile, error) {
 	sri, err := views.LookupSRI(r, name, version, file)
 	if err != nil {
@@ -213,7 +218,8 @@ func readFile(r kvstore.Reader, name, version, file string) (views.PublishedFile
 	return views.PublishedFile{Path: file, File: f, SRI: sri}, err
 }
 
-// readPublishedVersions reads the published versions of a library, without withdrawn ones, newest first.
+// readPublishedVersions reads the published versions of a library, without withdrawn ones, in the order of
+// [packages.CompareVersions], the greatest first. It returns none for an unknown library.
 func readPublishedVersions(r kvstore.Reader, name string) ([]views.Version, error) {
 	versions, err := views.Versions(r, name)
 	if err != nil {
@@ -224,8 +230,8 @@ func readPublishedVersions(r kvstore.Reader, name string) ([]views.Version, erro
 	return versions, nil
 }
 
-// latestOf returns the latest of versions, which must not be empty: the newest stable one, or if all are prereleases the
-// newest.
+// latestOf returns the latest of versions, which must not be empty, as [packages.LatestVersion] chooses it: the greatest
+// stable semantic version, else the greatest prerelease.
 func latestOf(versions []views.Version) views.Version {
 	return versions[slices.Index(VersionNames(versions), packages.LatestVersion(VersionNames(versions)))]
 }
@@ -237,7 +243,7 @@ type Release struct {
 	Released time.Time             // upstream's publish time, zero where unknown
 	Default  string                // path of the main file, "" for none
 	Bytes    int64                 // of all files as they are without coding
-	Entry    int64                 // of its publication in the log
+	Entry    int64                 // index in the log: of its publication, or of its restoration after a withdrawal
 	Manifest kvstore.Hash          // names the content that lists it
 	Files    []views.PublishedFile // by path, in byte order
 
@@ -248,7 +254,7 @@ type Release struct {
 // release only.
 func (r *Release) Owner() string { return r.Library + "@" + r.Version }
 
-// Find returns the release's file at an exact path; the result is false if none exists.
+// Find returns the release's file at a path, which must match exactly; the result is false if none exists.
 func (r *Release) Find(path string) (views.PublishedFile, bool) {
 	i, ok := slices.BinarySearchFunc(r.Files, path, func(f views.PublishedFile, path string) int { return cmp.Compare(f.Path, path) })
 	if !ok {
@@ -274,16 +280,17 @@ func (e *WithdrawnError) Error() string {
 	return fmt.Sprintf("%s %s was withdrawn (log entry %d): %s", e.Package, e.Version, e.Entry, e.Reason)
 }
 
-// AssetPath returns the percent-encoded path of the URL at which a file of a release is served: /ajax/libs/name/version/file.
+// AssetPath returns the path of the URL at which a file of a release is served, /ajax/libs/name/version/file. It
+// percent-encodes the parts; slashes in them stay.
 func AssetPath(name, version, file string) string {
 	return "/ajax/libs/" + escapePath(name) + "/" + escapePath(version) + "/" + escapePath(file)
 }
 
-// escapePath percent-encodes the characters of s that must not stand in a URL path. It leaves slashes.
+// escapePath percent-encodes the characters of s that a URL path must not contain. It leaves slashes.
 func escapePath(s string) string { return (&url.URL{Path: "/" + s}).EscapedPath()[1:] }
 
-// readRelease reads a published version with its files from a store. It returns [ErrNoVersion] or a [*WithdrawnError] if it
-// is not published.
+// readRelease reads a published version with its files from a store. It returns [ErrNoVersion] if the version or the library
+// does not exist, and a [*WithdrawnError] if the version was withdrawn.
 func readRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	v, err := readVersion(r, name, version)
 	if err != nil {
@@ -301,8 +308,8 @@ func readRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	return release, nil
 }
 
-// readVersion reads the row of a published version. It returns [ErrNoVersion] if it does not exist or its name is not valid,
-// and a [*WithdrawnError] if it was withdrawn.
+// readVersion reads the row of a published version. It returns [ErrNoVersion] if the version or the library does not exist
+// or no version can have this name, and a [*WithdrawnError] if it was withdrawn.
 func readVersion(r kvstore.Reader, name, version string) (views.Version, error) {
 	if !packages.ValidVersion(version) {
 		return views.Version{}, ErrNoVersion
@@ -319,9 +326,9 @@ func readVersion(r kvstore.Reader, name, version string) (views.Version, error) 
 	return v, nil
 }
 
-// Lookup reads one library and its published versions, newest first, from a store, for a caller that need not wait until an
-// Index has read all libraries. It returns [ErrNoLibrary] if the library does not exist or the name is impossible. A library
-// without versions is not an error.
+// Lookup reads one library and its published versions, newest first, from a store, without the Index, whose first listing
+// takes long. It returns [ErrNoLibrary] if the library is not registered, or if the name is empty or has a zero byte. A
+// library without versions is not an error.
 func Lookup(r kvstore.Reader, name string) (*Library, []views.Version, error) {
 	if !validName(name) {
 		return nil, nil, ErrNoLibrary
@@ -338,8 +345,8 @@ func Lookup(r kvstore.Reader, name string) (*Library, []views.Version, error) {
 }
 
 // LookupRelease reads one published version of a library with its files from a store, for a caller without an Index. It
-// returns [ErrNoVersion], also for an unknown library, or a [*WithdrawnError] if it is not published, and [ErrNoLibrary]
-// only for an impossible name.
+// returns [ErrNoVersion] if the version or the library does not exist, a [*WithdrawnError] if the version was withdrawn, and
+// [ErrNoLibrary] only if the name is empty or has a zero byte.
 func LookupRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	if !validName(name) {
 		return nil, ErrNoLibrary
@@ -347,8 +354,8 @@ func LookupRelease(r kvstore.Reader, name, version string) (*Release, error) {
 	return readRelease(r, name, version)
 }
 
-// Version returns a published version without its files, which may be many. It returns [ErrNoLibrary], [ErrNoVersion] or a
-// [*WithdrawnError] if it is not served. It waits for the first listing.
+// Version returns a published version from the store, without its files. It returns [ErrNoLibrary], [ErrNoVersion] or a
+// [*WithdrawnError] if the version is not served. It waits for the first listing, as [Index.Listing] does.
 func (x *Index) Version(ctx context.Context, name, version string) (views.Version, error) {
 	if _, err := x.Library(ctx, name); err != nil {
 		return views.Version{}, err
@@ -356,8 +363,9 @@ func (x *Index) Version(ctx context.Context, name, version string) (views.Versio
 	return readVersion(x.store, name, version)
 }
 
-// Releases yields every published version of a library with its files, newest first, all from one snapshot. An error, also
-// that of ctx, is the last thing it yields. An unknown library has none.
+// Releases yields every published version of a library with its files, newest first, all from one snapshot, which stays open
+// during the iteration. After an error, also that of ctx, which it yields with a nil release, it ends. An unknown library
+// has none.
 func (x *Index) Releases(ctx context.Context, name string) iter.Seq2[*Release, error] {
 	return func(yield func(*Release, error) bool) {
 		if !validName(name) {
@@ -383,8 +391,7 @@ func (x *Index) Releases(ctx context.Context, name string) iter.Seq2[*Release, e
 	}
 }
 
-// A Snippet is the data by which a page loads a file of a release: its address, and the
-// tag that loads it.
+// A Snippet is the data by which a page loads a file of a release: its address, its integrity and the tag that loads it.
 type Snippet struct {
 	URL       string // absolute, percent-encoded
 	Integrity string // for the attribute of that name
@@ -394,9 +401,9 @@ type Snippet struct {
 	Kind Kind
 }
 
-// FutureTag returns the HTML tag of a file that is not published yet, "" if no tag loads such a file. If known is false,
-// because the bot is going to minify the file and so its integrity is not known, the tag has "sha512-…" in place of it.
-// A .js file counts as a module only if its path says so.
+// FutureTag returns the HTML tag of a file that is not published yet; "" if no tag loads such a file. assetBase is that of
+// [NewSnippet]. If known is false, because the bot is going to minify the file, the tag has "sha512-…" in place of the
+// integrity. A .js file counts as a module only if its path says so.
 func FutureTag(assetBase, name, version, file string, integrity logs.SRI, known bool) string {
 	tag := NewSnippet(assetBase, name, version, views.PublishedFile{Path: file, SRI: integrity}).HTML
 	if !known {
@@ -406,7 +413,8 @@ func FutureTag(assetBase, name, version, file string, integrity logs.SRI, known 
 }
 
 // NewSnippet returns URL, integrity and HTML tag of a file of a release. assetBase is the URL before the path /ajax/libs/,
-// without a slash at its end. No other function makes tags, so that pages and commands never differ.
+// without a slash at its end; with "" the URL is only a path. All tags come from this function, so pages and commands never
+// differ.
 func NewSnippet(assetBase, name, version string, f views.PublishedFile) Snippet {
 	s := Snippet{URL: assetBase + AssetPath(name, version, f.Path), Integrity: f.SRI.String(), Kind: KindOf(f.Path, f.Module)}
 	// Without crossorigin a browser refuses to check a file of another origin.
@@ -423,8 +431,8 @@ func NewSnippet(assetBase, name, version string, f views.PublishedFile) Snippet 
 	return s
 }
 
-// MinifiedPath returns the path that the minified form of a script or style sheet has, such as a.min.js for a.js, whether it
-// exists or not; "" for a file that is minified and for other types.
+// MinifiedPath returns the path that the minified form of a .js, .mjs or .css file has, such as a.min.js for a.js, whether
+// that file exists or not. It returns "" for a name that has .min there already, and for other extensions.
 func MinifiedPath(file string) string {
 	ext := path.Ext(file)
 	bare := strings.TrimSuffix(file, ext)
@@ -444,8 +452,9 @@ const (
 	Stylesheet             // CSS
 )
 
-// KindOf returns how a page loads a file, by its path: as a style sheet, a module, a classic script, or not by a tag. module
-// says that the manifest has the file as an ES module, which counts for .js files.
+// KindOf returns how a page loads a file: as a style sheet (.css), an ES module (.mjs, and .js if module is true or the path
+// says so, see saysModule), a classic script (other .js files), or not by a tag. module says that the manifest has the file
+// as an ES module.
 func KindOf(file string, module bool) Kind {
 	folder, name := path.Split(strings.ToLower(file))
 	switch path.Ext(name) {
@@ -462,10 +471,10 @@ func KindOf(file string, module bool) Kind {
 	return Other
 }
 
-// saysModule reports whether the lower-case folder or name of a .js file says that it is an ES module, as builds that ship
-// both forms do: three.module.js, vue.esm-browser.prod.js, dist/esm/index.js. The manifest does not say so of files that
-// were too large to be parsed. In a tag for classic scripts such a file is a syntax error; a classic script that is taken
-// for a module by mistake mostly works.
+// saysModule reports whether the folder (with its last slash) or the name of a .js file, both in lower case, says that it is
+// an ES module, as builds that ship both forms do: three.module.js, vue.esm-browser.prod.js, dist/esm/index.js. The manifest
+// does not say so of files that were too large to be parsed. In a tag for classic scripts a module is a syntax error; a
+// classic script in a tag for modules mostly works.
 func saysModule(folder, name string) bool {
 	if strings.HasPrefix(folder, "esm/") || strings.Contains(folder, "/esm/") {
 		return true
