@@ -16,8 +16,8 @@ import (
 
 // Advisories are the known vulnerabilities of npm packages, read from a file in the OSV format
 // (https://ossf.github.io/osv-schema/): one record, a list of them, one a line, or a .zip of such files, which is how
-// osv.dev exports them; or a file of [WriteCheckedPackages]. The file is read again when it changes. The methods may be called
-// at the same time. A nil Advisories knows nothing.
+// osv.dev exports them; or a file of [WriteCheckedPackages]. The methods read the file again when it changes. They may be
+// called at the same time. A nil Advisories knows no vulnerability.
 type Advisories struct {
 	file    string
 	later   bool // the file is one of WriteCheckedPackages, which may be created later
@@ -35,8 +35,8 @@ type Advisories struct {
 // lookAtAdvisories is how often the file is compared with the one that was read.
 const lookAtAdvisories = time.Minute
 
-// OpenAdvisories reads the vulnerabilities in a file in the OSV format. It fails only if the file cannot be read now; later
-// failures are logged, and what was read before stays in use. logger may be nil.
+// OpenAdvisories reads the vulnerabilities in a file in the OSV format. It returns an error only if the file cannot be read
+// now; later failures are logged, and what was read before stays in use. logger may be nil.
 func OpenAdvisories(file string, logger *slog.Logger) (*Advisories, error) {
 	a := &Advisories{file: file, now: time.Now, looked: time.Now(), logger: cmp.Or(logger, slog.New(slog.DiscardHandler))}
 	if err := a.readFile(); err != nil {
@@ -53,7 +53,7 @@ func FollowAdvisories(file string, logger *slog.Logger) *Advisories {
 }
 
 // HasChecked reports whether the vulnerabilities of an npm package were requested from their source, so that a version
-// without any is known to have none. For a file in the OSV format that is true for each package. It is false for the name ""
+// without any is known to have none. For a file in the OSV format it is true for each package. It is false for the name ""
 // and if a is nil. It first reads the file again if that has changed, which it checks once a minute.
 func (a *Advisories) HasChecked(npm string) bool {
 	if a == nil || npm == "" {
@@ -66,8 +66,8 @@ func (a *Advisories) HasChecked(npm string) bool {
 	return ok || !a.later
 }
 
-// Version returns a number that increases whenever the vulnerabilities are read again; 0 if a is nil or none were read yet.
-// It first reads the file again if that has changed, which it checks once a minute.
+// Version returns how many times the vulnerabilities were read, which increases with each change of the file; 0 if a is nil
+// or none were read yet. It first reads the file again if that has changed, which it checks once a minute.
 func (a *Advisories) Version() uint64 {
 	if a == nil {
 		return 0
@@ -78,9 +78,9 @@ func (a *Advisories) Version() uint64 {
 	return a.version
 }
 
-// Of returns the known vulnerabilities of a version of an npm package, by descending identifier, which is mostly newest first; none if a
-// is nil. It first reads the
-// file again if that has changed, which it checks once a minute.
+// Of returns the known vulnerabilities of a version of an npm package, in the descending order of the text of their CVE or
+// other identifier, which is mostly newest first; nil if none is known or a is nil. It first reads the file again if that
+// has changed, which it checks once a minute.
 func (a *Advisories) Of(npm, version string) []packages.Advisory {
 	if a == nil {
 		return nil
@@ -91,7 +91,7 @@ func (a *Advisories) Of(npm, version string) []packages.Advisory {
 	return a.known.Of(npm, version)
 }
 
-// Affected returns those of the given versions of an npm package that have known vulnerabilities, in their order; none if a
+// Affected returns those of the given versions of an npm package that have known vulnerabilities, in their order; nil if a
 // is nil. It first reads the file again if that has changed, which it checks once a minute.
 func (a *Advisories) Affected(npm string, versions []string) []string {
 	if a == nil {
@@ -104,7 +104,8 @@ func (a *Advisories) Affected(npm string, versions []string) []string {
 	return slices.DeleteFunc(slices.Clone(versions), func(version string) bool { return len(known.Of(npm, version)) == 0 })
 }
 
-// Recheck makes the next use of the advisories check at once whether the file has changed, not after up to a minute.
+// Recheck makes the next call of another method check at once whether the file has changed, even if the last check is less
+// than a minute ago. It reads nothing itself. a may be nil.
 func (a *Advisories) Recheck() {
 	if a == nil {
 		return
@@ -115,7 +116,8 @@ func (a *Advisories) Recheck() {
 }
 
 // refresh reads the file again if its time or size has changed; it checks that once a minute at most. While one goroutine
-// does so, others continue with what is known. A failure is logged, and what was known stays.
+// does so, others continue with what is known. It logs a failure, and what was known stays. A file of WriteCheckedPackages
+// that does not exist is no failure.
 func (a *Advisories) refresh() {
 	if !a.reading.TryLock() {
 		return
@@ -139,8 +141,8 @@ func (a *Advisories) refresh() {
 	}
 }
 
-// readFile reads the file and replaces the known vulnerabilities. At an error, those that were read before stay. The caller
-// holds a.reading, or is the only user of a.
+// readFile reads the file, replaces the known vulnerabilities and increases a.version. With an error, those that were read
+// before stay. The caller holds a.reading, or is the only user of a.
 func (a *Advisories) readFile() error {
 	known, info, err := packages.ReadAdvisoryFile(a.file)
 	if err != nil {

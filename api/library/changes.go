@@ -2,8 +2,8 @@ package library
 
 import "sync"
 
-// Changes counts what changes of libraries, so that what was made of them can be kept until something it was made of
-// changes. The zero value is ready. It is safe for concurrent use.
+// Changes records which libraries have changed since a moment, so that a cache can keep what was made from libraries until
+// one of them changes. The zero value is ready. It is safe for concurrent use.
 type Changes struct {
 	mu    sync.Mutex
 	count uint64
@@ -11,18 +11,19 @@ type Changes struct {
 	all   uint64            // when anything may have changed
 }
 
-// Catalogue is the name of the set of all libraries, which changes when one comes or goes.
+// Catalogue is the name that stands for the set of all libraries, which changes when one is added or removed.
 const Catalogue = ""
 
-// Now returns a number for the present moment. A caller that reads libraries afterwards passes it to [Changes.Since] later.
+// Now returns a number for the present moment: how many times changes were recorded. A caller that reads libraries
+// afterwards passes it to [Changes.Since] later.
 func (c *Changes) Now() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.count
 }
 
-// RecordChange records that the named libraries have changed, so that [Changes.Since] reports it. The caller makes their new
-// data readable before.
+// RecordChange records that the named libraries have changed, so that [Changes.Since] reports that for earlier moments. The
+// caller makes their new data readable before the call.
 func (c *Changes) RecordChange(names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

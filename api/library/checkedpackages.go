@@ -17,14 +17,15 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// CheckedPackage has the known vulnerabilities of an npm package at a time: the response of an OSV API.
+// A CheckedPackage has the vulnerabilities of an npm package that were known at a time: the records (Vulns) that an OSV API
+// returned.
 type CheckedPackage struct {
 	Package string            `json:"package"`
 	Checked time.Time         `json:"checked"`
 	Vulns   []json.RawMessage `json:"vulns"`
 }
 
-// NewCheckedPackage returns the vulnerabilities of the npm package name, as records that an OSV API returned at the time
+// NewCheckedPackage returns a CheckedPackage of the npm package name, with the records that an OSV API returned at the time
 // checked, which it cuts to seconds in UTC. It returns an error if the records are not in the OSV format.
 func NewCheckedPackage(name string, checked time.Time, records []json.RawMessage) (CheckedPackage, error) {
 	p := CheckedPackage{Package: name, Checked: checked.UTC().Truncate(time.Second), Vulns: records}
@@ -38,8 +39,8 @@ func NewCheckedPackage(name string, checked time.Time, records []json.RawMessage
 	return p, nil
 }
 
-// WriteCheckedPackages writes the vulnerabilities of packages, by name, to a file that [FollowAdvisories] and
-// [ReadCheckedPackages] read. It replaces the file atomically.
+// WriteCheckedPackages writes the vulnerabilities of packages to a file, one package a line in JSON, sorted by name, which
+// [FollowAdvisories] and [ReadCheckedPackages] read. It replaces the file atomically.
 func WriteCheckedPackages(file string, known map[string]CheckedPackage) error {
 	var lines bytes.Buffer
 	encoder := json.NewEncoder(&lines)
@@ -55,9 +56,9 @@ func WriteCheckedPackages(file string, known map[string]CheckedPackage) error {
 }
 
 // ReadCheckedPackages reads a file of [WriteCheckedPackages] and returns its packages by name, with their known
-// vulnerabilities. If the file does not exist,
-// there are none. If it is damaged, that is logged, and the packages before the damage are returned: the next requests
-// replace the file. logger must not be nil.
+// vulnerabilities. The result is never nil; it is empty if the file does not exist. If the file cannot be read or is
+// damaged, it logs that and returns the packages before the damage: the next requests for vulnerabilities replace the file.
+// logger must not be nil.
 func ReadCheckedPackages(file string, logger *slog.Logger) map[string]CheckedPackage {
 	known := map[string]CheckedPackage{}
 	f, err := os.Open(file)

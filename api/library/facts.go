@@ -11,7 +11,7 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Facts are the sizes, the downloads and the outcomes of the checks of a library's latest release.
+// Facts are the sizes, the downloads and the outcomes of checks of a library's latest release.
 type Facts struct {
 	Size      int64 `json:"size,omitempty"`      // bytes of [Library.Loaded]
 	Brotli    int64 `json:"brotli,omitempty"`    // of the same file in Brotli, 0 if it is not stored in that encoding
@@ -26,7 +26,7 @@ type Facts struct {
 	SafeVersion *string `json:"safeVersion"`
 }
 
-// Marks are the deprecated and vulnerable versions of a library.
+// Marks are the deprecated and the vulnerable versions of a library.
 type Marks struct {
 	Deprecated map[string]string // why upstream deprecated a version
 	Vulnerable map[string]bool   // the versions with known vulnerabilities
@@ -34,7 +34,8 @@ type Marks struct {
 	KnowsDeprecated, KnowsVulnerable bool
 }
 
-// Of returns "vulnerable" or "deprecated" if the version is that, in this order, "" if it is neither or unknown.
+// Of returns "vulnerable" if the version is vulnerable, else "deprecated" if it is deprecated, else "", also if m does not
+// know.
 func (m Marks) Of(version string) string {
 	switch _, deprecated := m.Deprecated[version]; {
 	case m.Vulnerable[version]:
@@ -57,8 +58,8 @@ func (m Marks) Safe(versions []string) string {
 }
 
 // Marks returns which of the given versions of a library are vulnerable, and all its versions that upstream has deprecated,
-// and whether each of these is known at all. advisories may be nil. If the deprecations cannot be read, it returns the rest
-// with an error.
+// and whether each of the two is known at all. The map of vulnerable versions is never nil. advisories may be nil. If the
+// deprecations cannot be read, it returns the rest with an error.
 func (x *Index) Marks(l *Library, advisories *Advisories, versions []string) (m Marks, err error) {
 	npm := l.NPM()
 	m.Deprecated, err = x.Deprecations(l.Name)
@@ -76,8 +77,9 @@ func (x *Index) Marks(l *Library, advisories *Advisories, versions []string) (m 
 	return m, err
 }
 
-// Facts returns the facts of a library's latest release: sizes, downloads, and outcomes of checks. Facts that are not known
-// are nil or zero; without a published release, nearly all are. With an error, it returns those that could be read.
+// Facts reads the facts of a library's latest release: sizes, downloads, and outcomes of checks. Facts that are not known
+// are nil, 0 or "". Without a published release it returns only Downloads. With an error, it returns those that could be
+// read. advisories may be nil.
 func (x *Index) Facts(l *Library, advisories *Advisories) (Facts, error) {
 	f := Facts{Size: l.Loaded.Size, Downloads: l.Downloads}
 	if n, _, ok := x.Downloads(l.Name); ok {
@@ -109,7 +111,8 @@ func (x *Index) Facts(l *Library, advisories *Advisories) (Facts, error) {
 
 // safeVersion returns the newest stable version of a library that is neither deprecated nor vulnerable, as a pointer, to ""
 // if none exists. latest has the marks of the latest version, which is the result if it is safe; only if not, the other
-// versions are read. The result is nil if these cannot be read.
+// versions are read. The result is nil if these cannot be read. If only their deprecations cannot be read, the result, with
+// an error, is the newest that is not vulnerable.
 func (x *Index) safeVersion(l *Library, advisories *Advisories, latest Marks) (*string, error) {
 	if safe := latest.Safe([]string{l.Version}); safe != "" {
 		return &safe, nil
@@ -123,8 +126,8 @@ func (x *Index) safeVersion(l *Library, advisories *Advisories, latest Marks) (*
 	return new(marks.Safe(names)), err
 }
 
-// brotliSize returns the size in bytes, in the Brotli encoding, of the library's file that a page loads; 0 if there is no
-// such file, or it is not stored in that encoding or has been erased.
+// brotliSize returns the stored size in bytes, in the Brotli encoding, of the library's file that a page loads (Loaded); 0
+// if there is no such file, or it is not stored in that encoding or has been erased.
 func (x *Index) brotliSize(l *Library) (int64, error) {
 	if !l.HasFile() {
 		return 0, nil

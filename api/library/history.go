@@ -9,15 +9,17 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// ErrNoEntry says that the log is not that long.
+// ErrNoEntry is the error for a log entry that does not exist.
 var ErrNoEntry = errors.New("log entry not found")
 
-// Entries returns a page of the log entries that a query selects, newest first. The error is [ErrNoLibrary] or
-// [ErrNoVersion] if no entry is about the library or version of the query.
+// Entries returns a page of the log entries that a query selects, newest first, at most q.Limit. If the page is empty, the
+// error is [ErrNoLibrary] or [ErrNoVersion] if no entry at all is about the query's library or version, and nil if only its
+// other conditions exclude all.
 func (x *Index) Entries(q logs.Query) (logs.Page, error) { return Entries(x.store, q) }
 
-// Entries returns a page of the log entries that a query selects, newest first, for a caller without an Index. The error is
-// [ErrNoLibrary] or [ErrNoVersion] if no entry is about the library or version of the query.
+// Entries returns a page of the log entries that a query selects, newest first, at most q.Limit, for a caller without an
+// Index. If the page is empty, the error is [ErrNoLibrary] or [ErrNoVersion] if no entry at all is about the query's library
+// or version, and nil if only its other conditions exclude all.
 func Entries(store *kvstore.Store, q logs.Query) (logs.Page, error) {
 	snapshot := store.Snapshot()
 	defer snapshot.Close()
@@ -39,7 +41,7 @@ func Entries(store *kvstore.Store, q logs.Query) (logs.Page, error) {
 	return page, nil
 }
 
-// Entry returns the log entry with this index, or [ErrNoEntry].
+// Entry returns the log entry with this index, counted from 0, or [ErrNoEntry].
 func (x *Index) Entry(index int64) (logs.Indexed, error) {
 	e, err := logs.ReadEntry(x.store, index)
 	if errors.Is(err, kvstore.ErrNotFound) {
@@ -48,19 +50,20 @@ func (x *Index) Entry(index int64) (logs.Indexed, error) {
 	return e, err
 }
 
-// LogSize returns how many entries the log has.
+// LogSize returns how many entries the log has. It reads memory only.
 func (x *Index) LogSize() int64 { return x.log.Checkpoint().Size }
 
-// Seen returns how many of the log's entries the index has read. It may be less than LogSize for a moment.
+// Seen returns how many of the log's entries the listing reflects; 0 before the first listing. It may be less than LogSize
+// for a moment.
 func (x *Index) Seen() int64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.seen
 }
 
-// NextEntries waits until the log has an entry with the index from, and returns up to some hundred of the entries from there
-// on that a query selects, perhaps none, and the index from which to continue (after). If ctx ends first, it returns its
-// error. See [logs.Log.Next].
+// NextEntries waits until the log has an entry with the index from. It returns those of the entries from there on that are
+// of the package, version and kinds of q, oldest first, at most 256 and perhaps none, and the index from which to continue
+// (after). If ctx ends first, it returns the error of ctx. See [logs.Log.Next].
 func (x *Index) NextEntries(ctx context.Context, from int64, q logs.Query) (entries []logs.Indexed, after int64, err error) {
 	return x.log.Next(ctx, from, q)
 }
@@ -78,7 +81,8 @@ func (x *Index) FirstEntry(name string) (logs.Indexed, error) {
 	return first, err
 }
 
-// EntryManifest returns the manifest of the release that a log entry names, nil if it names none.
+// EntryManifest returns the manifest of the release that a log entry names, nil without an error if it names none. The
+// caller must not change it.
 func (x *Index) EntryManifest(e logs.Entry) (*logs.Manifest, error) {
 	if e.Manifest == (kvstore.Hash{}) {
 		return nil, nil

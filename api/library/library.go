@@ -231,7 +231,7 @@ func readPublishedVersions(r kvstore.Reader, name string) ([]views.Version, erro
 }
 
 // latestOf returns the latest of versions, which must not be empty, as [packages.LatestVersion] chooses it: the greatest
-// stable semantic version, else the greatest prerelease.
+// stable semantic version, else the greatest prerelease, else the greatest name.
 func latestOf(versions []views.Version) views.Version {
 	return versions[slices.Index(VersionNames(versions), packages.LatestVersion(VersionNames(versions)))]
 }

@@ -41,9 +41,9 @@ const (
 
 // Locate returns, for each file at a public CDN in the request, in its order, where the same file is published here. A
 // release that is not published here is Missing. A Problem is an address without an exact version, a withdrawn release, a
-// file that the release lacks, or one whose bytes do not have the integrity in the request. Locate first waits, up to 30 s,
-// until the index has read the whole log. It returns an error if [Directory.AssetBase] is not set or the request has over
-// maxLocated files.
+// file that the release lacks, or one whose bytes do not have the integrity in the request. Locate first waits until the
+// index has read the whole log, and returns an error if all takes over 30 s. It returns no results but an error if
+// [Directory.AssetBase] is not set, the request has over maxLocated files, or the store cannot be read.
 func (d Directory) Locate(ctx context.Context, q LocateRequest) ([]Located, error) {
 	if d.AssetBase == "" {
 		return nil, errNoAssetBase
@@ -73,8 +73,9 @@ func (d Directory) Locate(ctx context.Context, q LocateRequest) ([]Located, erro
 	return located, nil
 }
 
-// locateFile returns where the file f of a public CDN is published here; or that its release is Missing, or the Problem with
-// it, as [Directory.Locate] does. If the request has an integrity, it verifies the bytes here. An error is one of reading.
+// locateFile returns where the file f of a public CDN is published here, or that its release is Missing, or the Problem with
+// it, as [Directory.Locate] does. If the request has an integrity with a hash that browsers know, it verifies the bytes
+// here. It returns an error only if reading fails or ctx ends.
 func (d Directory) locateFile(ctx context.Context, index *Index, f CDNFile) (Located, error) {
 	listing, err := index.Listing(ctx)
 	if err != nil {
@@ -129,9 +130,9 @@ func (d Directory) locateFile(ctx context.Context, index *Index, f CDNFile) (Loc
 }
 
 // findCDNFile returns the file of release r that a CDN has at the address f: the one at the same path of the library or of
-// the npm package, whose bytes it does not verify. If none exists and the integrity is known (hashes), it returns a file
-// with the same name, apart from .min, whose bytes have one of the hashes; it compares up to maxCompared. found is false if
-// none exists.
+// the npm package, whose bytes it does not verify. If none exists and hashes, those of the file's integrity, are not nil, it
+// returns a file with the same name, apart from folder, case and .min, whose bytes have one of the hashes; it compares up to
+// maxCompared. found is false if it finds none; file is then meaningless.
 func (d Directory) findCDNFile(ctx context.Context, index *Index, l *Library, r *Release, f CDNFile, hashes []string) (file views.PublishedFile, found bool, err error) {
 	if f.File != "" && l.Name == f.Library {
 		file, found = r.Find(f.File)
