@@ -22,15 +22,17 @@ import (
 // A Directory answers the queries of commands about libraries, and suggests names for misspelt ones.
 type Directory struct {
 	Store *kvstore.Store
-	// Index has all libraries; reading them begins with its first call.
+	// Index returns the index of all libraries; its first call begins to read them, and does not wait for that.
 	Index func() (*Index, error)
-	// AssetBase is in front of the addresses of files, "" if that is not known: then there are none.
+	// AssetBase is the URL before the path /ajax/libs/ of files, without a slash at its end; "" if it is not known. Then
+	// responses have no URLs, and methods whose results are URLs return an error.
 	AssetBase string
 	// Dictionaries says that the server sends deltas to browsers that have another version of a file.
 	Dictionaries bool
-	// Advisories returns the known vulnerabilities, nil for none. Default: none.
+	// Advisories returns the known vulnerabilities, or nil. Default: none are known.
 	Advisories func() *Advisories
-	// Documents find out what modules import, and what ranges of versions mean.
+	// Documents find out what modules import, and what ranges of versions mean. Required for [Directory.Snippets] and
+	// [Directory.Modules].
 	Documents Documents
 }
 
@@ -47,7 +49,7 @@ type (
 		Total     int     `json:"total"`     // in results
 		Available int     `json:"available"` // that match
 	}
-	// Brief has the API's names for things.
+	// Brief is a library in short. Its JSON has the API's names.
 	Brief struct {
 		Name        string `json:"name"`
 		Version     string `json:"version,omitempty"` // the latest, if one is published
@@ -62,7 +64,7 @@ type (
 		Library string `json:"library"`
 		Version string `json:"version,omitempty"` // "" for the library itself
 	}
-	// Info has one of its members.
+	// Info has either a library or a release.
 	Info struct {
 		Library *About        `json:"library,omitempty"`
 		Release *AboutRelease `json:"release,omitempty"`
@@ -91,7 +93,7 @@ type (
 	}
 )
 
-// About is all that there is to tell of a library.
+// About is what [Directory.Info] returns about a library.
 type About struct {
 	Brief
 	Released   time.Time      `json:"released,omitzero"` // of the latest version
@@ -106,7 +108,7 @@ type About struct {
 	Problems   []views.State  `json:"problems"` // the newest versions that failed or were refused
 }
 
-// AboutVersion is one of them.
+// AboutVersion is a published version in an About. Bytes is the size of all its files without encoding.
 type AboutVersion struct {
 	Version  string    `json:"version"`
 	Released time.Time `json:"released,omitzero"`
@@ -114,18 +116,18 @@ type AboutVersion struct {
 	Bytes    int64     `json:"bytes"`
 }
 
-// AboutRelease is all that there is to tell of a release.
+// AboutRelease is what [Directory.Info] returns about a release. Bytes is the size of all its files without encoding.
 type AboutRelease struct {
 	Name     string      `json:"name"`
 	Version  string      `json:"version"`
 	Released time.Time   `json:"released,omitzero"`
 	Filename string      `json:"filename,omitempty"`
 	Bytes    int64       `json:"bytes"`
-	Entry    int64       `json:"entry"` // of its publication in the log
+	Entry    int64       `json:"entry"` // as in Release
 	Files    []AboutFile `json:"files"`
 }
 
-// AboutFile is one of them.
+// AboutFile is a file in an AboutRelease. Size is in bytes without encoding.
 type AboutFile struct {
 	Path   string `json:"path"`
 	Size   int64  `json:"size"`
@@ -143,8 +145,9 @@ const (
 	hintTimeout   = 5 * time.Second // for the names that an error suggests
 )
 
-// Search returns the libraries that match the request's text, best first, at most r.Limit, with their facts, and how many
-// match. It waits up to 30 s until all libraries have been read; after that it returns an error.
+// Search returns the libraries that match the request's text, best first, at most r.Limit (not negative), with their facts,
+// and how many match. It waits until all libraries have been read, and returns an error if that and the search take over 30
+// s. If the facts of a library cannot be read, it returns that error with the results before.
 func (d Directory) Search(ctx context.Context, r SearchRequest) (Found, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchTimeout)
 	defer cancel()
@@ -178,8 +181,8 @@ func (d Directory) Search(ctx context.Context, r SearchRequest) (Found, error) {
 	return answer, nil
 }
 
-// newBrief returns name, latest version, description, license, and the URL of the main file of a library. The URL is "" if
-// nothing is published, there is no main file or the asset base is not known.
+// newBrief returns name, latest version, description, license, and the URL of the main file of a library, without facts. The
+// URL is "" if nothing is published, there is no main file or the asset base is not known.
 func (d Directory) newBrief(l *Library) Brief {
 	found := Brief{Name: l.Name, Version: l.Version, Description: l.Description, License: l.License}
 	if l.HasFile() && d.AssetBase != "" {
@@ -191,9 +194,9 @@ func (d Directory) newBrief(l *Library) Brief {
 // mostProblems is how many versions that failed or were refused Info returns.
 const mostProblems = 5
 
-// Info returns all that is known about a library, with its mostProblems newest failed or refused versions. If r.Version is
-// not "", it returns instead what is known about that release and its files. If the library or release does not exist, the
-// error suggests names.
+// Info returns all that is known about a library, with its published versions and its mostProblems newest versions that
+// failed or were refused, without refusals that the log does not have. If r.Version is not "", it returns instead what is
+// known about that release and its files. If the library or release does not exist, the error suggests names.
 func (d Directory) Info(ctx context.Context, r InfoRequest) (Info, error) {
 	snapshot := d.Store.Snapshot()
 	defer snapshot.Close()
@@ -233,8 +236,9 @@ func (d Directory) Info(ctx context.Context, r InfoRequest) (Info, error) {
 	return Info{Library: about}, nil
 }
 
-// describe returns a release's published files, with their sizes, integrity values, URLs and the deltas that browsers can
-// get. Without an asset base it leaves out the URLs. A file whose content is missing or damaged is an error.
+// describe returns a release's published files, with their sizes, integrity values, URLs and, if [Directory.Dictionaries] is
+// set, the deltas that browsers can get. Without an asset base it leaves out the URLs. A file whose content is missing or
+// damaged is an error.
 func (d Directory) describe(r *Release) (*AboutRelease, error) {
 	about := &AboutRelease{Name: r.Library, Version: r.Version, Released: r.Released, Filename: r.Default, Bytes: r.Bytes, Entry: r.Entry, Files: []AboutFile{}}
 	versions, err := readPublishedVersions(d.Store, r.Library)
@@ -265,9 +269,9 @@ func (d Directory) describe(r *Release) (*AboutRelease, error) {
 }
 
 // Snippets returns, for each file of the request in its order, the tag, URL and integrity by which a page loads it, and
-// notes about its imports. Without files, it does so for the main file of the release; one without a main file is an error.
-// If some files do not exist, it returns the others with an error that names those. It returns an error if
-// [Directory.AssetBase] is not set.
+// notes about its imports. The version "" is the latest. Without files, it does so for the main file of the release; a
+// release without a main file is an error. If some files do not exist, it returns the others with an error that names those.
+// It returns an error if [Directory.AssetBase] is not set.
 func (d Directory) Snippets(ctx context.Context, r SnippetRequest) ([]FileSnippet, error) {
 	if d.AssetBase == "" {
 		return nil, errNoAssetBase
@@ -305,8 +309,8 @@ func (d Directory) Snippets(ctx context.Context, r SnippetRequest) ([]FileSnippe
 
 var errNoAssetBase = errors.New("it is not known under which address the files are reached; say so with --asset-base")
 
-// latestOr reads a version of a library with its files, or for "" the latest version. It returns an error if nothing is
-// published.
+// latestOr reads a version of a library with its files, or for "" the latest version. It returns an error, which names a
+// command that helps, if that version is not published.
 func (d Directory) latestOr(ctx context.Context, r kvstore.Reader, name, version string) (*Release, error) {
 	if version == "" {
 		l, _, err := d.library(ctx, r, name)
@@ -321,7 +325,8 @@ func (d Directory) latestOr(ctx context.Context, r kvstore.Reader, name, version
 }
 
 // describeImports returns sentences about the imports of the file f of release r, whose snippet is s, if it is an ES module:
-// which of them cannot be loaded, and whether its tag lacks the integrity of others. For other files it returns none.
+// which of them cannot be loaded or verified, and whether its tag lacks the integrity of others. For other files, and
+// modules without imports, it returns none. It may wait until all libraries have been read.
 func (d Directory) describeImports(ctx context.Context, r *Release, f views.PublishedFile, s Snippet) ([]string, error) {
 	if s.Kind != Module {
 		return nil, nil
@@ -350,7 +355,7 @@ func (d Directory) describeImports(ctx context.Context, r *Release, f views.Publ
 }
 
 // library reads a library with its published versions, newest first. If it does not exist, the error suggests libraries with
-// a similar name.
+// a similar name, and does not wrap [ErrNoLibrary].
 func (d Directory) library(ctx context.Context, r kvstore.Reader, name string) (*Library, []views.Version, error) {
 	l, versions, err := Lookup(r, name)
 	if errors.Is(err, ErrNoLibrary) {
@@ -361,7 +366,7 @@ func (d Directory) library(ctx context.Context, r kvstore.Reader, name string) (
 }
 
 // release reads a release with its files. If it is not published, the error says why, which versions exist, and which
-// command helps.
+// command helps; it wraps a [*WithdrawnError], but not [ErrNoVersion].
 func (d Directory) release(ctx context.Context, r kvstore.Reader, name, version string) (*Release, error) {
 	l, versions, err := d.library(ctx, r, name)
 	if err != nil {
@@ -401,7 +406,7 @@ var onItsWay = map[views.StateKind]string{views.Detected: "it waits for its turn
 const mostNear = 3
 
 // didYouMean returns the middle of an error message that asks whether one of names was meant, from "; " to the next
-// sentence; only "; " without names. It replaces control characters in names, also for the caller.
+// sentence; only "; " without names. It replaces control characters in the names, in the slice itself.
 func didYouMean(names []string) string {
 	for i, name := range names {
 		names[i] = text.Plain(name)
@@ -416,8 +421,8 @@ func didYouMean(names []string) string {
 	return "; did you mean " + strings.Join(names[:last], ", ") + " or " + names[last] + "? "
 }
 
-// nearLibraries returns the names of up to three libraries that a misspelt name may mean; none if the libraries cannot be
-// read within 5 s.
+// nearLibraries returns the names of up to three libraries that a misspelt name may mean, see [Index.Near]; none if the
+// libraries are not read within 5 s, or at any other error.
 func (d Directory) nearLibraries(ctx context.Context, name string) []string {
 	ctx, cancel := context.WithTimeout(ctx, hintTimeout)
 	defer cancel()
@@ -436,8 +441,8 @@ func (d Directory) nearLibraries(ctx context.Context, name string) []string {
 	return names
 }
 
-// NearVersions returns up to three of versions, which are sorted newest first, that start with asked without a leading v; or
-// else the newest version. It returns none if there are no versions.
+// NearVersions returns the first three of versions, which are sorted newest first, that start with asked without a leading
+// v, or else the newest version; none if there are no versions.
 func NearVersions(versions []views.Version, asked string) []string {
 	var near []string
 	for _, v := range versions {
@@ -451,11 +456,12 @@ func NearVersions(versions []views.Version, asked string) []string {
 	return near
 }
 
-// mostAsked bounds the names that are compared, in bytes.
+// mostAsked limits the path that NearFiles compares with those of files, in bytes.
 const mostAsked = 500
 
 // NearFiles returns the paths of up to three files of a release that the wrong path asked may mean, nearest first: those
-// whose names, without folder and .min, differ in a few letters. It returns none for a path over mostAsked bytes.
+// whose names, in lower case without folder and .min, differ from that of asked in at most a quarter of its letters and one
+// more. It returns none for a path over mostAsked bytes.
 func NearFiles(r *Release, asked string) []string {
 	type candidate struct {
 		path     string
@@ -481,7 +487,7 @@ func NearFiles(r *Release, asked string) []string {
 	return names
 }
 
-// bareName returns the last part of a path in lower case, without ".min".
+// bareName returns the last part of a path in lower case, with "." in place of ".min.".
 func bareName(file string) string {
 	return strings.ReplaceAll(strings.ToLower(path.Base(file)), ".min.", ".")
 }
@@ -489,9 +495,10 @@ func bareName(file string) string {
 // maxExamined limits how many packages Example examines for a main file.
 const maxExamined = 1000
 
-// Example returns the path below a host of some file that the store serves: the main file in the latest version of the first
-// library that has one, or else any file. It examines maxExamined libraries at most, and skips those that cannot be read. It
-// reads rows only, so it needs no index. The error is [kvstore.ErrNotFound] if the store serves no file.
+// Example returns the path, from /ajax/libs/ on and percent-encoded, of some file that the store serves: the main file in
+// the latest version of the first library by name that has one, or else the first file. It examines maxExamined libraries at
+// most, and skips those that cannot be read. It reads rows only, so it needs no index. The error is [kvstore.ErrNotFound] if
+// the store serves no file.
 func Example(store *kvstore.Store) (path string, err error) {
 	snapshot := store.Snapshot()
 	defer snapshot.Close()

@@ -23,13 +23,14 @@ type Graph struct {
 	// ImportMap has the integrity of all modules, and the addresses of what is imported by the name of a package. If a module is
 	// loaded in its minified form, it also leads from the address of the one to that of the other.
 	ImportMap
-	// Problems say in words what the graph lacks.
+	// Problems are sentences about what the graph lacks, at most ten.
 	Problems []string `json:"problems,omitempty"`
 	// Pending says that what some modules import is not known yet, so the graph lacks that.
 	Pending bool `json:"pending,omitempty"`
-	// Modules are the files, those that the page imports first.
+	// Modules are the files in the order in which they were found: those that the page imports first.
 	Modules []GraphModule `json:"-"`
-	// Libraries are the inputs of the graph, [Catalogue] among them if one is missing.
+	// Libraries are the names of the libraries from which the graph was made; [Catalogue] is among them if a module imports
+	// a package that no library has.
 	Libraries []string `json:"-"`
 }
 
@@ -41,17 +42,17 @@ type ImportMap struct {
 	Integrity map[string]string            `json:"integrity"` // by URL
 }
 
-// Imports returns what a module imports, or a *document.RefusedError where that cannot be found out. Any error for which
-// pending is true says that it will be known later. The owner is the release.
+// Imports returns what a module of the release owner (NAME@VERSION) imports; module is its hash, source its bytes. pending
+// reports that this is not known yet, whatever err is. A [*document.RefusedError] says that it cannot be found out.
 type Imports func(ctx context.Context, owner string, module kvstore.Hash, source []byte) (imports []document.Import, pending bool, err error)
 
-// Documents find out what documents of releases say.
+// Documents find out what modules import, and what ranges of versions mean.
 type Documents struct {
 	Imports Imports
 	Ranges  Ranges
 }
 
-// A GraphModule is one of its files.
+// A GraphModule is a module of a graph: the file at Path of a version of a library.
 type GraphModule struct {
 	Library, Version string
 	Snippet
@@ -81,7 +82,7 @@ const (
 // directly or not. Its import map has the integrity of all of them, and URLs that begin with assetBase; it also names those
 // of the given modules that were built from the release. documents parses files whose imports are not recorded. If all of
 // the given modules are minified or built, the graph prefers minified ones. A missing module, or one beyond limits, becomes
-// a problem of the graph, not an error.
+// a problem of the graph, not an error. It waits for the first listing, as [Index.Listing] does.
 func (x *Index) Graph(ctx context.Context, assetBase string, r *Release, modules []views.PublishedFile, documents Documents) (*Graph, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
@@ -203,7 +204,7 @@ func (w *walk) add(r *Release, f views.PublishedFile) string {
 // addImports adds to the graph the modules that its file p imports, according to the manifest or else to a renderer that
 // parses the file. A file that was erased adds none. If the renderer has not responded yet, it sets the graph's Pending. A
 // file that the renderer refuses, that is for Node.js, or that is not minified although the graph prefers that, becomes a
-// problem of the graph.
+// problem of the graph; the imports of the latter two are followed.
 func (w *walk) addImports(p place) error {
 	built, ok, err := w.builtImports(p.release, p.file.Path)
 	if err != nil {
@@ -241,8 +242,9 @@ func (w *walk) addImports(p place) error {
 }
 
 // followImports adds to the graph the modules that the imports of its file p load: of the same release by a relative path,
-// or by the name of an npm package. It does not follow absolute paths and URLs; a static import of an http or https
-// URL becomes a problem of the graph, because nothing verifies that file. Beyond the limit of imports it records a problem and ends the walk, without an error.
+// or by the name of an npm package. It does not follow absolute paths and URLs; a static import of an http or https URL
+// becomes a problem of the graph, because nothing verifies that file. Beyond the limit of imports it records a problem and
+// ends the walk, without an error.
 func (w *walk) followImports(p place, imports []document.Import) error {
 	for _, i := range imports {
 		if w.imports++; w.imports > w.mostImports {
@@ -267,9 +269,10 @@ func (w *walk) followImports(p place, imports []document.Import) error {
 }
 
 // addRelativeImport adds to the graph the module in the same release that the import i of file p, with a relative path,
-// loads. A query and a fragment in the path do not count. If the file does not exist, that becomes a problem of the graph,
-// unless the import is dynamic or leads out of the release. If the graph prefers minified modules and the file has a
-// minified form, it adds that and maps the import to it, and records as a problem that a tag without the map does not.
+// loads. A query and a fragment in the path do not count, and a path with malformed percent-encoding is ignored. If the file
+// does not exist, that becomes a problem of the graph, unless the import is dynamic or leads out of the release. If the
+// graph prefers minified modules and the file has a minified form, it adds that instead and maps the import to it, and
+// records as a problem that a tag without the map loads the other.
 func (w *walk) addRelativeImport(p place, i document.Import) {
 	specifier, _, _ := strings.Cut(i.Specifier, "?")
 	specifier, _, _ = strings.Cut(specifier, "#")
@@ -316,9 +319,10 @@ func isMinified(file string) bool {
 	return strings.Contains(name, ".min.") || strings.Contains(name, ".prod.") || strings.Contains(name, ".production.")
 }
 
-// addPackageImport adds to the graph the module that the import i of file p loads, which names an npm package, perhaps with
-// a path in it. If it cannot be loaded, that becomes a problem of the graph; for a dynamic import of a package that no
-// library here has, it does not.
+// addPackageImport adds to the graph, and to its import map, the module that the import i of file p loads, which names an
+// npm package, perhaps with a path in it. If it cannot be loaded, that becomes a problem of the graph, except for a dynamic
+// import of a package that no library here has. It records the library as an input of the graph, or [Catalogue] if no
+// library has the package.
 func (w *walk) addPackageImport(p place, i document.Import) error {
 	name, subpath := packages.SplitSpecifier(i.Specifier)
 	l := w.listing.OfNPM(name)
@@ -362,9 +366,9 @@ func (w *walk) addPackageImport(p place, i document.Import) error {
 	return nil
 }
 
-// importsFor returns the part of the import map, addresses by specifier, for imports of release imported by modules of
-// release importer. That is the part for all modules if the graph has chosen this version of the library, or else the scope
-// of the importer, which it creates if it is missing.
+// importsFor returns the part of the import map, addresses by specifier, that is for imports of the release imported by
+// modules of the release importer: the part for all modules if the graph has chosen this version of the library for all, or
+// else the scope of the importer, which it creates if it is missing. The caller adds to the map.
 func (w *walk) importsFor(importer, imported *Release) map[string]string {
 	if w.chosen[imported.Library] == imported.Version {
 		return w.graph.Imports
@@ -380,8 +384,8 @@ func (w *walk) importsFor(importer, imported *Release) map[string]string {
 }
 
 // releaseOf returns the release of library l that file p imports as the npm package npm, nil if l has none. It calls
-// findRelease once for each dependency of a release, and stores the result, because findRelease reads all versions of the
-// library.
+// findRelease once for each pair of an importing release and an npm package, and stores the result, because findRelease
+// reads all versions of the library.
 func (w *walk) releaseOf(p place, l *Library, npm string) (*Release, error) {
 	key := dependencyKey{p.release.Manifest, npm}
 	if r, ok := w.found[key]; ok {
@@ -444,9 +448,9 @@ func (w *walk) findRelease(p place, l *Library, npm string) (*Release, error) {
 	return r, nil
 }
 
-// aboutOf returns what upstream says about a release, and has a renderer parse the version ranges of its dependencies, into
-// w.wanted, once for each release. If the renderer has not responded yet, it sets the graph's Pending, and no version is in
-// the ranges.
+// aboutOf returns what upstream says about a release. Once for each release, it has a renderer parse the version ranges of
+// its dependencies, and stores them in w.wanted. If the renderer has not responded yet, it sets the graph's Pending, and no
+// version is in the ranges.
 func (w *walk) aboutOf(r *Release) (*logs.About, error) {
 	if about := w.abouts[r.Manifest]; about != nil {
 		return about, nil
@@ -508,7 +512,8 @@ func (w *walk) findFile(r *Release, built *logs.Modules, subpath string) (views.
 	return views.PublishedFile{}, false
 }
 
-// Modules returns the ES modules of a release, those first that a page is likely to load. The result must not be changed.
+// Modules returns the ES modules of a release in the order of findModules: those first that a page is likely to load. The
+// result must not be changed.
 func (r *Release) Modules() []views.PublishedFile {
 	if r.modules == nil { // it was not read from a store
 		return findModules(r.Files)
@@ -516,7 +521,8 @@ func (r *Release) Modules() []views.PublishedFile {
 	return r.modules()
 }
 
-// findModules returns the ES modules among files: those in fewer folders first, among these minified ones first.
+// findModules returns the ES modules among files: those in fewer folders first, among these those with .min. or .prod. in
+// their path, and else in the order of files.
 func findModules(files []views.PublishedFile) []views.PublishedFile {
 	var found []views.PublishedFile
 	for _, f := range files {

@@ -33,8 +33,8 @@ type Options struct {
 	// Popularity returns how much a library is in demand, 0 for unknown. Rankings use only the order of the numbers; a
 	// search compares their logarithms. Default: nothing is known.
 	Popularity func(l *Library) float64
-	// Downloads returns how often npm counted a download of a library's package in a month, and when it counted. Default: it
-	// is not known.
+	// Downloads returns how many downloads of a library npm counted in a month, and when it counted them. Default: it is not
+	// known.
 	Downloads func(name string) (n int64, asOf time.Time, ok bool)
 	// GitHub returns the last known counts of a library's repository at GitHub, and false if they are not known. Default:
 	// they are not known.

@@ -22,9 +22,10 @@ func (e *NoModulesError) Error() string {
 	return fmt.Sprintf("%s %s has no built modules: %s", e.Library, e.Version, e.Reason)
 }
 
-// ModuleMap returns the graph, and with it the import map, of the modules that were built from release r: those for the
-// given subpaths, such as "." and "./client", or all if there are none. URLs begin with assetBase. The error is a
-// [*NoModulesError] if the release has no such modules, or none for one of the subpaths.
+// ModuleMap returns the graph, and with it the import map, of modules that were built from release r and of all that they
+// import. The modules are those for the given subpaths, such as "." and "./client", or all if there are none. URLs begin
+// with assetBase. The error is a [*NoModulesError] if the release has no such modules, or none for one of the subpaths. See
+// [Index.Graph].
 func (x *Index) ModuleMap(ctx context.Context, assetBase string, r *Release, subpaths []string, documents Documents) (*Graph, error) {
 	about, err := x.About(r)
 	if err != nil {
@@ -54,8 +55,8 @@ func (x *Index) ModuleMap(ctx context.Context, assetBase string, r *Release, sub
 	return x.Graph(ctx, assetBase, r, modules, documents)
 }
 
-// builtImports returns what the file of release r imports, according to the release's manifest. built is false if the file
-// is not one of the modules that were built from the release, so that its source has to be parsed.
+// builtImports returns what the file of release r imports according to the release's manifest, static imports first. built
+// is false if the file is not one of the modules that were built from the release, so that its source has to be parsed.
 func (w *walk) builtImports(r *Release, file string) (imports []document.Import, built bool, err error) {
 	about, err := w.About(r)
 	if err != nil || !isBuilt(about.Modules, file) {
@@ -72,7 +73,7 @@ func (w *walk) builtImports(r *Release, file string) (imports []document.Import,
 
 // BuiltModule reports whether the file of release r is an ES module that was built from the release, and not one that
 // upstream published. l is the library. specifier is the one by which a page imports the module, such as "react-dom/client";
-// "" for a file that several modules share.
+// "" if the file is none, or a part that several modules share.
 func (x *Index) BuiltModule(l *Library, r *Release, file string) (specifier string, built bool, err error) {
 	about, err := x.About(r)
 	if err != nil || about.Modules == nil {
@@ -94,9 +95,9 @@ func (l *Library) ModuleName() string { return cmp.Or(l.NPM(), l.Name) }
 func isBuilt(m *logs.Modules, file string) bool { return m != nil && m.Imports[file] != nil }
 
 // Modules returns the graph, and with it the import map, of the modules that were built from a release, by default the
-// latest one, for the subpaths in the request, by default all. If the release has none, the error is a [*NoModulesError]
-// that says why. If the library or version does not exist, the error suggests others. It returns an error if
-// [Directory.AssetBase] is not set.
+// latest one, for the subpaths in the request, by default all. If the release has none, or none for a subpath, the error
+// wraps a [*NoModulesError] that says why. If the library or version does not exist, the error suggests others. It returns
+// an error if [Directory.AssetBase] is not set.
 func (d Directory) Modules(ctx context.Context, q ModulesRequest) (*Graph, error) {
 	if d.AssetBase == "" {
 		return nil, errNoAssetBase

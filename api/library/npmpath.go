@@ -11,13 +11,13 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// ErrNoFile is returned if a file is not published.
+// ErrNoFile is the error for a file of an npm package that is not published here, or of which that is not certain.
 var ErrNoFile = errors.New("no such file")
 
-// FindNPMFile returns the path at which a release has the file that its npm package has at the path upstream, with the same
-// bytes. It returns [ErrNoFile] if that is not published, not certain, because several folders of the npm package may have
-// it, or the release is not from the library's npm package. If the release is not served, the error is that of
-// [Index.Release].
+// FindNPMFile returns the path at which a release has, unchanged, the file that its npm package has at the path upstream. It
+// returns [ErrNoFile] if that is not published; not certain, because several folders of the npm package may have it or the
+// package JSON of that time is not known; or the release is not from the library's npm package. If the release is not
+// served, the error is that of [Index.Release].
 func (x *Index) FindNPMFile(ctx context.Context, l *Library, version, upstream string) (published string, err error) {
 	r, err := x.Release(ctx, l.Name, version)
 	if err != nil {
@@ -55,9 +55,9 @@ func isAmbiguous(p *packages.Package, of packages.Selected) bool {
 	return false
 }
 
-// packageAt returns the package JSON that was in force when a version of a library was published: the last one in the log
-// before the publication. It returns [ErrNoVersion] if the version was never published, and [ErrNoFile] if the package JSON
-// is not known or names no upstream.
+// packageAt returns the package JSON that was in force when a version of a library was last published: the last one in the
+// log before the publication. It returns [ErrNoVersion] if the version was never published, and [ErrNoFile] if the package
+// JSON is not known, is not valid now, or names no upstream.
 func (x *Index) packageAt(name, version string) (*packages.Package, error) {
 	publication, err := logs.LastPublication(x.store, name, version)
 	if errors.Is(err, kvstore.ErrNotFound) {

@@ -9,20 +9,20 @@ import (
 
 // A Ranking is all libraries in the order of demand.
 type Ranking struct {
-	// Libraries are those first that have a file to serve, most in demand first; if nothing is known of demand, those
-	// with the most versions, then by name.
+	// Libraries begin with those whose latest version has a main file. Among these, and among the others, those most in
+	// demand come first, then those with the most versions, then those first by name.
 	Libraries []*Library
 
 	of   *Listing
 	made time.Time
 }
 
-// rankEvery is how long a ranking is believed.
+// rankEvery is how long a ranking is used.
 const rankEvery = time.Minute
 
-// Ranking returns all libraries by popularity. It computes their order again after a minute, or when libraries have changed;
-// until then it returns the same pointer, whose data must not be changed. It waits for the first listing, as [Index.Listing]
-// does.
+// Ranking returns all libraries by popularity. It computes their order again if a minute has passed or libraries have
+// changed; until then it returns the same pointer, whose data must not be changed. It waits for the first listing, as
+// [Index.Listing] does.
 func (x *Index) Ranking(ctx context.Context) (*Ranking, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {
@@ -40,8 +40,8 @@ func (x *Index) Ranking(ctx context.Context) (*Ranking, error) {
 	return x.ranking, nil
 }
 
-// Popular returns the n most popular libraries that have a published main file and are not hidden from search, most popular
-// first; fewer if there are no more.
+// Popular returns up to n libraries that have a published main file and are not hidden from search, most popular first. It
+// waits for the first listing, as [Index.Listing] does.
 func (x *Index) Popular(ctx context.Context, n int) ([]*Library, error) {
 	ranking, err := x.Ranking(ctx)
 	if err != nil {
@@ -59,8 +59,8 @@ func (x *Index) Popular(ctx context.Context, n int) ([]*Library, error) {
 	return popular, nil
 }
 
-// rank returns a copy of the listing's libraries, most popular first, by x.popularity and then by the number of versions.
-// Those without a main file come last.
+// rank returns the listing's libraries in a new slice: those with a published main file first, and among these and the
+// others by descending x.popularity, then the number of versions, then the order of the listing.
 func (x *Index) rank(listing *Listing) []*Library {
 	demand := make(map[*Library]float64, len(listing.Libraries))
 	for _, l := range listing.Libraries {
@@ -80,7 +80,7 @@ func (x *Index) rank(listing *Listing) []*Library {
 }
 
 // GitHub returns the GitHub repository of a library and its last known counts, such as stars. ok is false if the library has
-// no repository there, or only the counts are unknown.
+// no repository there or the counts are not known; at may be empty then.
 func (x *Index) GitHub(l *Library) (at GitHub, counts GitHubCounts, ok bool) {
 	g := l.GitHub()
 	if g == nil || x.gitHub == nil {

@@ -25,10 +25,10 @@ func (x *Index) updateSearch(changed map[string]*Library) {
 	x.search.Update(documents, removed)
 }
 
-// Near returns at most n libraries that the misspelt name may mean: those that differ in one letter or the order of two
-// first, then those of which one name begins with the other, then those that differ in two letters; among each, popular ones
-// first. Case, punctuation, .js and .css do not count. It leaves out libraries that are hidden from search, and returns none
-// for a name over maxNear bytes.
+// Near returns at most n libraries (n is not negative) that the misspelt name may mean. Libraries whose name differs in at
+// most one letter or in the order of two come first, then those of class 1 and class 2 of compareSpelling; among each,
+// popular ones come first. Case, the characters - _ . and .js and .css at the end do not count. It leaves out libraries that
+// are hidden from search, and returns none for a name over maxNear bytes. It waits for the first listing.
 func (x *Index) Near(ctx context.Context, name string, n int) ([]*Library, error) {
 	ranking, err := x.Ranking(ctx)
 	if err != nil || len(name) > maxNear {
@@ -48,7 +48,8 @@ func (x *Index) Near(ctx context.Context, name string, n int) ([]*Library, error
 // maxNear limits the name that [Index.Near] compares with others, in bytes.
 const maxNear = 100
 
-// bareLibraryName returns the name of a library in lower case, without punctuation, .js and .css.
+// bareLibraryName returns the name of a library in lower case, without .js and .css at its end and without the characters -
+// _ . in it.
 func bareLibraryName(name string) string {
 	name = strings.ToLower(name)
 	for _, affix := range []string{".js", ".css"} {
@@ -57,9 +58,9 @@ func bareLibraryName(name string) string {
 	return strings.NewReplacer("-", "", "_", "", ".", "").Replace(name)
 }
 
-// compareSpelling returns 0 if a and b differ in at most one letter or in the order of two neighbors, 1 if one begins with
-// the other, 2 if they differ in two letters, and else 3. Names of one letter get 3, shorter ones than 4 never 1, and
-// shorter ones than 6 never 2.
+// compareSpelling returns 0 if a and b differ in at most one letter or only in the order of two neighbors, 2 if they differ
+// in two letters, else 1 if one begins with the other, else 3. If the shorter name has one letter, the result is 3; if it
+// has fewer than 4, never 1; if it has fewer than 6, never 2.
 func compareSpelling(a, b string) int {
 	const leastPrefix, leastForTwo = 4, 6 // letters
 	shorter := min(len(a), len(b))
@@ -77,7 +78,7 @@ func compareSpelling(a, b string) int {
 	return 3
 }
 
-// areSwapped reports whether a is b with two neighboring letters in the other order.
+// areSwapped reports whether a is b with two neighboring letters in the other order, and no other difference.
 func areSwapped(a, b string) bool {
 	if len(a) != len(b) {
 		return false
@@ -90,9 +91,10 @@ func areSwapped(a, b string) bool {
 	return false
 }
 
-// Search returns the libraries that match text, best first, by how well they match and how popular they are; not those that
-// are hidden from search. For a text of nothing but white space it returns all, by name. fields restricts the search to some of [search.Fields]; nil stands for all. It waits for the first
-// listing, as [Index.Listing] does.
+// Search returns the libraries that match text, best first, by how well they match and how popular they are, without those
+// that are hidden from search. For a text of nothing but white space it returns all of these in the byte order of their
+// names. fields restricts the search to some of [search.Fields]; unknown names do not count, and without a known one it
+// searches all. It waits for the first listing, as [Index.Listing] does.
 func (x *Index) Search(ctx context.Context, text string, fields []string) ([]*Library, error) {
 	listing, err := x.Listing(ctx)
 	if err != nil {

@@ -8,14 +8,15 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// An Upgrade is the delta that a browser downloads which has a file of another version.
+// An Upgrade is the delta that a browser downloads if it has the same file of another version. Bytes is its size.
 type Upgrade struct {
 	From  string `json:"from"` // the version
 	Bytes int64  `json:"bytes"`
 }
 
-// Upgrades returns the sizes of the stored deltas of the file f of release r against the same file of earlier versions,
-// nearest version first. versions are the library's published ones. It returns none if the server sends no deltas.
+// Upgrades returns the sizes of the stored deltas of the file f of release r against the file at the same path in the
+// versions that [packages.Predecessors] chooses, nearest first. versions are the library's published ones. It returns none
+// if the server sends no deltas, or the list of deltas is damaged.
 func (x *Index) Upgrades(r *Release, f views.PublishedFile, versions []views.Version) ([]Upgrade, error) {
 	if !x.dictionaries {
 		return nil, nil
@@ -23,9 +24,9 @@ func (x *Index) Upgrades(r *Release, f views.PublishedFile, versions []views.Ver
 	return readUpgrades(x.store, r, f, versions)
 }
 
-// readUpgrades returns the sizes of the deltas in the store of the file f of release r against the same file of earlier
-// versions, nearest version first. versions are the library's published ones. It returns none if the list of deltas is
-// damaged.
+// readUpgrades returns the sizes of the deltas in the store of the file f of release r against the file at the same path in
+// the versions that [packages.Predecessors] chooses, nearest first. versions are the library's published ones. It returns
+// none if the list of deltas is damaged.
 func readUpgrades(store kvstore.Reader, r *Release, f views.PublishedFile, versions []views.Version) (upgrades []Upgrade, err error) {
 	deltas, err := kvstore.ReadDeltas(store, f.Hash)
 	switch {
