@@ -21,7 +21,7 @@ import (
 // A Graph is the modules that load when a page imports some: these, and all that they import.
 type Graph struct {
 	// ImportMap has the integrity of all modules, and the addresses of what is imported by the name of a package. If a module is
-	// loaded in its minified form, it also leads from the address of the one to that of the other.
+	// loaded in its minified form, the map also leads from the address of the imported form to that of the minified one.
 	ImportMap
 	// Problems are sentences about what the graph lacks, at most ten.
 	Problems []string `json:"problems,omitempty"`

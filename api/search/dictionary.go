@@ -18,9 +18,9 @@ type segment struct {
 
 // dictionary has the terms of one field and the documents that have each.
 type dictionary struct {
-	terms    []string    // sorted
-	postings [][]posting // of each term, in the order of documents
-	stems    map[string][]int
+	terms    []string         // sorted
+	postings [][]posting      // of each term, in the order of documents
+	stems    map[string][]int // indexes of the terms that have each stem; nil if the field has none
 }
 
 // posting is a document that has a term.
@@ -30,7 +30,7 @@ type posting struct {
 }
 
 // newSegment builds an inverted index of the documents, with a dictionary for each field and one for mistyped names. It
-// builds the dictionaries of several fields at once, because that takes much of a start.
+// builds the dictionaries of several fields at once, because that takes much of a start. The segment keeps the slice.
 func newSegment(documents []*indexed) *segment {
 	s := &segment{documents, make(map[string]*dictionary, len(fields)+1)}
 	var builders errgroup.Group
@@ -55,8 +55,8 @@ func newSegment(documents []*indexed) *segment {
 	return s
 }
 
-// add fills an empty dictionary with the terms that termsOf returns of each document, and with the documents that have each
-// term.
+// add fills an empty dictionary with the terms that termsOf returns of each document, sorted, and for each term with the
+// documents that have it, in their order.
 func (d *dictionary) add(documents []*indexed, termsOf func(*Document) []string) {
 	found := make(map[string]*[]posting)
 	for i, document := range documents {
@@ -86,7 +86,8 @@ func (d *dictionary) add(documents []*indexed, termsOf func(*Document) []string)
 	}
 }
 
-// addStems records which terms of the dictionary have each stem, the form that is common to typing and typed.
+// addStems fills d.stems: which terms of the dictionary have each stem, the form that is common to typing and typed. Terms
+// without a stem are left out.
 func (d *dictionary) addStems() {
 	d.stems = make(map[string][]int)
 	for i, term := range d.terms {
@@ -100,7 +101,8 @@ func (d *dictionary) addStems() {
 // which it would be, and false.
 func (d *dictionary) find(term string) (int, bool) { return slices.BinarySearch(d.terms, term) }
 
-// prefixRange returns the range of indexes, from from to before to, of the terms that start with the prefix.
+// prefixRange returns the range of indexes of the terms that start with the prefix: from is the first, and to the one after
+// the last. They are equal if no term does.
 func (d *dictionary) prefixRange(prefix string) (from, to int) {
 	from, _ = d.find(prefix)
 	to = from
@@ -119,9 +121,9 @@ type editRow struct {
 }
 
 // eachNear calls do with the index of each term that starts with the prefix and differs from the word w by at most most
-// edits, and with their number. An edit is a letter changed, removed, inserted, or swapped with the next one. Neighbouring
-// terms start alike, so the rows of their common beginning are computed once; terms whose beginning already needs too many
-// edits are skipped.
+// edits, and with the number of these edits, in the order of terms. An edit is a letter changed, removed, inserted, or
+// swapped with the next one. Neighbouring terms start alike, so the rows of their common beginning are computed once; terms
+// whose beginning already needs too many edits are skipped.
 func (d *dictionary) eachNear(w, prefix string, most int, do func(term, edits int)) {
 	word := []rune(w)
 	rows := make([]editRow, 1, len(word)+most+2)
@@ -161,8 +163,9 @@ func (d *dictionary) eachNear(w, prefix string, most int, do func(term, edits in
 }
 
 // appendEditRow appends to rows, the table of edit distances between word and a term's beginning, the row for that beginning
-// with one more letter, r, which is end bytes long. It returns the rows and the least value in the new one. Only values up
-// to most matter, so it computes only those around the diagonal. rows must have room for another row.
+// with one more letter, r; the longer beginning is end bytes long. It returns the rows and the least value in the new one.
+// Only values up to most matter, so it computes only those around the diagonal; the others are most+1. rows must have room
+// for another row.
 func appendEditRow(rows []editRow, word []rune, r rune, end, most int) (_ []editRow, least int) {
 	n := len(rows)    // letters of the longer beginning
 	rows = rows[:n+1] // a row that needs too many edits comes before the capacity ends

@@ -41,8 +41,8 @@ type field struct {
 	terms func(string) []string
 	// tier of a word that the attribute has.
 	tier tier
-	// minStart is how long a word must be to match a longer one that starts with
-	// it. Nearly every address starts a word with h, every second file with m.
+	// minStart is how many characters a word must have to match a longer one that starts with it. Nearly every address
+	// starts a word with h, every second file with m.
 	minStart int
 	// stemmed: inflected forms of a word match, see [stemOf].
 	stemmed bool
@@ -71,7 +71,7 @@ const (
 	minHead   = 6 // the shortest beginning that may be mistyped
 )
 
-// termsOf returns the terms by which the field of a document is indexed, with repetitions.
+// termsOf returns the terms by which the field of a document is indexed, in the order of its text, with repetitions.
 func (f *field) termsOf(d *Document) []string {
 	var terms []string
 	for _, v := range f.values(d) {
@@ -85,7 +85,7 @@ func (f *field) termsOf(d *Document) []string {
 type library struct {
 	name, joined, stem string
 	others             []string // alternative names, joined, and their stems
-	family             string   // the first word of a name of several words: react of react-select
+	family             string   // the first word of a name of several words: react of react-select; "" for other names
 }
 
 // library returns the names of the document in the forms that complete queries are compared with, such as without

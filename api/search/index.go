@@ -24,7 +24,7 @@
 // umd, the) are left out if few libraries have them all. C++, C# and .js are words.
 // If all of that finds few libraries and none whose name is the query, words may
 // be mistyped: one letter wrong, missing, too many or swapped with its neighbour
-// from four letters on, two from eight.
+// in words of 4 to 24 letters, two in those of 8 to 16.
 //
 // # What comes first
 //
@@ -41,15 +41,16 @@
 // how much of the name they are, and popularity, which counts about as much as the
 // rest together. A library of a family that the query does not name (five names or more
 // that start with the same word: angular-file-upload for "file upload") is worth less,
-// because it needs another library. The places, each worth less than the one before (bases): names
-// that start with the query, or in which each word is or starts one; names that are
-// the query but for a typing error; words in keywords and the repository's name;
-// names whose words are the query's but for typing errors, or that contain the
-// words; words in the description; words in the rest (file name, repository's
-// address, people); all words but one; other typing errors. A library whose words
-// match in several places counts as in the worst; a word that is in the name, the
-// keywords and the description counts more than one that is in a single one of them. Among equals the shorter name is
-// first, then the alphabet decides.
+// because it needs another library. The places, with their worth (bases): names that are
+// the query but for a typing error (1.25); names that start with the query, or in which
+// each word is or starts one (1); words in keywords and the repository's name (0.85);
+// names that contain the words (0.75); words in the description (0.65); names whose words
+// are the query's but for typing errors (0.4); words in the rest (file name, repository's
+// address, people; 0.3); all words but one (0.2); other typing errors (0.1). Where a word
+// is missing or mistyped, popularity counts half. Each word counts as in the best place
+// that has it, and the library as in the worst of its words' places; a word that is in the
+// name, the keywords and the description counts more than one that is in a single one of
+// them. Among equals the shorter name is first, then the byte order of names decides.
 //
 // Pasted text (an address with or without a scheme, the name of an npm package with
 // scope or version, a tag, an install command, an import, the name of a file) is
@@ -66,8 +67,9 @@ import (
 	"sync/atomic"
 )
 
-// minRecent is how many changed documents are kept in a segment of their own. Each update builds that segment again; when
-// it gets larger than that and than a tenth of all documents, one segment is built of all.
+// minRecent is from how many changes on one segment is built of all documents: when over minRecent, and over a tenth of all
+// documents, have changed since the base segment was built. A replaced document counts as two changes, an added or removed
+// one as one. Until then, each update builds a second segment of the documents that are not in the base.
 const minRecent = 500
 
 // Index is a set of documents that can be searched. Its methods may be called at
@@ -107,8 +109,8 @@ func New() *Index {
 }
 
 // Update removes the documents with the names in remove, and then adds those in put, each in place of the one with its name.
-// It returns when searches see them; a search never sees only a part of an update. The documents in put must not be changed
-// afterwards.
+// It returns when searches see them; a search never sees only a part of an update. The documents in put, and their slices,
+// must not be changed afterwards.
 func (x *Index) Update(put []Document, remove []string) {
 	x.updating.Lock()
 	defer x.updating.Unlock()
@@ -134,8 +136,9 @@ func (x *Index) Update(put []Document, remove []string) {
 	}
 }
 
-// newState indexes the documents. It uses the segment base again if most documents are in it, and indexes only the others;
-// if over 500, and over a tenth of all, have changed since base, it builds one segment of all documents.
+// newState indexes the documents, by name. It uses the segment base again if most documents are in it, and indexes only the
+// others; if there are more changes since base than minRecent and a tenth of all documents, it builds one segment of all
+// documents. It does not change documents or base.
 func newState(base *segment, documents map[string]*indexed) *state {
 	s := &state{documents: documents, base: base, families: make(map[string]int)}
 	positions := make(map[*indexed]int, len(documents))

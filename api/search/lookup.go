@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// enough is how many libraries make it unlikely that the query is mistyped.
+	// enough is how many matching libraries make it unlikely that the query is mistyped.
 	enough = 10
-	// few is how many libraries make it unnecessary to leave words out that say little.
+	// few is how many matching libraries make it unnecessary to leave words out that say little.
 	few = 3
-	// sureLength is from which length on a complete query that is nearly a name is taken for
-	// it, although the word exists: chat isn't chart.
+	// sureLength is how many characters a complete query must have to be taken for a name that it nearly is, although
+	// libraries have it as a word: chat is not chart. In shorter words the first letter must be right.
 	sureLength = 6
 	// maxPartial is how many words a query may have of which one may be missing.
 	maxPartial = 4
@@ -64,7 +64,7 @@ func (s matches) addAll(more matches) {
 	}
 }
 
-// countUpTo returns how many libraries match in the tier worst or a better one; most if there are more.
+// countUpTo returns how many libraries match in the tier worst or a better one; most if there are at least that many.
 func (s matches) countUpTo(worst tier, most int) int {
 	n := 0
 	for _, m := range s {
@@ -77,11 +77,11 @@ func (s matches) countUpTo(worst tier, most int) int {
 	return n
 }
 
-// count returns how many libraries match; most if there are more.
+// count returns how many libraries match; most if there are at least that many.
 func (s matches) count(most int) int { return s.countUpTo(noTier-1, most) }
 
 // areLikelyMeant reports, of the matches of one word, whether the word is probably spelt as it is meant: a library has it in
-// its name or keywords, or at least three libraries have it.
+// its name, its repository's name or its keywords, or at least three libraries have it.
 func (s matches) areLikelyMeant() bool {
 	return s.count(3) == 3 || slices.ContainsFunc(s, func(m match) bool { return m.tier <= keyword })
 }
@@ -107,8 +107,8 @@ func (l *lookup) isCandidate(i int) bool {
 
 // match returns the matches of the text, one for each library, of noTier for those that do not match. All match an empty
 // text, or one of percent signs, which are what remains of an address that cannot be decoded. It tries exact words first,
-// then other forms and parts of the query, and if few libraries match, mistyped words. After the end of ctx the matches are
-// incomplete.
+// then other forms and parts of the query, and if fewer than ten libraries match and none has the query as its name,
+// mistyped words. It sets l.words and l.exact. After the end of ctx the matches are incomplete.
 func (l *lookup) match(text string) matches {
 	if strings.Trim(text, "%") == "" {
 		return make(matches, len(l.libraries))
@@ -140,9 +140,9 @@ func (l *lookup) match(text string) matches {
 	return found
 }
 
-// addPartialMatches adds to found, if the query has two to four words (list), the libraries that have them as one word (joined,
-// such as datepicker). If fewer than ten libraries match, and each word is one that some library has, it also adds those
-// that have all words but one in their names and keywords.
+// addPartialMatches adds to found, if the query has two to four words (list), the libraries that have the complete query as
+// one word (joined, such as datepicker). If fewer than ten libraries match then, each word is one that some library has, and
+// none says little (see isNoise), it also adds those that have all words but one in their names and keywords.
 func (l *lookup) addPartialMatches(list []string, joined string, found matches) {
 	if len(list) < 2 || len(list) > maxPartial {
 		return
@@ -190,7 +190,8 @@ func (l *lookup) addSingleWordMatches(list []string, found matches) {
 }
 
 // addMatchesOfPart adds to found, in the tier in, the libraries that have a part of the query's words in their names or
-// keywords. worth, from 0 to 1, is the score within the tier of a match in names; keywords score up to half of that.
+// keywords. worth, from 0 to 1, is the score within the tier if the words are or start words of the name; if names only
+// contain them, or keywords have them, the score is at most half of that.
 func (l *lookup) addMatchesOfPart(part []string, in tier, worth float64, found matches) {
 	for i, m := range l.matchAllWords(part, leniency{related: true}) {
 		switch {
@@ -202,15 +203,15 @@ func (l *lookup) addMatchesOfPart(part []string, in tier, worth float64, found m
 	}
 }
 
-// mayBeMistyped reports whether to search for typing errors: a word is long
-// enough for one, and the query is not a paragraph.
+// mayBeMistyped reports whether to search for typing errors: a word has a length for which maxEdits allows some, and the
+// query has at most maxMistyped words.
 func mayBeMistyped(list []string) bool {
 	return len(list) <= maxMistyped && slices.ContainsFunc(list, func(w string) bool { return maxEdits(utf8.RuneCountInString(w)) > 0 })
 }
 
-// matchAllWords returns the libraries that have all the words, looked up as how says. A library's tier is the worst of its
-// words' tiers. Words after the first are looked up only among libraries that have the ones before. After the end of ctx the
-// matches are incomplete.
+// matchAllWords returns the libraries that have all the words, looked up as how says; none if list is empty. A library's
+// tier is the worst of its words' tiers. Words after the first are looked up only among libraries that have the ones before;
+// at the end it clears l.candidates. After the end of ctx the matches are incomplete.
 func (l *lookup) matchAllWords(list []string, how leniency) matches {
 	defer func() { l.candidates = nil }()
 	part := 1 / float64(len(list)) // of a word in the text's score
@@ -247,9 +248,10 @@ func (m match) score() float64 {
 	return 0.9*float64(noTier-m.tier)/float64(noTier) + 0.1*m.text
 }
 
-// addWord adds to found the candidates that have the word w or its singular in a field and, unless l.exact, those that have a
-// word or name that begins with it, or a name that contains it. With how.related it also adds those with other forms of the
-// word and synonyms. It ignores how.mistyped; addMistypedWord is for typing errors.
+// addWord adds to found the candidates that have the word w or its singular in a field and, unless l.exact, those that have
+// a word that begins with it, from the field's minStart on, or a name that contains it, from minInside characters on. With
+// how.related it also adds those with other forms of the word and synonyms. It ignores how.mistyped; addMistypedWord is for
+// typing errors.
 func (l *lookup) addWord(w string, how leniency, found matches) {
 	length := utf8.RuneCountInString(w)
 	for _, f := range l.fields {
@@ -299,9 +301,9 @@ func (l *lookup) addNamesContaining(w string, found matches) {
 	}
 }
 
-// addMistypedWord adds to found, which has the libraries that have the word w, those that have a word that differs from it
-// by a typing error: in names, and if no library has w itself, in the other fields of the query, except file names,
-// addresses and people if all fields are searched.
+// addMistypedWord adds to found, which has the candidates that have the word w, those that have a word that differs from it
+// by at most maxEdits typing errors: in names, and if no candidate has w itself, also in the other fields of the query,
+// except file names, addresses and people if all fields are searched. It stops with the fields once ten libraries match.
 func (l *lookup) addMistypedWord(w string, found matches) {
 	isUnknown := found.count(1) == 0
 	if l.searchesNames() {
@@ -326,7 +328,7 @@ func (l *lookup) addMistypedWord(w string, found matches) {
 
 // addNameMatches adds to found the libraries whose name is, starts with or contains the complete query text, with or without
 // punctuation and .js. It also adds those that have it as an alternative name, and those whose name is the query without a
-// number at its end (vue3).
+// number at its end (vue3). It searches only those of the two fields that the query searches.
 func (l *lookup) addNameMatches(text string, found matches) {
 	names, others := l.searchesNames(), l.searchesField("alternativeNames")
 	joined, stem := joinWords(text), bareName(withoutAddedWords(text))
@@ -362,9 +364,9 @@ func (l *lookup) addNameMatches(text string, found matches) {
 	}
 }
 
-// addMistypedNames adds to found the libraries whose name without punctuation differs by a typing error from the query, of
-// which list has the words and joined the words as one. It ranks them low if the query is one short word that libraries
-// have.
+// addMistypedNames adds to found the libraries whose name without punctuation, with or without js at its end, differs by at
+// most maxEdits typing errors from the query, of which list has the words and joined the words as one. It ranks them low if
+// the query is one word of under sureLength characters that libraries have.
 func (l *lookup) addMistypedNames(list []string, joined string, found matches) {
 	if !l.searchesNames() {
 		return
@@ -385,8 +387,8 @@ func (l *lookup) addMistypedNames(list []string, joined string, found matches) {
 	}, found)
 }
 
-// maxEdits returns how many typing errors are looked for in a word of a length in characters: 0 to 2, none in words that are
-// very short or very long.
+// maxEdits returns how many typing errors are looked for in a word of this length in characters: 2 from 8 to 16, else 1 from
+// 4 to 24, else 0.
 func maxEdits(length int) int {
 	switch {
 	case length < 4, length > 24:
@@ -398,9 +400,10 @@ func maxEdits(length int) int {
 	}
 }
 
-// addTermsNear adds to found the candidates that have a term in the field that differs from w by at most maxEdits, each in the
-// tier that in returns for the library with index i and the term. The first letter of short words must be right: users
-// hardly ever mistype it, and there are too many words that differ only there.
+// addTermsNear adds to found the candidates that have a term in the field that differs from w by at most maxEdits, each in
+// the tier that in returns for the library with index i and the term. The first letter of words under sureLength characters
+// must be right: users hardly ever mistype it, and there are too many words that differ only there. It does nothing after
+// the end of ctx.
 func (l *lookup) addTermsNear(field, w string, in func(i int, term string) tier, found matches) {
 	length := utf8.RuneCountInString(w)
 	most := maxEdits(length)

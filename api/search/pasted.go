@@ -9,7 +9,7 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// maxMeanings is how many readings of what a user pasted are looked up.
+// maxMeanings is how many names of libraries, guessed from what a user pasted, are looked up.
 const maxMeanings = 6
 
 var (
@@ -31,9 +31,9 @@ var (
 	versionLike = text.NewRegexp(`^v?\d+(?:\.[\w.+-]*)?$`)
 )
 
-// guessNames returns the names of libraries that a pasted text may refer to, the best guess first: those in an address on this
-// or another delivery network, a tag with such an address, an install command, an import statement or the name of a file. It
-// returns nothing for text that people type.
+// guessNames returns up to maxMeanings names of libraries that a pasted text may refer to, the best guess first: those in an
+// address on this or another delivery network, a tag with such an address, an install command, an import statement, the name
+// of an npm package with a scope or version, or the name of a file. It returns nil for text that people type.
 func guessNames(text string) []string {
 	var list []string
 	add := func(names ...string) {
@@ -82,7 +82,7 @@ func guessNames(text string) []string {
 var partNames = []string{"browser", "cli", "client", "common", "components", "core", "css", "js", "lib", "main", "standalone", "utils", "web"}
 
 // namesOfSpecifier returns the names that a library may have here, the best guess first, given the name s by which a package
-// manager or a module loads it. It leaves out a prefix such as npm:, the version and the path.
+// manager or a module loads it. It ignores a prefix such as npm:, the version and the path in s.
 func namesOfSpecifier(s string) []string {
 	if _, after, ok := strings.Cut(s, ":"); ok && !strings.HasPrefix(after, "/") {
 		s = after // of npm:vue, or jspm's
@@ -104,7 +104,7 @@ func namesOfSpecifier(s string) []string {
 	return []string{name}
 }
 
-// namesOfAddress returns the names of libraries that a file at a URL may belong to, the best guess first; none if the URL is
+// namesOfAddress returns the names of libraries that a file at a URL may belong to, the best guess first; nil if the URL is
 // malformed or has no path.
 func namesOfAddress(address string) []string {
 	if strings.HasPrefix(address, "//") {
@@ -152,8 +152,8 @@ func namesOfAddress(address string) []string {
 	return names
 }
 
-// namesOfFile returns the names of libraries that a file with that name may belong to: the name without suffixes such as
-// .min, then without one part after the other.
+// namesOfFile returns the names of libraries that a file with that name may belong to: the name without its extension and
+// suffixes such as .min, then without one part after the other from the end.
 func namesOfFile(name string) []string {
 	name = strings.TrimSuffix(name, path.Ext(name))
 	var names []string

@@ -12,20 +12,21 @@ import (
 
 // Query is what to look for.
 type Query struct {
-	// Text is what the user typed: any bytes. Without anything but white space
-	// it finds every library.
+	// Text is what the user typed: any bytes, of which the first 4096 count.
+	// Text of nothing but white space finds every library.
 	Text string
 	// Fields are the attributes to look in, of [Fields], without regard to case.
-	// Unknown ones are ignored; where none is left, all are looked in.
+	// Unknown ones are ignored; without a known one, or with "*", all are looked in.
 	Fields []string
-	// Popularity tells how much a library is wanted, in any unit; 0 is unknown.
-	// Nil: no library is known to be wanted more than another.
+	// Popularity returns how much a library is in demand, 0 for unknown. The
+	// ranking compares the logarithms. Nil: nothing is known of demand.
 	Popularity func(name string) float64
 }
 
 // Search returns the names of the libraries that match q, best first; the order is described with the package. If the text
-// was pasted, such as an address or an install command, and refers to a library, the results are those for its name. A query
-// without text finds all, in the order of the alphabet. If ctx ends, it returns its error.
+// was pasted, such as an address or an install command, and refers to a library that exists, the results are those for its
+// name. A query without text finds all, in the byte order of their names. The result is not nil without an error. If ctx
+// ends, Search returns its error.
 func (x *Index) Search(ctx context.Context, q Query) ([]string, error) {
 	wanted := strings.TrimSpace(text.Cut(q.Text, maxText))
 	for _, meant := range guessNames(wanted) {
@@ -47,8 +48,8 @@ func (x *Index) Search(ctx context.Context, q Query) ([]string, error) {
 	return rank(answers, wanted, q.Popularity), nil
 }
 
-// find returns the libraries that match the text wanted in the fields called names, sorted by name, with what rank needs. If
-// ctx ends, it returns its error.
+// find returns the libraries that match the text wanted in the fields called names, in the byte order of their names, with
+// what rank needs. If ctx ends, it returns its error.
 func (x *Index) find(ctx context.Context, wanted string, names []string) ([]answer, error) {
 	l := &lookup{state: x.state.Load(), ctx: ctx, fields: selectFields(names)}
 	matches := l.match(wanted)
@@ -66,7 +67,8 @@ func (x *Index) find(ctx context.Context, wanted string, names []string) ([]answ
 	return answers, nil
 }
 
-// selectFields returns the fields with these names, in any case. It returns all fields if names has "*" or no known name.
+// selectFields returns the fields with these names, in any case, in the order of [Fields]. It returns all fields if names
+// has "*" or no known name.
 func selectFields(names []string) []*field {
 	var list, all []*field
 	for i := range fields {
@@ -142,8 +144,8 @@ type answer struct {
 	score      float64 // inside the tier: text, name and popularity
 }
 
-// bases are what tiers beyond a library's whole name are worth, beside text and popularity. Of what is called so
-// nothing comes before.
+// bases are what tiers are worth in the score, beside text and popularity. Those before nameStarts, in which the complete
+// name matches, have no worth: their libraries come before all others.
 var bases = [noTier]float64{
 	nameStarts: 1, nameWords: 1, nameContains: 0.75, nameMistyped: 1.25, wordsMistyped: 0.4,
 	keyword: 0.85, description: 0.65, elsewhere: 0.3, partly: 0.2, mistyped: 0.1,
@@ -160,7 +162,7 @@ const (
 	addOnWorth = 0.3
 )
 
-// minFamily is how many names start with the word that all libraries of a family start with.
+// minFamily is how many names that start with the same word make a family.
 const minFamily = 5
 
 // isAddOn reports whether the library o is of a family (at least minFamily names that start with the same word) and none of
@@ -171,7 +173,8 @@ func (s *state) isAddOn(o *library, asked []string) bool {
 }
 
 // rank returns the names of the libraries found for a text, best first. popularity returns how much a library is in demand;
-// it may be nil. rank sorts answers in place and sets their scores.
+// what is not a positive, finite number counts as 0. popularity may be nil. rank sorts answers in place and sets their
+// scores.
 func rank(answers []answer, text string, popularity func(string) float64) []string {
 	most := 0.0
 	for i := range answers {

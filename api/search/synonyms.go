@@ -66,6 +66,7 @@ var synonymGroups = []string{
 	"drawing draw paint",
 }
 
+// synonyms returns the synonyms of each word in synonymGroups, without the word itself.
 var synonyms = sync.OnceValue(func() map[string][]string {
 	of := map[string][]string{}
 	for _, group := range synonymGroups {
@@ -81,7 +82,8 @@ var synonyms = sync.OnceValue(func() map[string][]string {
 	return of
 })
 
-// synonymsOf returns the synonyms of a word of a query, or if it has none, of its singular; nil if neither has any.
+// synonymsOf returns the synonyms of a word of a query, without the word itself, or if it has none, those of its singular
+// (without a last s); nil if neither has any.
 func synonymsOf(w string) []string {
 	if list := synonyms()[w]; list != nil {
 		return list
@@ -89,8 +91,8 @@ func synonymsOf(w string) []string {
 	return synonyms()[strings.TrimSuffix(w, "s")]
 }
 
-// isNoise reports whether a word of a query says little about the library that is wanted: a version, a form of a file, a
-// word of a sentence.
+// isNoise reports whether a word of a query, in lower case, says little about the library that is wanted: a version, a form
+// of a file, a word of a sentence.
 func isNoise(w string) bool {
 	switch w {
 	case "umd", "esm", "cjs", "iife", "mjs", "module", "modules", "min", "minified", "download", "script", "npm", "latest", "library", "libraries", "lib", "plugin",
@@ -112,10 +114,11 @@ func withoutNoise(list []string) []string {
 	return list
 }
 
+// shortestStem is how many characters a stem has at least; words of that length have none.
 const shortestStem = 3
 
-// stemOf returns what a word and its inflected forms have in common: typed, typing and types have the same. It returns ""
-// for a word of up to three characters or with other than ASCII characters.
+// stemOf returns what a word and its inflected forms have in common: typed, typing and types all have typ. It returns "" for
+// a word of up to three characters or with other than ASCII characters.
 func stemOf(w string) string {
 	if utf8.RuneCountInString(w) <= shortestStem || !isASCII(w) {
 		return ""

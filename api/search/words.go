@@ -29,8 +29,8 @@ const (
 // letters are those whose form without an accent Unicode does not know.
 var letters = strings.NewReplacer("ß", "ss", "ẞ", "SS", "æ", "ae", "Æ", "AE", "œ", "oe", "Œ", "OE", "ø", "o", "Ø", "O", "đ", "d", "Đ", "D", "ð", "d", "Ð", "D", "ł", "l", "Ł", "L", "þ", "th", "Þ", "TH", "ı", "i")
 
-// foldAccents returns s without accents and ligatures, for comparing. The case stays,
-// because it separates words in names. Bytes that aren't UTF-8 separate words.
+// foldAccents returns s without accents and ligatures, for comparing. The case stays, because it separates words in names.
+// Bytes that are not UTF-8 become spaces.
 func foldAccents(s string) string {
 	if isASCII(s) {
 		return s
