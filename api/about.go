@@ -22,8 +22,7 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// addServiceRoutes adds the routes that concern the service and no library, such as /health and /robots.txt, to the
-// engine.
+// addServiceRoutes adds the routes that concern the service and no library, such as /health and /robots.txt, to the engine.
 func (p *public) addServiceRoutes(e *gin.Engine) {
 	addGet(e, "/", p.redirectToSite("/api"))
 	addGet(e, "/about", p.redirectToSite("/about"))
@@ -39,8 +38,8 @@ func (p *public) addServiceRoutes(e *gin.Engine) {
 	}
 }
 
-// onAPIHost returns a handler that calls handler for requests to the API's host, and handleUnrouted for other hosts, where
-// the path may be the site's. Without an API host in the options, that is every host.
+// onAPIHost returns a handler that calls handler for requests to the API's host, and handleUnrouted for requests to other
+// hosts, where the path may be the site's. Without an API host in the options, it calls handleUnrouted for all requests.
 func (p *public) onAPIHost(handler gin.HandlerFunc) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		if isHost(c.Request.Host, p.APIHost) {
@@ -51,9 +50,9 @@ func (p *public) onAPIHost(handler gin.HandlerFunc) gin.HandlerFunc {
 	}
 }
 
-// redirectToSite returns a handler that redirects requests to the API's host permanently to a path of the site, and handles
-// requests to other hosts as unrouted. If the site is on the same host as the API, it does that for all: the page would
-// redirect to itself, and caches would keep that for 355 days.
+// redirectToSite returns a handler that redirects requests to the API's host permanently to a path of the site, and calls
+// handleUnrouted for requests to other hosts. If the site is on the same host as the API, or its URL is malformed, the
+// handler is handleUnrouted: the page would redirect to itself, and caches would keep that for 355 days.
 func (p *public) redirectToSite(path string) gin.HandlerFunc {
 	base := cmp.Or(p.SiteBase, p.Self)
 	if u, err := url.Parse(base); err != nil || isHost(u.Host, p.APIHost) {
@@ -67,8 +66,8 @@ func (p *public) redirectToSite(path string) gin.HandlerFunc {
 	})
 }
 
-// serveRobots handles /robots.txt. On the API's host it keeps crawlers out. On others it keeps them out of search results,
-// whose pages they find by links, and names the sitemap if there is a site whose base URL is configured.
+// serveRobots handles /robots.txt. On the API's host it keeps crawlers out of everything. On others it keeps them out of
+// /search, whose results they find by links, and names the sitemap if there is a site whose base URL is configured.
 func (p *public) serveRobots(c *gin.Context) {
 	if isHost(c.Request.Host, p.APIHost) {
 		sendText(c, cachedForGood, "User-agent: *\nDisallow: /")
@@ -132,8 +131,8 @@ func (p *public) serveOpenSearch(c *gin.Context) {
 	send(c, cachingOfAddresses(p.SiteBase != "", cachedForGood), answers.NewBody("application/opensearchdescription+xml", append([]byte(xml.Header), document...)))
 }
 
-// searchTemplate returns the path and query of the search page as an OpenSearch template. With an API host it is the
-// public service's /libraries?search=, which redirects to the page, see redirectSearch.
+// searchTemplate returns the path and query of the search page as an OpenSearch template. With an API host it is that of the
+// public service, /libraries?search=, which redirects to the page, see redirectSearch.
 func (p *public) searchTemplate() string {
 	if p.APIHost != "" {
 		return "/libraries?search={searchTerms}"
@@ -142,7 +141,8 @@ func (p *public) searchTemplate() string {
 }
 
 // redirectSearch returns a handler that redirects a request for the site's host with the query parameter "search" to the
-// search page. It calls next for other requests, and for all if the API has no host of its own.
+// search page. It calls next for other requests, and for all if there is no site, its base URL is not configured, or the API
+// has no host of its own.
 func (p *public) redirectSearch(next gin.HandlerFunc) gin.HandlerFunc {
 	u, err := url.Parse(p.SiteBase)
 	if err != nil || p.Site == nil || p.APIHost == "" || u.Host == "" || isHost(p.APIHost, u.Host) || isHost(u.Host, p.APIHost) {
@@ -164,8 +164,9 @@ func (p *public) redirectSearch(next gin.HandlerFunc) gin.HandlerFunc {
 // maxSitemap is how many addresses a sitemap may have (https://www.sitemaps.org/protocol.html).
 const maxSitemap = 50_000
 
-// sitemap returns the sitemap for search engines: the URLs of the main pages and of the pages of published libraries that
-// are not hidden from search, up to maxSitemap. On a host without pages the error is answers.NoEndpoint.
+// sitemap returns the response to /sitemap.xml, for search engines: the URLs of the main pages and of the pages of published
+// libraries that are not hidden from search, up to maxSitemap together. On a host without pages the error is
+// [answers.NoEndpoint].
 func (p *public) sitemap(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	base, err := baseOrOrigin(p.SiteBase, r.Request)
 	if err != nil {
@@ -214,7 +215,8 @@ type icon struct {
 	body *answers.Body
 }
 
-// readIcons returns the icons and the banner that are embedded in the binary, with the paths at which browsers request them.
+// readIcons returns the icons and the banner that are embedded in the binary, with the paths at which browsers request them,
+// in no particular order.
 func readIcons() []icon {
 	var all []icon
 	for name, contentType := range map[string]string{
@@ -241,7 +243,8 @@ const (
 	documentServer = `"https://larder.example"`
 )
 
-// OpenAPI returns the OpenAPI document, as JSON, of a service with this name, whose API is at the URL server.
+// OpenAPI returns the OpenAPI document, as JSON, of a service with this name, whose API is at the URL server, without a
+// slash at its end.
 func OpenAPI(name, server string) []byte {
 	text := bytes.Replace(openAPIDocument, []byte(documentName), quoteJSON(name+" API"), 1)
 	return bytes.Replace(text, []byte(documentServer), quoteJSON(server), 1)
@@ -256,8 +259,9 @@ func quoteJSON(text string) []byte {
 	return quoted
 }
 
-// openAPI returns the OpenAPI document as JSON. The API's URL in it is the API's host if the request is to that, or else the
-// configured base of the site, or else the origin of the request. It caches the document for each URL.
+// openAPI returns the response to /openapi.json and, on the API's host, /api: the OpenAPI document as JSON. The API's URL in
+// it is the API's host if the request is to that, or else the configured base of the site, or else the origin of the
+// request. It caches the document for each URL.
 func (p *public) openAPI(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	server, err := baseOrOrigin(p.SiteBase, r.Request)
 	onAPIHost := isHost(r.Host, p.APIHost)
@@ -289,6 +293,7 @@ var categories = []struct{ extension, category string }{
 	{"lang", "Other"}, {"hpb", "Other"},
 }
 
+// whitelisted has the extensions of categories.
 var whitelisted = func() map[string]bool {
 	set := map[string]bool{}
 	for _, c := range categories {
@@ -297,7 +302,7 @@ var whitelisted = func() map[string]bool {
 	return set
 }()
 
-// filePaths returns the paths of the files, in their order.
+// filePaths returns the paths of the files, in their order; never nil.
 func filePaths(files []views.PublishedFile) []string {
 	paths := make([]string, len(files))
 	for i, f := range files {
@@ -306,8 +311,8 @@ func filePaths(files []views.PublishedFile) []string {
 	return paths
 }
 
-// whitelistedPaths returns the paths of the files whose extension is on the whitelist. As in the public service, case
-// matters.
+// whitelistedPaths returns the paths of the files whose extension is on the whitelist, in their order; never nil. As in the
+// public service, case matters.
 func whitelistedPaths(files []views.PublishedFile) []string {
 	paths := []string{}
 	for _, f := range files {

@@ -34,8 +34,8 @@ var (
 	cachedForGood = answers.CacheImmutable(answers.Forever).WithExpires()
 )
 
-// cachingOfFiles returns how long caches may store a response about files of a release: for good, unless a file is
-// provisional. The content of a provisional file, which only another origin vouches for, may change.
+// cachingOfFiles returns how long caches may store a response about files of a release: for good, or if a file is
+// provisional for ten minutes. The content of a provisional file, which only another origin vouches for, may change.
 func cachingOfFiles(files []views.PublishedFile) answers.Caching {
 	for _, f := range files {
 		if f.Provisional {
@@ -48,7 +48,8 @@ func cachingOfFiles(files []views.PublishedFile) answers.Caching {
 // newJSON returns a response body of a text that is JSON already.
 func newJSON(identity []byte) *answers.Body { return answers.NewBody(answers.JSON, identity) }
 
-// send responds with a body, its caching k and status 200, or with 304 if the client has the body.
+// send responds with a body, its caching k and status 200, or with 304 if the client has the body. To HEAD it sends only the
+// header. It ignores errors of writing.
 func send(c *gin.Context, k answers.Caching, b *answers.Body) {
 	k.SetHeader(c.Writer.Header())
 	b.Send(c.Writer, c.Request, http.StatusOK)
@@ -79,7 +80,8 @@ func newFailure(status int, message string) *answers.Failure {
 	return &answers.Failure{Status: status, Message: message, Caching: notCached}
 }
 
-// newUnavailable returns a failure with status 503 and a message that asks the client to retry after this number of seconds.
+// newUnavailable returns a failure with status 503 and a message that asks the client to retry after this number of seconds,
+// and that caches must not store.
 func newUnavailable(message string, retry int) *answers.Failure {
 	return &answers.Failure{Status: http.StatusServiceUnavailable, Message: message, Caching: notCached, Retry: retry}
 }
@@ -91,8 +93,10 @@ func newUnexpected() *answers.Failure {
 	return f
 }
 
-// respondError responds with the failure that an error means, and stops gin from calling further handlers; no other function
-// of the API maps errors to statuses. It logs unexpected errors, with a reference that the response has, too.
+// respondError responds with the failure that an error means, and stops gin from calling further handlers: with the
+// [answers.Failure] that the error is, with 404 for an unknown library or version, 410 for a withdrawn version, 503 if a
+// context ended or the store is damaged, and else 500. For damage and unknown errors, it logs the error with a reference
+// that the response has, too.
 func respondError(c *gin.Context, logger *slog.Logger, err error) {
 	var known *answers.Failure
 	var gone *library.WithdrawnError
@@ -126,7 +130,7 @@ func respondFailure(c *gin.Context, f *answers.Failure) {
 
 // recoverPanics returns a middleware that responds to a panic with 500 and a reference, and logs the panic and its stack
 // under that reference. If the response has begun, it makes net/http close the connection instead. It passes
-// http.ErrAbortHandler on.
+// [http.ErrAbortHandler] on.
 func recoverPanics(logger *slog.Logger) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		defer func() {
@@ -229,8 +233,9 @@ func (w *jsonWriter) writeComma() {
 	}
 }
 
-// copyValue writes the decoder's next value with its fields in their order. It may escape characters in another way than the
-// source. If the source is malformed, it returns an error after it has written a part.
+// copyValue writes the decoder's next value, with the fields of objects in their order, after a comma if needed. It may
+// escape characters in another way than the source. If the source is malformed, it returns an error after it has written a
+// part.
 func (w *jsonWriter) copyValue(d *json.Decoder) error {
 	t, err := d.Token()
 	if err != nil {
@@ -266,7 +271,7 @@ func (w *jsonWriter) copyValue(d *json.Decoder) error {
 	return err
 }
 
-// bytes returns the JSON text that was written so far, without a copy.
+// bytes returns the JSON text that was written so far, without a copy, so it may change with the next write.
 func (w *jsonWriter) bytes() []byte { return w.buffer.Bytes() }
 
 // len returns how many bytes were written so far.
@@ -309,8 +314,8 @@ func (v vocabulary) has(set fieldSet, name string) bool {
 	return i >= 0 && set&(1<<i) != 0
 }
 
-// parse returns the fields that values of the query parameter "fields" name, in any case, all for "*"; given reports whether
-// they name any field, known or unknown.
+// parse returns the known fields that values of the query parameter "fields" name, in any case, separated by commas or white
+// space; all for "*". given reports whether they name any field, known or unknown.
 func (v vocabulary) parse(values []string) (set fieldSet, given bool) {
 	all := splitWords(values)
 	if slices.Contains(all, "*") {
@@ -331,7 +336,7 @@ func (v vocabulary) named(values []string) (set fieldSet) {
 }
 
 // parseOrAll returns the known fields that values of the query parameter "fields" name, in any case. It returns all fields
-// if they are empty or contain "*", and none if they name only unknown ones.
+// if values name none or contain "*", and no field if they name only unknown ones.
 func (v vocabulary) parseOrAll(values []string) fieldSet {
 	if set, given := v.parse(values); given {
 		return set
@@ -339,7 +344,7 @@ func (v vocabulary) parseOrAll(values []string) fieldSet {
 	return v.all()
 }
 
-// names returns the names of the fields in the set, in the order of the vocabulary.
+// names returns the names of the fields in the set, in the order of the vocabulary; nil if it is empty.
 func (v vocabulary) names(set fieldSet) []string {
 	var names []string
 	for i, name := range v {
@@ -350,8 +355,8 @@ func (v vocabulary) names(set fieldSet) []string {
 	return names
 }
 
-// parseLimit returns the query parameter "limit", the number of results. It is math.MaxInt, which means no limit, if the
-// parameter is missing, 0 or too large. ok is false, and so there is no limit, if it is not a whole number.
+// parseLimit returns the query parameter "limit", the number of results. It is [math.MaxInt], which means no limit, if the
+// parameter is missing, 0 or over 2^31-1. ok is false, and there is no limit, if it is not a whole number or is negative.
 func parseLimit(q url.Values) (limit int, ok bool) {
 	text := strings.TrimSpace(q.Get("limit"))
 	n, err := strconv.ParseUint(text, 10, 31)

@@ -19,7 +19,7 @@ const (
 )
 
 // badge returns the response to /badge/{library}.svg: an SVG picture of the library's latest version here, or that nothing
-// is published, for READMEs.
+// is published, for READMEs. Without .svg in the path the error is [answers.NoEndpoint].
 func (p *public) badge(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	file, err := pathParam(r.c, "file")
 	if err != nil {
@@ -40,8 +40,8 @@ func (p *public) badge(ctx context.Context, r *request) (*answers.Body, answers.
 	return answers.NewBody("image/svg+xml", drawBadge(p.Name, value, color)), fiveMinutes, nil
 }
 
-// drawBadge returns an SVG with a label on gray and, right of it, a value on a background of the CSS color. It cuts both
-// texts to 40 characters.
+// drawBadge returns an SVG with a label on gray and, right of it, a value on a background of the CSS color, which it does
+// not escape. It cuts both texts to 40 characters, and escapes them.
 func drawBadge(label, value, color string) []byte {
 	label, value = text.CutRunes(label, maxBadge), text.CutRunes(value, maxBadge)
 	left, right := badgeWidth(label), badgeWidth(value)

@@ -38,8 +38,9 @@ func latestURL(l *library.Library, assetBase string) any {
 	return assetBase + library.AssetPath(l.Name, l.Version, l.Filename)
 }
 
-// writeResult writes a library as a result of /libraries: its resultFields in set and its factFields in facts. What is
-// unknown is "", or null in place of an object and of a fact. URLs begin with assetBase.
+// writeResult writes a library as a result of /libraries: its resultFields in set and its factFields in facts, which it
+// reads from the store. What is unknown is "" or an empty list, or null in place of an object, of "latest" and of a fact.
+// URLs begin with assetBase.
 func (p *public) writeResult(w *jsonWriter, l *library.Library, set, facts fieldSet, assetBase string) {
 	w.beginObject()
 	for i, name := range resultFields {
@@ -51,8 +52,8 @@ func (p *public) writeResult(w *jsonWriter, l *library.Library, set, facts field
 	w.endObject()
 }
 
-// resultField returns the value of a field of a library in a result of /libraries. It panics if no field has this name, and
-// if it is the name of a fact.
+// resultField returns the value of a field of a result of /libraries, or the field "autoupdate", for a library. It reads
+// nothing from the store. It panics for other names, also those of facts.
 func (p *public) resultField(l *library.Library, name, assetBase string) any {
 	switch name {
 	case "name", "objectID", "originalName":
@@ -89,8 +90,8 @@ func (p *public) resultField(l *library.Library, name, assetBase string) any {
 	panic("api: no such field: " + name)
 }
 
-// writeFacts writes the factFields of a library that are in set, such as its size and whether it is vulnerable. What is
-// unknown or was not checked is null. It logs facts that cannot be read.
+// writeFacts writes the factFields of a library that are in set, such as its size and whether it is vulnerable, which it
+// reads from the store. What is unknown or was not checked is null. It logs facts that cannot be read, which are null, too.
 func (p *public) writeFacts(w *jsonWriter, l *library.Library, set fieldSet) {
 	if set == 0 {
 		return
@@ -113,8 +114,8 @@ func (p *public) writeFacts(w *jsonWriter, l *library.Library, set fieldSet) {
 	}
 }
 
-// gitHub returns the value of the field "github" of a library: its repository there with counts such as stars, or nil if it
-// has none or the counts are unknown.
+// gitHub returns the value of the field "github" of a library: its repository at GitHub with counts such as stars, or nil if
+// it has none or the counts are unknown.
 func (p *public) gitHub(l *library.Library) any {
 	at, counts, ok := p.Library.GitHub(l)
 	if !ok {
@@ -141,8 +142,9 @@ type list struct {
 	whole   *answers.Body // the response with all of them, if the list is cached
 }
 
-// newList returns the list of libraries. It encodes each as a JSON result with the fields in set and the facts in facts, as
-// they are now. It logs facts that cannot be read, which become null.
+// newList returns the list of libraries, in their order. It encodes each as a JSON result with the fields in set and the
+// facts in facts, as they are now; URLs begin with assetBase. It logs facts that cannot be read, which become null. It
+// leaves list.whole nil.
 func (p *public) newList(libraries []*library.Library, set, facts fieldSet, assetBase string) *list {
 	var w jsonWriter
 	l := &list{ends: make([]int, len(libraries))}
@@ -155,7 +157,7 @@ func (p *public) newList(libraries []*library.Library, set, facts fieldSet, asse
 }
 
 // firstResults returns the JSON response with the first n results of the list, which must have as many; available is how
-// many libraries were found altogether.
+// many libraries were found altogether, and is in the response.
 func (l *list) firstResults(n, available int) *answers.Body {
 	end := 0
 	if n > 0 {
@@ -182,8 +184,9 @@ type listKey struct {
 }
 
 // listAll returns the list of all libraries in the ranking's order, with the resultFields in set and the factFields in
-// facts. It makes the list once for each ranking and these inputs while the cache has room for it, and drops the lists of other
-// rankings from the cache. Facts that cannot be read are logged, and null. The error is that of a call at the same time that panicked.
+// facts, and drops the lists of other rankings from the cache. It makes the list only if p.lists, which has the ones used
+// last, does not have it. Facts that cannot be read are logged, and null. The only error is that a concurrent call, which
+// made the same list, panicked.
 func (p *public) listAll(ranking *library.Ranking, set, facts fieldSet, assetBase string) (*list, error) {
 	if p.newest.Swap(ranking) != ranking {
 		p.lists.Remove(func(k listKey) bool { return k.ranking != ranking })
@@ -196,7 +199,8 @@ func (p *public) listAll(ranking *library.Ranking, set, facts fieldSet, assetBas
 }
 
 // libraries returns the response to /libraries: all libraries, most popular first, or those that match the query parameter
-// "search", best first; with the fields and up to the number that the query names.
+// "search", of which 512 bytes count, best first. The results have "name", "latest" and the fields and facts that the query
+// names; "limit" bounds their number.
 func (p *public) libraries(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	limit, _ := parseLimit(r.query) // like the public service, it ignores what is not a number
 	assetBase, err := baseOrOrigin(p.AssetBase, r.Request)
@@ -229,7 +233,7 @@ func (p *public) libraries(ctx context.Context, r *request) (*answers.Body, answ
 }
 
 // search looks for the libraries that match the text wanted in the search fields, all for nil, and returns the response that
-// the function answer makes of them. It returns the error of searching.
+// the function answer makes of them, best first. It returns the error of searching.
 func (p *public) search(ctx context.Context, wanted string, fields []string, answer func([]*library.Library) *answers.Body) (*answers.Body, error) {
 	found, err := p.Library.Search(ctx, wanted, fields)
 	if err != nil {
@@ -255,8 +259,8 @@ var libraryFields = vocabulary{
 	"author", "autoupdate", "versions", "assets",
 }
 
-// withLibrary returns a handler that looks up the library that the path names and sends the response that the function
-// answer returns about it, or the failure that an error means.
+// withLibrary returns a handler that looks up the library that the path names, and sends the response that the function
+// answer returns about it, or the failure that its error means. See handle.
 func (p *public) withLibrary(answer func(context.Context, *request, *library.Library) (*answers.Body, answers.Caching, error)) gin.HandlerFunc {
 	return p.handle(func(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 		name, err := pathParam(r.c, "library")
@@ -304,7 +308,7 @@ func (p *public) library(ctx context.Context, r *request, l *library.Library) (*
 }
 
 // libraryField returns the value of a field of the response about a library, without reading the store. ok is false for a
-// field to leave out because the library has none; "latest" and "sri" are null instead.
+// field to leave out because the library has no value for it; "latest" and "sri" are null (nil) instead.
 func (p *public) libraryField(l *library.Library, name, assetBase string) (value any, ok bool) {
 	switch v := p.resultField(l, name, assetBase).(type) {
 	case nil:
@@ -331,9 +335,9 @@ func (p *public) versionNames(l *library.Library) ([]string, error) {
 	return library.VersionNames(versions), err
 }
 
-// finishWithAssets adds the last field, "assets", and the closing brace to the response in w, and returns it. The field has
-// one entry, for the files of the latest version, or none if no version is published. If that version was withdrawn just
-// now, the error is a failure with status 503.
+// finishWithAssets adds the last field, "assets", and the closing brace to the response in w, and returns the response. The
+// field has one entry, for the files of the latest version, or none if no version is published. If that version was
+// withdrawn just now, the error is a failure with status 503.
 func (p *public) finishWithAssets(ctx context.Context, w *jsonWriter, l *library.Library) (*answers.Body, error) {
 	if l.Version == "" {
 		w.writeField("assets", []string{})
@@ -373,7 +377,8 @@ type releaseBodyKey struct {
 const fewFiles = 500
 
 // releaseBody returns the response that write makes of a release. If the release has over 500 files, it caches the response
-// with its encodings; kind, beside the release, is the key, so it must have all other inputs of write.
+// with its encodings; release and kind are the key, so kind must have all other inputs of write. write is not called if the
+// response is cached.
 func (p *public) releaseBody(release *library.Release, kind string, write func() *answers.Body) (*answers.Body, error) {
 	if len(release.Files) <= fewFiles {
 		return write(), nil
@@ -400,7 +405,7 @@ var versionFields = vocabulary{"name", "version", "rawFiles", "files", "sri"}
 const ofVersion fieldSet = 1<<0 | 1<<1
 
 // version returns the response to /libraries/{library}/{version} with the fields that the query names, or all, and adds the
-// version's cache tags to the header.
+// version's cache tags to the header. It reads the files only if a field needs them.
 func (p *public) version(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	version, err := pathParam(r.c, "version")
 	if err != nil {

@@ -38,8 +38,9 @@ func newBadValue(name, problem string) *answers.Failure {
 	return newFailure(http.StatusBadRequest, name+" "+problem)
 }
 
-// logEntries returns the response to /logs and the paths below: entries of the log, newest first. If there are more,
-// the header Link names the next page.
+// logEntries returns the response to /logs and the paths below: entries of the log, newest first. If there are more, it sets
+// the header Link to the next page. If the log has nothing about the library or version, the error is a failure with status
+// 404.
 func (p *public) logEntries(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	q, err := p.parseLogQuery(r)
 	if err != nil {
@@ -84,7 +85,8 @@ func encodeEntry(e logs.Indexed) []byte {
 }
 
 // parseLogQuery returns which entries of the log a request asks for: package, version and kinds (see parseLogFilter), limit
-// (100 by default, at most 1000), since and before. A malformed parameter is a failure with status 400.
+// (100 by default, at most 1000), since (a time, from which on entries count) and before (an index, below which entries
+// count). A malformed parameter is a failure with status 400.
 func (p *public) parseLogQuery(r *request) (q logs.Query, err error) {
 	if q, err = p.parseLogFilter(r); err != nil {
 		return q, err
@@ -164,8 +166,9 @@ func (p *public) serveLogStream(c *gin.Context) {
 	}
 }
 
-// streamLog sends the log entries that a request asks for as server-sent events, as they are added, until the client
-// disconnects or the process stops. It returns an error only if it has sent nothing.
+// streamLog sends the log entries that a request asks for (see parseLogFilter and parseStreamStart) as server-sent events,
+// as they are added, until the context of openEventStream ends or reading fails, which it logs. It returns an error only if
+// it has sent nothing.
 func (p *public) streamLog(r *request) error {
 	q, err := p.parseLogFilter(r)
 	if err != nil {
@@ -212,9 +215,9 @@ func (p *public) streamLog(r *request) error {
 	return nil
 }
 
-// openEventStream starts a response of server-sent events, which s sends. ctx ends when the client disconnects or the
-// process stops. The caller calls leave at the end. To HEAD it sends only the header, and s is nil. If too many streams are
-// open, it sends nothing and returns a failure with status 503.
+// openEventStream starts a response of server-sent events, which s sends. ctx ends when the client disconnects, the process
+// stops, or another client needs the place. The caller calls leave at the end. To HEAD it sends only the header, and all
+// results are nil. If too many streams are open, it sends nothing and returns a failure with status 503.
 func (p *public) openEventStream(r *request) (ctx context.Context, s *eventWriter, leave func(), err error) {
 	if r.Method == http.MethodHead {
 		sendStreamHeader(r)
@@ -240,8 +243,8 @@ func (p *public) openEventStream(r *request) (ctx context.Context, s *eventWrite
 }
 
 // parseStreamStart returns the index of the first log entry that a stream sends: the one after that in the header
-// Last-Event-ID or else in the query parameter "after", or without both the next that is added. A malformed index is a
-// failure with status 400.
+// Last-Event-ID or else in the query parameter "after", or without both the next that is added. It is never beyond that. A
+// malformed index is a failure with status 400.
 func (p *public) parseStreamStart(r *request) (int64, error) {
 	size := p.Library.LogSize()
 	text := r.Header.Get("Last-Event-ID")
@@ -324,8 +327,9 @@ type (
 	}
 )
 
-// logFeed returns the response to /logs.atom, an Atom feed: the newest 50 log entries that are news, such as releases, or of
-// the kinds in the query, about all packages or up to 20 in the query. Malformed parameters are a failure with status 400.
+// logFeed returns the response to /logs.atom, an Atom feed: the newest 50 log entries that are news (see [logs.News]), such
+// as releases, or of the kinds in the query, about all packages or up to 20 in the query. Malformed parameters are a failure
+// with status 400.
 func (p *public) logFeed(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	base, err := baseOrOrigin(p.SiteBase, r.Request)
 	if err != nil {
@@ -378,8 +382,8 @@ func (p *public) logFeed(_ context.Context, r *request) (*answers.Body, answers.
 }
 
 // readNews returns the newest 50 log entries of these kinds (without kinds, of those in [logs.News]), newest first. With
-// names they are about those packages or the log itself. If names is a single package that the log does not have, the error
-// is a failure with status 404.
+// names they are about those packages or the log itself; names that the log does not have are ignored. If names is a single
+// such name, the error is a failure with status 404.
 func (p *public) readNews(names []string, kinds []logs.Kind) ([]logs.Indexed, error) {
 	if len(kinds) == 0 {
 		kinds = logs.News
@@ -429,8 +433,9 @@ func newFeedEntry(base string, e logs.Indexed, when string) atomEntry {
 }
 
 // feedIdentity returns the ID of the feed, and as RFC 3339 text the time of its last update in case it has no entries. Both
-// are those of the first log entry about the package, or without names of the log, so they stay the same under any address.
-// With several names, or an empty log, the ID is self, the URL of the feed, and the time is the start of 1970.
+// are those of the first log entry about the package in names, or without names of the log, so they stay the same under any
+// address. With several names, or if there is no such entry, the ID is self, the URL of the feed, and the time is the start
+// of 1970.
 func (p *public) feedIdentity(names []string, self string) (id, updated string, err error) {
 	if len(names) > 1 { // no entry is the first of several packages
 		return self, time.Unix(0, 0).UTC().Format(time.RFC3339), nil

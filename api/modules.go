@@ -13,8 +13,9 @@ import (
 )
 
 // packageModules returns the response to /packages/{library}/modules/{version}: the import map of the modules that were
-// built from the version, for the subpaths in the query or all. The error is a failure with status 404 if there are none, or
-// 503 while workers still read what the modules import.
+// built from the version, for the subpaths in the query or all. It adds the version's cache tags to the header. The error is
+// a failure with status 404 if there are none, or none for a subpath, or 503 while workers still read what the modules
+// import; it queues that work for the client.
 func (p *public) packageModules(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	release, err := p.findRelease(ctx, r, l)
 	if err != nil {

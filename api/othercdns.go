@@ -21,7 +21,8 @@ import (
 const NPMPrefix = "/npm/"
 
 // redirectNPM responds to a GET or HEAD of an address below NPMPrefix, in which other CDNs name a file by its npm package,
-// with a redirect to the same file here, which caches may store for a day, or with a failure.
+// with a redirect (302) to the same file here, which caches may store for a day, or with a failure. It responds to other
+// methods with 405. It waits for the client's turn first.
 func (p *public) redirectNPM(c *gin.Context) {
 	if c.Request.Method != http.MethodGet && c.Request.Method != http.MethodHead {
 		respondFailure(c, answers.WrongMethod)
@@ -49,8 +50,8 @@ func (p *public) redirectNPM(c *gin.Context) {
 }
 
 // locateNPM returns the URL here of the file that the path of a request names by npm package, exact version and path in the
-// package; only the URL's path if no asset base is configured. If the file is not published here, the error is a failure
-// with status 404 that says why.
+// package; only the URL's path if no asset base is configured. If the path is malformed, the version is not exact or the
+// file is not published here, the error is a failure with status 404 that says why.
 func (p *public) locateNPM(ctx context.Context, r *http.Request) (string, error) {
 	a, ok := packages.ParseNPMPath(strings.TrimPrefix(requests.RawPath(r.URL), NPMPrefix))
 	name, version, file := a.NPM, a.Version, a.NPMFile

@@ -13,8 +13,8 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// packages returns the response to /packages: the names of all packages as a JSON array. This process
-// caches it until the list of libraries changes, clients for five minutes.
+// packages returns the response to /packages: the names of all libraries as a JSON array, in the order of the listing. This
+// process caches it until the list of libraries changes, clients for five minutes.
 func (p *public) packages(ctx context.Context, _ *request) (*answers.Body, answers.Caching, error) {
 	listing, err := p.Library.Listing(ctx)
 	if err != nil {
@@ -43,9 +43,9 @@ func (p *public) packageJSON(_ context.Context, _ *request, l *library.Library) 
 	return newJSON(w.bytes()), fiveMinutes, nil
 }
 
-// writePackage writes the fields of a library's package JSON in their order and as its author wrote them, but "version" (the
-// latest published one) and "author" as known here. If a version is published, "filename" is its main file. The caller
-// writes the braces around.
+// writePackage writes the fields of a library's package JSON in their order and with their values, but "version" (the latest
+// published one) and "author" as known here, at the end, or not at all if unknown. If a version is published, "filename" is
+// its main file, or is left out. Of fields with the same name it writes the first. The caller writes the braces around.
 func (p *public) writePackage(w *jsonWriter, l *library.Library) error {
 	text, err := p.Library.PackageJSON(l.Name)
 	if err != nil {
@@ -89,8 +89,8 @@ func (p *public) writePackage(w *jsonWriter, l *library.Library) error {
 }
 
 // packageAll returns the response to /packages/{package}/all: the package JSON and the files of every version. It reads
-// every version, also after ctx has ended, because others may wait for the same response. It caches the response
-// in p.catalogues until the library changes.
+// every version, also after ctx has ended, because others may wait for the same response. It caches the response in
+// p.catalogues until the library changes.
 func (p *public) packageAll(ctx context.Context, _ *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	b, err := p.catalogues.Get(l, func() (*answers.Body, int, error) {
 		// Other clients may wait for this, too, so it goes on if this client disconnects.
@@ -174,7 +174,7 @@ func (p *public) findRelease(ctx context.Context, r *request, l *library.Library
 	return release, err
 }
 
-// state is the state of a version in a response.
+// A state is the state of a version in a response of /packages/{package}/states.
 type state struct {
 	Version  string          `json:"version"`
 	State    views.StateKind `json:"state"`
@@ -189,8 +189,9 @@ type state struct {
 	Vulnerable *bool  `json:"vulnerable,omitempty"`
 }
 
-// packageStates returns the response to /packages/{package}/states: what became of each version, newest first, and whether
-// it is deprecated or vulnerable. It sets the header Larder-Not-Mirrored to the number of versions that were never tried.
+// packageStates returns the response to /packages/{package}/states: what became of each version that upstream has or had,
+// newest first, and whether it is deprecated or vulnerable. It sets the header Larder-Not-Mirrored to the number of versions
+// that were never tried.
 func (p *public) packageStates(_ context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	known, err := p.Library.Accounts(l.Name)
 	if err != nil {

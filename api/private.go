@@ -40,12 +40,12 @@ type PrivateOptions struct {
 	// Site returns the handler of all other paths, with what only the operator may see, or nil while no site is served. Default:
 	// there is no site.
 	Site func() http.Handler
-	// Logger gets what goes wrong. Required.
+	// Logger logs what goes wrong. Required.
 	Logger *slog.Logger
 }
 
-// MaxProfile is the longest time that a profile or a trace may take. The longest profile ends when its client has had as
-// long again to read it.
+// MaxProfile is the longest time that a profile or a trace may take. After twice that, the response ends, even if its client
+// has not read it.
 const MaxProfile = time.Minute
 
 // Private returns the handler for the operator of the process: /metrics, /debug/pprof/, /livez (the process responds),
@@ -100,8 +100,8 @@ func refusePrivately(c *gin.Context, status int, message string) {
 	c.String(status, "%s\n", message)
 }
 
-// isTrustedHost reports whether a Host field, with or without a port, is an IP address, localhost or one of o.Hosts, which
-// no foreign DNS name can be.
+// isTrustedHost reports whether a Host field, with or without a port, is an IP address, localhost or one of o.Hosts. A
+// foreign DNS name is none of these.
 func (o *PrivateOptions) isTrustedHost(host string) bool {
 	name, _ := splitPort(host)
 	if strings.EqualFold(name, "localhost") {
@@ -117,8 +117,9 @@ func (o *PrivateOptions) isTrustedHost(host string) bool {
 	return o.Hosts != nil && slices.ContainsFunc(o.Hosts(), func(want string) bool { return isHost(host, want) })
 }
 
-// isForeign reports whether a browser sends the request for a page of another origin. Following a link to the listener is no
-// such request: the page cannot read the response. A link to a profile is one, since making that takes time and memory.
+// isForeign reports whether a browser sends the request for a page of another origin, as its fields Origin and
+// Sec-Fetch-Site say. Following a link to the listener is no such request: the page cannot read the response. A link to a
+// path below /debug/ is one, since making a profile takes time and memory.
 func isForeign(r *http.Request) bool {
 	for _, origin := range r.Header["Origin"] {
 		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
@@ -134,8 +135,9 @@ func isForeign(r *http.Request) bool {
 	return false
 }
 
-// serveReadyz handles /readyz: it responds with 200 if the process can serve files, with ?publish only if it can also
-// publish, and otherwise with 503 and the reason. Lines with notes for the operator follow.
+// serveReadyz handles /readyz: it responds with 200 and "ok" if the process can serve files, with ?publish only if it can
+// also publish, and otherwise with 503 and the reason. Lines with notes for the operator follow, without ?publish also why
+// the process cannot publish.
 func (o *PrivateOptions) serveReadyz(c *gin.Context) {
 	r := o.Ready()
 	problem, notes := r.Serve, r.Notes
@@ -152,7 +154,7 @@ func (o *PrivateOptions) serveReadyz(c *gin.Context) {
 }
 
 // serveProfile handles /debug/pprof/NAME. It refuses a profile over more than MaxProfile (the query's seconds) with status
-// 400, and limits the time to send one, even if the client does not read.
+// 400, and limits the time to make and send one to twice MaxProfile.
 func serveProfile(c *gin.Context) {
 	limit := MaxProfile.Seconds()
 	if text := c.Query("seconds"); text != "" {

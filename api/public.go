@@ -11,8 +11,8 @@
 //   - A public response has the CORS and caching headers of the contract, and JSON is exactly application/json.
 //   - A path reaches a handler as the client wrote it, neither cleaned nor redirected, and an encoded slash never
 //     separates segments.
-//   - A handler reads only what the requested fields need. The list of all libraries is prepared once for each change
-//     of them; a request for it costs microseconds.
+//   - A handler reads only what the requested fields need. The list of all libraries is prepared at most once a minute and
+//     for each change of them, and cached; a request for it then costs microseconds.
 //   - A failure of the server, or a panic, leads to a 500 with the reference under which it is logged.
 //
 // It must not know how assets are cached, how a release is made, or the format of the store: it uses api/library.
@@ -156,8 +156,9 @@ func (p *public) newHandler() *gin.Engine {
 	return e
 }
 
-// newEngine returns a gin engine that does not log, clean paths or redirect. It routes by the encoded path, so that an
-// encoded slash never separates segments. pathParam decodes them, because gin would turn "+" into a space.
+// newEngine returns a gin engine that does not log requests, clean paths or redirect, and that recovers from panics. It
+// routes by the encoded path, so that an encoded slash never separates segments. pathParam decodes the parameters, because
+// gin would turn "+" into a space.
 func newEngine(logger *slog.Logger) *gin.Engine {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()
@@ -180,7 +181,7 @@ func addGet(e *gin.Engine, path string, handler gin.HandlerFunc) {
 }
 
 // pathParam returns the decoded value of a parameter of the route's path; the error is [answers.NoEndpoint] if the value
-// cannot be a name.
+// cannot be a name, see [text.DecodePathName].
 func pathParam(c *gin.Context, name string) (string, error) {
 	segment := c.Param(name)
 	if c.Request.URL.RawPath == "" { // gin has routed by the decoded path, which had no encoded slash
@@ -224,12 +225,13 @@ func (p *public) setCacheTags(r *request, name, version string) {
 	answers.SetFields(r.c.Writer.Header(), p.CacheTags.Fields(name, version)...)
 }
 
-// libraryTimeout is how long a request waits for the libraries to be read after a start.
+// libraryTimeout is how long a request may wait for its turn and for its response, including for the libraries to be read
+// after a start.
 const libraryTimeout = 10 * time.Second
 
 // handle returns a handler that calls answer when it is the client's turn, and sends the response that it returns, or the
-// failure that its error means. Waiting and answer have 10 s together. If large responses that are being sent take too much
-// memory, the client gets 503.
+// failure that its error means. Waiting and answer have 10 s together, after which the context ends. If large responses that
+// are being sent take too much memory, the client gets 503.
 func (p *public) handle(answer func(context.Context, *request) (*answers.Body, answers.Caching, error)) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		ctx, cancel := context.WithTimeout(c.Request.Context(), libraryTimeout)
@@ -248,8 +250,9 @@ func (p *public) handle(answer func(context.Context, *request) (*answers.Body, a
 	}
 }
 
-// runInTurn waits for the client's turn, calls answer, encodes the response that it returns for the client, and returns it
-// with its caching. If no turn comes in time, the error is a failure with status 503, and answer is not called.
+// runInTurn waits for the client's turn, calls answer, encodes the response that it returns for the client, ends the turn,
+// and returns the response with its caching. If no turn comes in time, the error is a failure with status 503 or that of
+// ctx, and answer is not called.
 func (p *public) runInTurn(ctx context.Context, answer func(context.Context, *request) (*answers.Body, answers.Caching, error), r *request) (*answers.Body, answers.Caching, error) {
 	_, leave, err := p.Turns.Enter(ctx, r.RemoteAddr, answers.TurnTimeout)
 	if errors.Is(err, answers.ErrNoPlace) {
@@ -312,8 +315,8 @@ func (p *public) handleUnrouted(c *gin.Context) {
 	c.Writer.WriteHeaderNow() // gin would add a body to a 404 without one
 }
 
-// requestOrigin returns the scheme and host of a request's URL, such as https://example.com, or the failure badHost (400) if
-// the Host header is missing or malformed.
+// requestOrigin returns the scheme and host of the address at which the client reached this server, such as
+// https://example.com, or the failure badHost (400) if the Host header is missing or malformed.
 func requestOrigin(r *http.Request) (string, error) {
 	o, ok := requests.Origin(r)
 	if !ok {
@@ -322,8 +325,8 @@ func requestOrigin(r *http.Request) (string, error) {
 	return o, nil
 }
 
-// baseOrOrigin returns base, a configured base URL, or if that is "" the origin of the request, or the failure badHost if
-// its Host header is malformed.
+// baseOrOrigin returns base, a configured base URL, or if that is "" the origin of the request, or the failure badHost (400)
+// if its Host header is missing or malformed.
 func baseOrOrigin(base string, r *http.Request) (string, error) {
 	if base != "" {
 		return base, nil
@@ -331,7 +334,7 @@ func baseOrOrigin(base string, r *http.Request) (string, error) {
 	return requestOrigin(r)
 }
 
-// cachingOfAddresses returns the caching of a response with addresses: k if they are configured. Otherwise they contain
+// cachingOfAddresses returns the caching of a response with addresses: k if their base is configured. Otherwise they contain
 // the client's Host, and no cache may store the response.
 func cachingOfAddresses(configured bool, k answers.Caching) answers.Caching {
 	if configured {
@@ -340,8 +343,8 @@ func cachingOfAddresses(configured bool, k answers.Caching) answers.Caching {
 	return notCached
 }
 
-// isHost reports whether a Host header names want, in any case. The port counts only if want has one. It is false if want is
-// "".
+// isHost reports whether host, a Host header, names want, in any case. The port of host counts only if want has one. It is
+// false if want is "".
 func isHost(host, want string) bool {
 	if want == "" {
 		return false
@@ -352,7 +355,7 @@ func isHost(host, want string) bool {
 	return strings.EqualFold(host, want)
 }
 
-// splitPort splits a host from its port, which is "" if it has none. It accepts IPv6 addresses in brackets.
+// splitPort splits a host from its port, which is "" if it has none. An IPv6 address in brackets keeps them.
 func splitPort(host string) (name, port string) {
 	i := strings.LastIndexByte(host, ':')
 	if i < 0 || strings.IndexByte(host[i:], ']') >= 0 {

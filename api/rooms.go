@@ -18,11 +18,11 @@ import (
 
 // Rooms has the state and history of the waiting rooms.
 type Rooms interface {
-	// Statuses returns the state of all rooms.
+	// Statuses returns the present state of each room.
 	Statuses() []waitingroom.Status
 	// Status returns the state of a room, or false for an unknown name.
 	Status(name string) (waitingroom.Status, bool)
-	// Analytics returns what happened in a room in the last minutes, and false for an unknown name.
+	// Analytics returns what happened in a room in the last minutes, in periods, and false for an unknown name.
 	Analytics(ctx context.Context, name string, minutes int) ([]waitingroom.Period, bool, error)
 	// Versions returns the history of the settings, newest first.
 	Versions() []waitingroom.Version
@@ -114,15 +114,16 @@ func encodeCSV(periods []waitingroom.Period) *answers.Body {
 const roomBeat = 2 * time.Second
 
 // serveRoomStream handles /rooms.stream. It sends the status of all waiting rooms, or of the one in the query, as
-// server-sent events: when it has changed, and each minute.
+// server-sent events: at once, when it has changed, and each minute.
 func (p *public) serveRoomStream(c *gin.Context) {
 	if err := p.streamRooms(&request{c.Request, c, requests.ParseQuery(c.Request.URL.RawQuery)}); err != nil {
 		respondError(c, p.Logger, err)
 	}
 }
 
-// streamRooms sends the status of the waiting rooms, or of the one in the query, as server-sent events: when it has changed
-// and each minute, until the client disconnects or the process stops. It returns an error only if it has sent nothing.
+// streamRooms sends the status of the waiting rooms, or of the one in the query, as server-sent events, each a JSON array:
+// at once, when it has changed and each minute, until the context of openEventStream ends. It returns an error only if it
+// has sent nothing; for an unknown room that is a failure with status 404.
 func (p *public) streamRooms(r *request) error {
 	if p.Rooms == nil {
 		return noRoom

@@ -20,8 +20,8 @@ type sendBudget struct {
 }
 
 // acquire reserves memory for sending b, and reports whether there was enough; if so, the caller calls release afterwards.
-// It does not wait. Bodies under 64 KiB need none, and one that several responses send counts once. The largest body fits if
-// no other is being sent.
+// It does not wait. Bodies under 64 KiB need none, and one that several responses send counts once. A body larger than the
+// budget fits if no other is being sent.
 func (r *sendBudget) acquire(b *answers.Body) bool {
 	if b.Len() < largeAnswer {
 		return true
@@ -41,7 +41,8 @@ func (r *sendBudget) acquire(b *answers.Body) bool {
 	return true
 }
 
-// release ends one use of b. After the last one it frees the memory that acquire reserved for b.
+// release ends one use of b, for which acquire returned true. After the last one it frees the memory that acquire reserved
+// for b.
 func (r *sendBudget) release(b *answers.Body) {
 	if b.Len() < largeAnswer {
 		return

@@ -41,9 +41,9 @@ type Client struct {
 // ErrCutOff means that the response ended before the operation did.
 var ErrCutOff = errors.New("the larder process ended, or restarted its role, before it was done; see whether it was, and try again when it serves")
 
-// InProcess returns a client of a handler in this process, which it starts to serve. It speaks the same HTTP over a pipe, so
-// that commands take one path whether or not another process owns the data folder. The caller calls stop at the end: it
-// waits for the operations under way, which end with their calls, and ends the server.
+// InProcess returns a client of a handler in this process, and starts a server of it. It speaks the same HTTP over a pipe,
+// so that commands take one path whether or not another process owns the data folder. The caller calls stop once at the end:
+// it waits for the operations under way, without a limit, and ends the server.
 func InProcess(handler http.Handler) (client *Client, stop func() error) {
 	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 	server := &http.Server{Handler: handler}
@@ -51,7 +51,8 @@ func InProcess(handler http.Handler) (client *Client, stop func() error) {
 	return newClient(l.dial), func() error { return server.Shutdown(context.Background()) }
 }
 
-// newClient returns a client that opens its connections by calling dial, a new one for each request.
+// newClient returns a client that opens its connections by calling dial, a new one for each request. It connects to nothing
+// yet.
 func newClient(dial func(ctx context.Context) (net.Conn, error)) *Client {
 	return &Client{at: "http://larder/", http: &http.Client{Transport: &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
@@ -59,20 +60,19 @@ func newClient(dial func(ctx context.Context) (net.Conn, error)) *Client {
 	}}}
 }
 
-// Over returns a client of a Handler that is reached through client at the URL at, which ends with a slash. The function
-// checks nothing: authentication is up to client and the server at that URL.
+// Over returns a client of a Handler that is reached through client at the URL at, which ends with a slash. It connects to
+// nothing and checks nothing: authentication is up to client and the server at that URL.
 func Over(client *http.Client, at string) *Client { return &Client{http: client, at: at} }
 
 // Call has the process run an operation, passes the operation's events to report (which may be nil) as they come, and
 // returns its result. request is encoded as JSON. When ctx ends, so does the operation, and the error is the cause of that.
-// ErrCutOff means that the process ended first; other errors are those of the operation or of reaching it.
+// [ErrCutOff] means that the process ended first; other errors are those of the operation, as text, or of reaching it.
 func Call[Result, Event any](ctx context.Context, c *Client, operation string, request any, report func(Event)) (Result, error) {
 	return Send[Result](ctx, c, operation, request, nil, report)
 }
 
-// Send has the process run an operation with a request, encoded as JSON, and with the bytes of contents, which it reads to
-// their end; nil for none. It passes the operation's events to report (which may be nil) as they come, and returns its
-// result. When ctx ends, so does the operation. ErrCutOff means that the process ended first.
+// Send does what [Call] does, and sends the bytes of contents after the request; nil for none. A goroutine may still read
+// from contents after Send has returned.
 func Send[Result, Event any](ctx context.Context, c *Client, operation string, request any, contents io.Reader, report func(Event)) (Result, error) {
 	var result Result
 	raw, err := c.call(ctx, operation, request, contents, func(raw json.RawMessage) error {
@@ -92,8 +92,8 @@ func Send[Result, Event any](ctx context.Context, c *Client, operation string, r
 	return result, json.Unmarshal(raw, &result)
 }
 
-// Forward sends the request of an operation to another process and returns the result without decoding it. No goroutine reads
-// the contents after Forward has returned.
+// Forward sends the request of an operation to another process, as [Send] does, and returns the result without decoding it.
+// It passes the events to report, also undecoded. No goroutine reads the contents after Forward has returned.
 func Forward(ctx context.Context, c *Client, operation string, r Request, report func(json.RawMessage)) (json.RawMessage, error) {
 	if r.Contents == http.NoBody {
 		return Send[json.RawMessage](ctx, c, operation, r.JSON, nil, report)
@@ -110,7 +110,7 @@ type revocableReader struct {
 	r  io.Reader  // nil once this reader is revoked
 }
 
-// Read implements io.Reader: it reads from the other reader, or returns io.ErrClosedPipe once this one is revoked.
+// Read implements io.Reader: it reads from the other reader, or returns [io.ErrClosedPipe] once this one is revoked.
 func (r *revocableReader) Read(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,15 +120,15 @@ func (r *revocableReader) Read(p []byte) (int, error) {
 	return r.r.Read(p)
 }
 
-// revoke waits for the current read and makes later reads fail.
+// revoke waits for the current read and makes later reads fail. It does not close the other reader.
 func (r *revocableReader) revoke() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.r = nil
 }
 
-// encodeRequest returns a request as JSON. It does not escape HTML characters: an escaped one takes six bytes, so that the
-// request that a node forwards would exceed the size limit.
+// encodeRequest returns a request as JSON, without a line feed at the end. It does not escape HTML characters: an escaped
+// one takes six bytes, so that the request that a node forwards would exceed the size limit.
 func encodeRequest(request any) ([]byte, error) {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
@@ -160,8 +160,8 @@ func (c *Client) newRequest(ctx context.Context, operation string, request any, 
 }
 
 // call sends a request for an operation, and contents unless that is nil, to the process, passes each event of the response,
-// as JSON, to event, and returns the result as JSON. An error of event ends the call. ErrCutOff means that the process ended
-// before the operation; if ctx ends, the error is its cause.
+// as JSON, to event, and returns the result as JSON. An error of event ends the call. [ErrCutOff] means that the response
+// ended without a result or error; if ctx ends, the error is its cause. An error of the operation is one with its text.
 func (c *Client) call(ctx context.Context, operation string, request any, contents io.Reader, event func(json.RawMessage) error) (json.RawMessage, error) {
 	r, err := c.newRequest(ctx, operation, request, contents)
 	if err != nil {
@@ -204,21 +204,21 @@ func (c *Client) call(ctx context.Context, operation string, request any, conten
 }
 
 // decodeStrict decodes JSON into the value that into points to. It returns an error if the JSON has a field that the value
-// does not have.
+// does not have. It ignores what follows the first value.
 func decodeStrict(raw []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.DisallowUnknownFields()
 	return decoder.Decode(into)
 }
 
-// pipeListener hands the server's ends of pipes to a server in the same process.
+// A pipeListener is a net.Listener that passes one end of each pipe that dial makes to a server in the same process.
 type pipeListener struct {
 	conns  chan net.Conn
 	closed chan struct{}
 }
 
 // dial creates a pipe, passes one end to the server and returns the other, the client's. It waits until the server accepts,
-// ctx ends or the listener is closed.
+// ctx ends (the error of ctx) or the listener is closed ([net.ErrClosed]).
 func (l *pipeListener) dial(ctx context.Context) (net.Conn, error) {
 	client, server := net.Pipe()
 	select {
@@ -259,8 +259,9 @@ func (pipeAddr) String() string  { return "in process" }
 // socketName is the socket's name in a data folder.
 const socketName = "admin.sock"
 
-// Listen creates the socket in the data folder dir. Only this user can connect. The caller must own the folder's store,
-// because Listen replaces the socket of a process that crashed. Closing the listener removes the socket.
+// Listen creates the socket in the data folder dir, and replaces one that exists, such as that of a process that crashed.
+// Only this user can connect. The caller must own the folder's store, so that no other process uses that socket. Closing the
+// listener removes the socket.
 func Listen(dir string) (net.Listener, error) {
 	// Listen creates the socket in a folder that no other user can enter, sets its permissions and then renames it. The
 	// rename replaces a stale socket atomically.
@@ -290,6 +291,7 @@ func Listen(dir string) (net.Listener, error) {
 	return &socket{UnixListener: listener, path: path}, nil
 }
 
+// A socket is the listener of the admin socket at path.
 type socket struct {
 	*net.UnixListener
 	path string
@@ -309,7 +311,7 @@ func (s *socket) Close() error {
 var ErrNoProcess = errors.New("no larder process runs on this data folder")
 
 // Dial connects once to the process that owns the data folder dir, to find out whether one runs, and returns a client of it,
-// which connects again for each operation. It returns ErrNoProcess if none runs.
+// which connects again for each operation. It returns [ErrNoProcess] if none runs.
 func Dial(ctx context.Context, dir string) (*Client, error) {
 	conn, err := Connect(ctx, dir)
 	switch {
@@ -324,8 +326,8 @@ func Dial(ctx context.Context, dir string) (*Client, error) {
 	return newClient(func(ctx context.Context) (net.Conn, error) { return Connect(ctx, dir) }), nil
 }
 
-// Connect returns a connection to the admin socket of the process that owns the data folder dir. If none runs, it returns
-// the error of the operating system.
+// Connect returns a new connection to the admin socket of the process that owns the data folder dir; the caller closes it.
+// If no process runs, it returns the error of the operating system.
 func Connect(ctx context.Context, dir string) (conn net.Conn, err error) {
 	err = shortPath(dir, func(folder string) error {
 		conn, err = new(net.Dialer).DialContext(ctx, "unix", filepath.Join(folder, socketName))
@@ -337,9 +339,9 @@ func Connect(ctx context.Context, dir string) (conn net.Conn, err error) {
 // maxSocketPath is the length of a socket's path that all supported systems allow: macOS has 104 bytes with the closing NUL.
 const maxSocketPath = 103
 
-// shortPath calls use with a path of the folder that is short enough for the address of a socket in it, and returns its
-// error. On Linux that is a path by file descriptor if the folder's own path is too long, valid only during the call; on
-// other systems that is an error.
+// shortPath calls use with a path of the folder that is short enough for the address of a socket in it, and returns the
+// error of use. On Linux that is a path by file descriptor if the folder's own path is too long, valid only during the call;
+// on other systems a path that is too long is an error.
 func shortPath(folder string, use func(folder string) error) error {
 	if len(filepath.Join(folder, socketName)) <= maxSocketPath {
 		return use(folder)
@@ -355,27 +357,28 @@ func shortPath(folder string, use func(folder string) error) error {
 	return use(fmt.Sprintf("/proc/self/fd/%d", open.Fd()))
 }
 
-// A Request is the request of a client.
+// A Request is the request of an operation.
 type Request struct {
 	JSON json.RawMessage
 	// Contents are the bytes behind the JSON. It is never nil; most requests have none.
 	Contents io.Reader
 }
 
-// An Operation executes a command. It may call report with events from any goroutine until it returns. Events and result
-// must encode to JSON. The context ends when the client disconnects or the process stops.
+// An Operation executes a command. It may call report with events from any goroutine until it returns; later events are
+// dropped. Events and result must encode to JSON. The context ends when the client disconnects or the process stops.
 type Operation func(ctx context.Context, request Request, report func(event any)) (result any, err error)
 
 // Typed makes an Operation of a function that takes a request of its own type, without contents. It decodes the request's
-// JSON and rejects unknown properties, as TypedWithContents does.
+// JSON and rejects unknown properties, as [TypedWithContents] does.
 func Typed[R any](operate func(ctx context.Context, request R, report func(event any)) (any, error)) Operation {
 	return TypedWithContents(func(ctx context.Context, request R, _ io.Reader, report func(any)) (any, error) {
 		return operate(ctx, request, report)
 	})
 }
 
-// TypedWithContents makes an Operation of a function that takes a request of its own type, and the contents that follow it.
-// It rejects unknown properties, because a newer client sent them and expects them to have an effect.
+// TypedWithContents makes an Operation of a function that takes a request of its own type, and the contents that follow it
+// (never nil). It returns an error if the request has properties that the type does not have, because a newer client sent
+// them and expects them to have an effect.
 func TypedWithContents[R any](operate func(ctx context.Context, request R, contents io.Reader, report func(event any)) (any, error)) Operation {
 	return func(ctx context.Context, raw Request, report func(any)) (any, error) {
 		var request R
@@ -393,8 +396,8 @@ type line struct {
 	Error  string          `json:"error,omitempty"`
 }
 
-// Handler returns a handler that runs operations for clients: each at a POST to /NAME, by its name in the map. logger gets
-// panics and events that cannot be encoded.
+// Handler returns a handler that runs operations for clients: each at a POST to /NAME, by its name in the map. It responds
+// to other requests with 404. logger logs panics and events that cannot be encoded.
 func Handler(operations map[string]Operation, logger *slog.Logger) http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()
@@ -406,8 +409,9 @@ func Handler(operations map[string]Operation, logger *slog.Logger) http.Handler 
 }
 
 // serveOperation reads the request in c, runs the operation called name, and sends its events and then its result or error
-// as lines of JSON. To a malformed request it responds with 400. It logs a panic of the operation, which is an error for the
-// client.
+// as lines of JSON. To a malformed request it responds with 400. A panic of the operation is logged, and is an error for the
+// client. After an error it reads the rest of the contents, because the client reads the response only after it has sent
+// them all.
 func serveOperation(c *gin.Context, name string, operation Operation, logger *slog.Logger) {
 	request, err := readRequest(c)
 	if err != nil {
@@ -446,6 +450,7 @@ func serveOperation(c *gin.Context, name string, operation Operation, logger *sl
 	lines.end(end)
 }
 
+// panicked is the error of an operation that panicked: the value of the panic, and the stack.
 type panicked struct{ cause, stack string }
 
 // Error returns a message with the value of the panic, without the stack.
@@ -464,15 +469,15 @@ func recoverPanics(operation Operation) Operation {
 	}
 }
 
-// lineWriter writes complete lines from any goroutine, and none after the final line. It ignores write errors, because
-// the operation's context ends when the client disconnects.
+// A lineWriter writes complete lines from any goroutine, and none after the final line. It ignores write errors, because the
+// operation's context ends when the client disconnects.
 type lineWriter struct {
 	mu    sync.Mutex
 	w     gin.ResponseWriter
 	ended bool
 }
 
-// write sends one line of the response at once, or nothing if end was called. It ignores errors.
+// write sends one line of the response at once and flushes it; it does nothing after end. It ignores errors.
 func (l *lineWriter) write(v line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -483,7 +488,7 @@ func (l *lineWriter) write(v line) {
 	l.w.Flush()
 }
 
-// end sends the last line of the response, with the result or the error. Lines that are written later are dropped.
+// end sends the last line of the response, with the result or the error. Later lines are dropped.
 func (l *lineWriter) end(v line) {
 	l.write(v)
 	l.mu.Lock()

@@ -23,8 +23,9 @@ const (
 // withContents is the content type of a request with contents.
 const withContents = "application/vnd.larder.request"
 
-// readRequest reads the JSON of a request, within its size limit, and returns it with a reader of the contents behind it,
-// which the operation reads later; an empty one if the request has none.
+// readRequest reads the JSON of a request, of at most maxRequest bytes, and returns it with a reader of the contents behind
+// it, which the operation reads later; [http.NoBody] if the request has none. A request that is malformed or too large is an
+// error.
 func readRequest(c *gin.Context) (Request, error) {
 	if c.ContentType() != withContents {
 		encoded, err := io.ReadAll(http.MaxBytesReader(c.Writer, c.Request.Body, maxRequest))
@@ -58,7 +59,7 @@ type contentsReader struct {
 }
 
 // Read implements io.Reader. It returns an error if the operation has ended, or no byte arrives for stallTimeout. After an
-// error it reads nothing more.
+// error, also io.EOF, it reads nothing more and returns the same error.
 func (r *contentsReader) Read(p []byte) (int, error) {
 	if r.err == nil {
 		r.err = r.ended()
@@ -77,8 +78,8 @@ func (r *contentsReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// setDeadline sets until when reading the connection may take; the zero time stands for no limit. It ignores connections
-// without deadlines, which are pipes in the same process.
+// setDeadline sets the time until which reading from the connection may take; the zero time stands for no limit. It ignores
+// connections without deadlines, which are pipes in the same process.
 func (r *contentsReader) setDeadline(at time.Time) {
 	r.connection.SetReadDeadline(at) //nolint:errcheck // see above
 }

@@ -43,7 +43,7 @@ func rowKey(generation uint32, key document.Key) []byte {
 }
 
 // load returns the stored entry of a document of a kind, and true. If it is in the older generation, load copies it to the
-// younger one, so that it stays. It returns false if there is no entry, or none that can be read.
+// younger one, so that it stays, and ignores if that fails. It returns false if there is no entry, or none that can be read.
 func (c *cache) load(kind document.Kind, key document.Key) (entry, bool) {
 	c.mu.Lock()
 	number := c.youngest().number
@@ -65,7 +65,8 @@ func (c *cache) load(kind document.Kind, key document.Key) (entry, bool) {
 	return entry{}, false
 }
 
-// youngest returns the state of the younger generation, which the first call reads from the store. The caller holds mu.
+// youngest returns the state of the younger generation. The first call reads it from the store; without a valid one there,
+// it is generation 1 with no entries. The caller holds mu, and does not change the state.
 func (c *cache) youngest() *generation {
 	if c.state != nil {
 		return c.state
@@ -81,7 +82,8 @@ func (c *cache) youngest() *generation {
 	return c.state
 }
 
-// store encodes the entry of a document, a result or a refusal, and writes it to the younger generation in the store.
+// store encodes the entry of a document, a result (compressed) or a refusal, and commits it to the younger generation in the
+// store, see write.
 func (c *cache) store(key document.Key, e entry) error {
 	if e.refused != "" {
 		return c.write(key, append([]byte{storedRefusal}, e.refused...))
@@ -114,8 +116,8 @@ func decodeEntry(kind document.Kind, value []byte) (entry, error) {
 	return entry{}, fmt.Errorf("a rendered document in the store begins with %x", value[:min(len(value), 1)])
 }
 
-// write stores the value of a document's row in the younger generation. If it does not fit there, write first starts a new
-// generation and deletes the older one.
+// write commits the value of a document's row to the younger generation. If that has no room for it, write starts a new
+// generation and deletes the older one in the same batch. With an error, nothing changes.
 func (c *cache) write(key document.Key, value []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,8 +140,8 @@ func (c *cache) write(key document.Key, value []byte) error {
 	return nil
 }
 
-// removeUpTo adds to the batch the deletion of all rows of the generation last and of those before it. The caller commits
-// the batch.
+// removeUpTo adds to the batch the deletion of all rows of the generation with the number last and of those before it. The
+// caller commits the batch.
 func (c *cache) removeUpTo(batch *kvstore.Batch, last uint32) error {
 	for item, err := range c.kv.Scan(kvstore.Renderings, kvstore.Range{To: binary.BigEndian.AppendUint32(nil, last+1)}) {
 		if err != nil {

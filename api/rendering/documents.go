@@ -12,8 +12,8 @@ import (
 )
 
 // importsDocument returns the request to find out what a module imports. owner (NAME@VERSION) is its release, module its
-// hash, size its bytes; read returns its source when a worker is to parse it. A module that is too large is a
-// *document.RefusedError.
+// hash, size its bytes; read returns its source when a worker is to parse it. For a module over [document.MaxSource] bytes
+// the error is a *document.RefusedError.
 func importsDocument(owner string, module kvstore.Hash, size int, read func() ([]byte, error)) (Document, error) {
 	if size > document.MaxSource {
 		return Document{}, &document.RefusedError{Reason: fmt.Sprintf("it has over %d bytes", document.MaxSource)}
@@ -32,8 +32,8 @@ func rangesDocument(owner string, all []string) Document {
 }
 
 // Documents returns functions that return the imports of modules and the parsed version ranges of releases from the cache.
-// If something is not cached, they queue it for the client, call pending and return without waiting. read returns the source
-// of a module by its hash, when a worker is to parse it.
+// If something is not cached, they queue it for the client, call pending, and report it as pending without waiting. read
+// returns the source of a module by its hash when a worker is to parse it, from the goroutine of Run.
 func (x *Renderer) Documents(client netip.Prefix, read func(kvstore.Hash) ([]byte, error), pending func(*PendingError)) library.Documents {
 	get := func(d Document) (document.Result, bool, error) {
 		r, err := x.Get(client, d)
@@ -61,7 +61,7 @@ func (x *Renderer) Documents(client netip.Prefix, read func(kvstore.Hash) ([]byt
 }
 
 // DocumentsNow returns functions that return the imports of modules and the parsed version ranges of releases. They have a
-// worker render what is not cached, and wait for the result.
+// worker render what is not cached, and wait for the result, so nothing is pending.
 func (x *Renderer) DocumentsNow() library.Documents {
 	return library.Documents{
 		Imports: func(ctx context.Context, owner string, module kvstore.Hash, source []byte) ([]document.Import, bool, error) {

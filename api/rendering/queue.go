@@ -17,7 +17,7 @@ const (
 // A job is a document on its way through the queue.
 type job struct {
 	Document
-	done    chan struct{}  // closed at the end
+	done    chan struct{}  // closed when it was rendered or given up
 	clients []netip.Prefix // in whose lines it waits
 	started bool
 }
@@ -31,8 +31,8 @@ type queue struct {
 	places int            // taken in all lines
 }
 
-// add puts a document into the line of a client, unless it is there or was started, and returns the document's job. If there
-// is no room, it returns the job that other clients wait for, or nil if none exists.
+// add puts a document at the end of the line of a client, unless it is there or was started, and returns the document's job.
+// If the queue or the line is full, it returns the job that other clients wait for, or nil if none exists.
 func (q *queue) add(client netip.Prefix, d Document) *job {
 	j := q.jobs[d.Key]
 	if j != nil && (j.started || slices.Contains(j.clients, client)) {
@@ -56,7 +56,8 @@ func (q *queue) add(client netip.Prefix, d Document) *job {
 }
 
 // takeNext returns the first job in the line of the client whose turn it is, marks it as started, and removes it from the
-// lines of all clients that wait for it; nil if no job waits. The client goes to the end of the order of turns.
+// lines of all clients that wait for it; nil if no job waits. The client goes to the end of the order of turns. The caller
+// calls endJob when the job is done.
 func (q *queue) takeNext() *job {
 	if len(q.order) == 0 {
 		return nil
@@ -72,7 +73,7 @@ func (q *queue) takeNext() *job {
 }
 
 // leave removes a job from the line of a client that no longer waits for it. If no other client waits for it, the job ends
-// without being done. A job that was started goes on. The caller holds the renderer's lock.
+// without being rendered. A job that was started goes on. A client that is not in the line changes nothing.
 func (q *queue) leave(client netip.Prefix, j *job) {
 	i := slices.Index(j.clients, client)
 	if i < 0 {

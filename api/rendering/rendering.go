@@ -25,11 +25,11 @@ import (
 
 // Options configures a Renderer. Store and Render are required.
 type Options struct {
-	// Store has the cache. If it is read-only, the cache is in memory only.
+	// Store has the cache. If it is read-only, results are read from it, and new ones are cached in memory only.
 	Store *kvstore.Store
-	// Render renders one document in a worker process that works for no other owner. The renderer caches a
-	// *document.RefusedError, after which the document is not rendered again. After another error it renders the document on a
-	// later request, but not within [retryAfter].
+	// Render renders one document of the release owner (NAME@VERSION) in a worker process that works for no other owner. The
+	// renderer caches a *document.RefusedError, after which the document is not rendered again. After another error a later
+	// request renders it; [Renderer.Get] does not queue it within [retryAfter].
 	Render func(ctx context.Context, owner string, r document.Request) (document.Result, error)
 	// MaxBytes bounds the cache, in bytes; default 256 MiB.
 	MaxBytes int64
@@ -54,9 +54,10 @@ type Renderer struct {
 // A Document is a request to render a document.
 type Document struct {
 	Key document.Key
-	// Owner is the release that has the document.
+	// Owner names the release that has the document: NAME@VERSION.
 	Owner string
-	// Request reads the document. The renderer calls it right before rendering, so that a queued document takes no memory.
+	// Request reads the document. The renderer calls it right before rendering, so that a queued document takes little
+	// memory.
 	Request func(ctx context.Context) (document.Request, error)
 	Kind    document.Kind
 }
@@ -75,17 +76,19 @@ func (e entry) resultOrRefusal() (document.Result, error) {
 	return e.result, nil
 }
 
-// A PendingError is the error for a document that is not rendered yet.
+// A PendingError is the error of [Renderer.Get] for a document that is not rendered yet.
 type PendingError struct {
-	// Done is closed when the document has been rendered, or rendering it has failed. It is nil if the queue is full, or
-	// rendering failed within [retryAfter].
+	// Done is closed when the document has been rendered, rendering it has failed, or no client waits for it any more. It is
+	// nil if the document was not queued, because the queue or the client's line is full, or rendering failed within
+	// [retryAfter].
 	Done <-chan struct{}
 
 	leave func()
 }
 
 // Leave removes the client for which Get returned the error from those that wait for the document, because the client has
-// disconnected. A document that no client waits for leaves the queue; one that is being rendered does not.
+// disconnected. A document that no client waits for leaves the queue; one that is being rendered does not. Further calls do
+// nothing.
 func (e *PendingError) Leave() {
 	if e.leave != nil {
 		e.leave()
@@ -104,7 +107,8 @@ const (
 	retryAfter = time.Minute
 )
 
-// New returns a renderer. Queued documents are rendered only while its Run, or its Part, runs.
+// New returns a renderer. Documents that Get has queued are rendered only while its Run, or its Part, runs; Render needs
+// neither.
 func New(o Options) *Renderer {
 	x := &Renderer{
 		render: o.Render, logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), wake: make(chan struct{}, 1),
@@ -121,8 +125,8 @@ func (x *Renderer) Part() parts.Part {
 	return parts.Part{Name: "renderer", Run: parts.RunUntilDone(x.Run)}
 }
 
-// Run renders queued documents, one after the other, until ctx ends. It logs a failure, after which the document is not
-// queued again within retryAfter.
+// Run renders queued documents, one after the other, until ctx ends, and caches the results. It logs a failure, after which
+// Get does not queue the document within retryAfter.
 func (x *Renderer) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		x.mu.Lock()
@@ -146,8 +150,8 @@ func (x *Renderer) Run(ctx context.Context) {
 }
 
 // Get returns the cached result of a document, or a *document.RefusedError if it was refused. If neither is cached, it
-// queues the document for the client and returns a *PendingError without waiting. It does not queue it if the queue is full
-// or rendering it failed within retryAfter.
+// queues the document for the client, so that Run renders it, and returns a *PendingError without waiting. It does not queue
+// it if the queue or the client's line is full or rendering it failed within retryAfter.
 func (x *Renderer) Get(client netip.Prefix, d Document) (document.Result, error) {
 	if e, ok := x.lookUp(d); ok {
 		return e.resultOrRefusal()
@@ -173,7 +177,7 @@ func (x *Renderer) Get(client netip.Prefix, d Document) (document.Result, error)
 }
 
 // Render returns the result of a document, or a *document.RefusedError if it was refused. If neither is cached, it renders
-// the document now, beside the queue, waits for that, and caches the result.
+// the document now, beside the queue, waits for that, and caches the result. Other errors are returned and not cached.
 func (x *Renderer) Render(ctx context.Context, d Document) (document.Result, error) {
 	if e, ok := x.lookUp(d); ok {
 		return e.resultOrRefusal()
@@ -181,7 +185,8 @@ func (x *Renderer) Render(ctx context.Context, d Document) (document.Result, err
 	return x.renderNow(ctx, d)
 }
 
-// lookUp returns the cached result or refusal of a document, from memory or else from the store; false if none is cached.
+// lookUp returns the cached result or refusal of a document, from memory or else from the store, from which it is cached in
+// memory; false if none is cached.
 func (x *Renderer) lookUp(d Document) (entry, bool) {
 	if e, ok := x.recent.Cached(string(d.Key[:])); ok {
 		return *e, true
@@ -199,14 +204,14 @@ func (x *Renderer) postpone(key document.Key) {
 	_, _ = x.failed.Get(string(key[:]), func() (time.Time, int, error) { return x.now(), 1, nil })
 }
 
-// remember caches the result or refusal of a document in memory.
+// remember caches the result or refusal of a document in memory, unless it has one already.
 func (x *Renderer) remember(key document.Key, e entry) {
 	_, _ = x.recent.Get(string(key[:]), func() (*entry, int, error) { return &e, len(e.result.Markup) + len(e.refused) + 200, nil })
 }
 
 // renderNow renders a document, unless its result has been cached meanwhile, and returns the result. It caches that, or the
-// reason why the document was refused, in memory and in the store, and logs a refusal. Other errors are returned and not
-// cached.
+// reason why the document was refused, in memory and in the store, and logs a refusal. If the store takes nothing, it logs
+// that and continues. Other errors are returned and not cached.
 func (x *Renderer) renderNow(ctx context.Context, d Document) (document.Result, error) {
 	if e, ok := x.lookUp(d); ok { // rendered while it waited
 		return e.resultOrRefusal()
