@@ -91,6 +91,7 @@ type openSearchDescription struct {
 	URL           openSearchURL   `xml:"Url"`
 }
 
+// An openSearchImage is an icon of the site: its address, and its size in pixels.
 type openSearchImage struct {
 	Width  int    `xml:"width,attr"`
 	Height int    `xml:"height,attr"`
@@ -98,6 +99,7 @@ type openSearchImage struct {
 	URL    string `xml:",chardata"`
 }
 
+// An openSearchURL is the address of the search page, with {searchTerms} in place of the text.
 type openSearchURL struct {
 	Type     string `xml:"type,attr"`
 	Method   string `xml:"method,attr"`

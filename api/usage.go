@@ -22,6 +22,8 @@ const (
 
 var badDays = newFailure(http.StatusBadRequest, "days must be a whole number from 1 to "+strconv.Itoa(usage.MostDays))
 
+// A usageAnswer is the response of packageUsage. From and To are the first and the last day (YYYY-MM-DD, UTC), and Days has
+// each day between, the oldest first.
 type usageAnswer struct {
 	From     string         `json:"from"`
 	To       string         `json:"to"`
@@ -32,18 +34,22 @@ type usageAnswer struct {
 	Files    []usageFile    `json:"files"`
 }
 
+// A usageDay is how much was requested on one day.
 type usageDay struct {
 	Date     string `json:"date"`
 	Requests uint64 `json:"requests"`
 	Bytes    uint64 `json:"bytes"`
 }
 
+// A usageVersion is how much of a version was requested on all days of the response.
 type usageVersion struct {
 	Version  string `json:"version"`
 	Requests uint64 `json:"requests"`
 	Bytes    uint64 `json:"bytes"`
 }
 
+// A usageFile is a file that was requested lately, whatever the days of the response: Requests is an estimate, in which
+// older requests count less, and AtLeast of them are certain.
 type usageFile struct {
 	Version  string `json:"version"`
 	Path     string `json:"path"`

@@ -251,6 +251,7 @@ func (l *pipeListener) Close() error {
 // Addr implements net.Listener. A pipe has no address, so it returns a placeholder.
 func (l *pipeListener) Addr() net.Addr { return pipeAddr{} }
 
+// pipeAddr is the address of a pipeListener.
 type pipeAddr struct{}
 
 func (pipeAddr) Network() string { return "pipe" }

@@ -22,8 +22,8 @@ func (c *Changes) Now() uint64 {
 	return c.count
 }
 
-// RecordChange records that the named libraries have changed, so that [Changes.Since] reports that for earlier moments. The
-// caller makes their new data readable before the call.
+// RecordChange records that the named libraries have changed, so that [Changes.Since] is true for each of them and each
+// moment before. The caller makes their new data readable before the call.
 func (c *Changes) RecordChange(names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

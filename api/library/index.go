@@ -122,7 +122,7 @@ const (
 )
 
 // Run reads all libraries, then follows the log until ctx ends. It always returns nil. It logs an error, and reads all
-// libraries again after a pause of 1 s to 1 min. It reads single libraries that could not be read again each minute.
+// libraries again after a pause of 1 s to 1 min. If only single libraries cannot be read, it tries these again each minute.
 func (x *Index) Run(ctx context.Context) error {
 	seen := int64(-1) // nothing has been read
 	failures := 0
@@ -214,9 +214,9 @@ type changes struct {
 
 // readChanges reads from one snapshot of the store the libraries that log entries from index seen on are about, or all if
 // seen is negative, and those that could not be read before. A library that cannot be read is in changes.unread; readChanges
-// logs it if it was readable before. It does not change the index; only the goroutine of Run calls it, because it reads
-// x.listing without the lock. It closes the snapshot before any goroutine is notified, because a notified goroutine may
-// close the store next.
+// logs it unless it could not be read the last time either. It does not change the index; only the goroutine of Run calls
+// it, because it reads x.listing without the lock. It closes the snapshot before any goroutine is notified, because a
+// notified goroutine may close the store next.
 func (x *Index) readChanges(ctx context.Context, seen int64) (changes, error) {
 	snapshot := x.store.Snapshot()
 	defer snapshot.Close()
@@ -488,8 +488,8 @@ func (x *Index) NotMirrored(name string) (n int, err error) {
 	return n, err
 }
 
-// States returns the state of every version that the bot has detected, whether it was published, failed, refused or still
-// waits, newest first; none for an unknown library.
+// States returns the state of every version that the bot has detected or that was published here: whether it waits, failed,
+// or was published, refused or withdrawn. The newest is first; an unknown library has none.
 func (x *Index) States(name string) ([]views.State, error) {
 	if !validName(name) {
 		return nil, nil

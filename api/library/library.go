@@ -114,7 +114,7 @@ func (l *Library) GitHub() *GitHub {
 var punctuation = strings.NewReplacer("-", "", "_", "", ".", "", " ", "", "+", "")
 
 // AlternativeNames returns other names, in lower case, by which people search for the library: its name without punctuation
-// (- _ . + and spaces), its name without .js, -js, .css or -css at its end, its name without either, and the name of its npm
+// (- _ . + and spaces), its name without .js, -js, .css or -css at its end, its name without both, and the name of its npm
 // package. It leaves out the name itself and repetitions, and is never nil.
 func (l *Library) AlternativeNames() []string {
 	name := strings.ToLower(l.Name)

@@ -25,10 +25,11 @@ func (x *Index) updateSearch(changed map[string]*Library) {
 	x.search.Update(documents, removed)
 }
 
-// Near returns at most n libraries (n is not negative) that the misspelt name may mean. Libraries whose name differs in at
-// most one letter or in the order of two come first, then those of class 1 and class 2 of compareSpelling; among each,
-// popular ones come first. Case, the characters - _ . and .js and .css at the end do not count. It leaves out libraries that
-// are hidden from search, and returns none for a name over maxNear bytes. It waits for the first listing.
+// Near returns at most n libraries (n is not negative) that the misspelt name may mean: first those whose name differs in at
+// most one letter or in the order of two, then those of which one name begins with the other, then those that differ in two
+// letters, even if one begins with the other; among each, popular ones first. Case, hyphens, underscores, dots, and .js and
+// .css at the end do not count. It leaves out libraries that are hidden from search, and returns none for a name over
+// maxNear bytes. It waits for the first listing.
 func (x *Index) Near(ctx context.Context, name string, n int) ([]*Library, error) {
 	ranking, err := x.Ranking(ctx)
 	if err != nil || len(name) > maxNear {
@@ -48,8 +49,8 @@ func (x *Index) Near(ctx context.Context, name string, n int) ([]*Library, error
 // maxNear limits the name that [Index.Near] compares with others, in bytes.
 const maxNear = 100
 
-// bareLibraryName returns the name of a library in lower case, without .js and .css at its end and without the characters -
-// _ . in it.
+// bareLibraryName returns the name of a library in lower case, without .js and .css at its end and without hyphens,
+// underscores and dots.
 func bareLibraryName(name string) string {
 	name = strings.ToLower(name)
 	for _, affix := range []string{".js", ".css"} {
@@ -59,8 +60,8 @@ func bareLibraryName(name string) string {
 }
 
 // compareSpelling returns 0 if a and b differ in at most one letter or only in the order of two neighbors, 2 if they differ
-// in two letters, else 1 if one begins with the other, else 3. If the shorter name has one letter, the result is 3; if it
-// has fewer than 4, never 1; if it has fewer than 6, never 2.
+// in two letters, else 1 if one begins with the other, else 3. If the shorter name has at most one byte, the result is 3; if
+// it has fewer than 4, never 1; if it has fewer than 6, never 2.
 func compareSpelling(a, b string) int {
 	const leastPrefix, leastForTwo = 4, 6 // letters
 	shorter := min(len(a), len(b))
