@@ -29,7 +29,8 @@ func (s *Store) NewBatch() *Batch {
 	return &Batch{store: s, batch: pebbleOf(s).NewBatch()}
 }
 
-// Set adds to the batch that key has value in ns. Both slices are copied. An error, such as that the batch is too large, is returned by Commit.
+// Set adds to the batch that key has value in ns. Both slices are copied. An error, such as that the batch is too large, is returned by Commit; after
+// one, Set and Delete do nothing.
 func (b *Batch) Set(ns Namespace, key, value []byte) {
 	if b.fits(len(key) + len(value)) {
 		b.err = pebbleBatch(b).Set(ns.physical(key), value, nil)
@@ -43,9 +44,9 @@ func (b *Batch) Delete(ns Namespace, key []byte) {
 	}
 }
 
-// Remove adds to the batch the removal of a content with all its encodings and deltas, if it is stored when the batch is committed. Commit refuses
-// the whole batch with a [PinnedError] if the content is pinned, because a release that is being made may name it, and with [ErrCorrupt] if the
-// content's row is damaged.
+// Remove adds to the batch the removal of a content with all its encodings and deltas. If the content is not stored when the batch is committed, that
+// is no error. Commit refuses the whole batch with a [PinnedError] if the content is pinned, because a release that is being made may name it, and
+// with [ErrCorrupt] if the content's row is damaged.
 func (b *Batch) Remove(h Hash) {
 	b.removed = append(b.removed, h)
 }
@@ -59,8 +60,9 @@ func (b *Batch) fits(n int) bool {
 	return b.err == nil
 }
 
-// Commit writes the batch atomically and waits until it, and every content that was put before it, is on the disk. If a call that built the batch
-// failed, it writes nothing and returns the first such error. A second call returns an error.
+// Commit writes the batch atomically and waits until it, and every content that was put before it, is on the disk. An empty batch writes nothing and
+// waits for nothing. If a call that built the batch failed, Commit writes nothing and returns the first such error. A second call returns an error,
+// also if the first has failed.
 //
 // A write that is refused, because the disk is nearly full or failed before, changes nothing. If the disk fails during a write, the store becomes
 // read-only, and after the next Open the batch is there as a whole or not at all.
@@ -93,8 +95,9 @@ func (e *PinnedError) Error() string {
 	return fmt.Sprintf("%d contents are needed by a release that is being made, content %s among them", len(e.Hashes), e.Hashes[0])
 }
 
-// writeRemoving writes a batch and removes contents with their deltas in the same synced write. If any of them is pinned, it closes the batch and
-// returns a [PinnedError]. It holds the locks of the pins and the contents, so that [Pins.Has] either pins a content in time, or does not find it.
+// writeRemoving writes a batch, which it closes, and removes contents with their deltas in the same synced write. If any of them is pinned, it writes
+// nothing and returns a [PinnedError]. It holds the locks of the pins and the contents, so that [Pins.Has] either pins a content in time, or does not
+// find it.
 func (s *Store) writeRemoving(b handle, removed []Hash) error {
 	s.pins.Lock()
 	defer s.pins.Unlock()
@@ -112,8 +115,9 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 }
 
 // removeContents writes a batch, which it closes, and removes contents with their deltas in the same write. It returns how many of them were stored,
-// and how many stored bytes that makes stale. If erased is true, the write is synced, and disk space is reclaimed soon. Afterwards it deletes what is
-// recorded about damage of these contents. The caller holds the lock of the pins.
+// and how many stored bytes of encodings and deltas the write makes useless; both are 0 with an error, after which nothing was removed, unless the
+// disk failed during the write. If erased is true, the write is synced, and disk space is reclaimed soon. After the write it deletes what is recorded
+// about damage of these contents. The caller holds the lock of the pins.
 func (s *Store) removeContents(b handle, removed []Hash, erased bool) (n int, stale int64, err error) {
 	s.contents.Lock()
 	defer s.contents.Unlock()
@@ -146,7 +150,8 @@ func (s *Store) removeContents(b handle, removed []Hash, erased bool) (n int, st
 }
 
 // deleteContent adds to a batch the deletion of the content h, described by c, with its encodings, its deltas, and the deltas that have it as their
-// dictionary. It adds to deltas how many stored bytes each deleted delta has, by content and dictionary. The caller holds s.contents.
+// dictionary. It adds to deltas how many stored bytes each deleted delta has, by content and dictionary. After an error the caller closes the batch.
+// The caller holds s.contents.
 func (s *Store) deleteContent(batch handle, h Hash, c Content, deltas map[[2]Hash]int64) error {
 	b := batch.(*pebble.Batch)
 	err := b.Delete(Contents.physical(h[:]), nil)

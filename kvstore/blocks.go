@@ -56,9 +56,9 @@ func (g *guard) openBlobFile(name string, f vfs.File, err error) (vfs.File, erro
 // isBlobFile reports whether the name of a file is that of a blob file, which has large values such as the bytes of contents.
 func isBlobFile(name string) bool { return strings.HasSuffix(name, ".blob") }
 
-// openTableFile returns the opened table f, wrapped so that the checksum of each block is checked when it is read. If the table is missing or does
-// not have the expected size, it returns [pebble.ErrCorruption]: Pebble would end the process, or look for values in the wrong files. f and err are
-// the results of opening it.
+// openTableFile returns the opened table f, wrapped so that the checksum of each block is checked when it is read. If the table is missing, or after
+// closing it if it does not have the expected size, it returns [pebble.ErrCorruption]: Pebble would end the process, or look for values in the wrong
+// files. f and err are the results of opening it.
 func (g *guard) openTableFile(name string, f vfs.File, err error) (vfs.File, error) {
 	size, err := checkOpened(pebble.ErrCorruption, name, f, g.expectedSize(name), err)
 	if err != nil {
@@ -68,7 +68,8 @@ func (g *guard) openTableFile(name string, f vfs.File, err error) (vfs.File, err
 }
 
 // ReadAt implements [vfs.File]. It returns an error if p, a block that Pebble reads as a whole, does not have its checksum; the footer at the end of
-// the file is not a block. An error is recorded as damage of the store, and stops the calling goroutine for good if that rewrites blob files.
+// the file is not a block. An error other than [io.EOF] is recorded as damage of the store, and stops the calling goroutine for good if that rewrites
+// blob files.
 func (c checkedFile) ReadAt(p []byte, offset int64) (int, error) {
 	n, err := c.File.ReadAt(p, offset)
 	if err == nil && offset+int64(n) < c.size && !isBlock(p[:n]) {
@@ -77,8 +78,8 @@ func (c checkedFile) ReadAt(p []byte, offset int64) (int, error) {
 	return n, c.guard.checkRead(err)
 }
 
-// checkOpened returns the size of the file f; f and err are the results of opening it. If the file is missing, or does not have want bytes, it closes
-// the file and returns an error that wraps kind. A want of 0 means that the size is not known.
+// checkOpened returns the size of the file f; f and err are the results of opening it. If the file is missing, or does not have want bytes, the error
+// wraps kind; other errors are returned as they are. With an error, f is closed. A want of 0 means that the size is not known.
 func checkOpened(kind error, name string, f vfs.File, want int64, err error) (size int64, _ error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, fmt.Errorf("%w: %s is missing", kind, name)
@@ -96,10 +97,11 @@ func checkOpened(kind error, name string, f vfs.File, want int64, err error) (si
 	return info.Size(), nil
 }
 
-// checkRead returns err, the error of reading a block of a file, and records that the store is damaged unless err is nil or [io.EOF].
+// checkRead returns err, the error of reading a block of a file. Unless err is nil or [io.EOF], it also records that the store is damaged: from then
+// on Pebble begins to rewrite no blob file until the next start, so what is replaced takes space for longer.
 //
-// If Pebble meets such an error while it rewrites a blob file to reclaim space, it panics. So checkRead stops the goroutine that rewrites for good,
-// and no other begins to rewrite until the next start: what is replaced takes space for longer.
+// If Pebble meets such an error while it rewrites a blob file to reclaim space, it panics. So checkRead logs the error and stops the goroutine that
+// rewrites for good.
 func (g *guard) checkRead(err error) error {
 	if err == nil || err == io.EOF {
 		return err

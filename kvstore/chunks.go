@@ -58,7 +58,7 @@ func newChunkReader(r io.Reader, log uint64) *chunkReader {
 	return &chunkReader{r: r, log: uint32(log)}
 }
 
-// offset returns the offset in the file up to which chunks were read without finding damage.
+// offset returns the offset in the file up to which next has returned valid chunks. It means nothing after next has returned a *badChunk.
 func (c *chunkReader) offset() int64 { return c.block + int64(c.pos) }
 
 // next returns the next chunk, whose payload is valid until the next call. At the clean end of the file it returns [io.EOF]: behind the trailer of a
@@ -182,8 +182,9 @@ func (c *chunkReader) classifyDamage() error {
 	return bad
 }
 
-// scanRest reads the rest of the file behind c.pos for valid chunks; afterwards nothing is left to read. It returns whether a record begins there,
-// and how many bytes of the log had been synced to the disk, at least, when the last of the chunks was written. err is the disk's.
+// scanRest reads the rest of the file behind c.pos for valid chunks: in the present block at every offset, in each later block up to the first
+// invalid chunk. Afterwards nothing more can be read. It returns whether a record begins there, and how many bytes of the log, at least, had been
+// synced to the disk when the last of the chunks was written. err is the disk's.
 func (c *chunkReader) scanRest() (records bool, synced int64, err error) {
 	count := func(found chunk) {
 		records = records || found.first
@@ -280,9 +281,9 @@ func isZero(b []byte) bool {
 	return true
 }
 
-// readRecords reads the file to its end and calls f with each record that its chunks form, cut to about limit bytes if limit is not 0. A record is
-// valid until f returns. readRecords returns the offset up to which the file is sound, and nil at a clean end. Otherwise the error is a *badChunk,
-// the disk's, or that of f, which ends the reading; after one of f, the offset is behind its record.
+// readRecords reads the file to its end and calls f with each record that its chunks form. If limit is not 0, a record is cut behind the chunk with
+// which it has limit bytes. A record is valid until f returns. readRecords returns the offset up to which the file is sound, and nil at a clean end.
+// Otherwise the error is a *badChunk, the disk's, or that of f, which ends the reading; after one of f, the offset is behind its record.
 func (c *chunkReader) readRecords(limit int, f func(record []byte) error) (sound int64, err error) {
 	var record []byte
 	for {

@@ -24,7 +24,7 @@ func Sum(identity []byte) Hash { return sha256.Sum256(identity) }
 // String returns the hash in lower-case hexadecimal.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
-// ParseHash parses a SHA-256 in hexadecimal, as [Hash.String] writes it; upper-case digits are accepted.
+// ParseHash parses a SHA-256 in hexadecimal, as [Hash.String] writes it; upper-case digits are accepted. With an error it returns the zero hash.
 func ParseHash(s string) (Hash, error) {
 	var h Hash
 	if len(s) != hex.EncodedLen(len(h)) {
@@ -39,7 +39,7 @@ func ParseHash(s string) (Hash, error) {
 // MarshalText implements encoding.TextMarshaler: it returns the hash in lower-case hexadecimal.
 func (h Hash) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler: it sets the hash from 64 hexadecimal digits.
+// UnmarshalText implements encoding.TextUnmarshaler: it sets the hash from 64 hexadecimal digits. With an error it sets the hash to zero.
 func (h *Hash) UnmarshalText(text []byte) (err error) {
 	*h, err = ParseHash(string(text))
 	return err
@@ -52,14 +52,14 @@ type Representation struct {
 	Sum    Hash  // SHA-256 of the coded bytes
 }
 
-// Content says in what a content is kept.
+// Content describes a stored content: its size and the encodings that are stored.
 type Content struct {
 	Size            int64            // identity bytes
-	Squeezed        bool             // whether every coding is the best there is
+	Squeezed        bool             // whether it was stored as having its best encodings; repairing it ends that
 	Representations []Representation // smallest first, never empty
 }
 
-// Find returns the representation in the encoding want. The result is false if the content is not stored in it.
+// Find returns the representation in the encoding want. The bool is false if the content is not stored in it.
 func (c Content) Find(want coding.Coding) (Representation, bool) {
 	for _, r := range c.Representations {
 		if r.Coding == want {
@@ -75,8 +75,8 @@ type Coded struct {
 	Bytes  []byte
 }
 
-// Content returns the size and the encodings of the content h, or [ErrNotFound]. If its row is damaged, it returns [ErrCorrupt] and schedules a
-// repair.
+// Content returns the size and the encodings of the content h, or [ErrNotFound]. It reads the content's row only, not its bytes. If the row is
+// damaged, it returns [ErrCorrupt] and schedules a repair.
 func (s *Store) Content(h Hash) (Content, error) {
 	c, err := s.readContent(s.db, h)
 	if errors.Is(err, ErrCorrupt) {
@@ -103,23 +103,24 @@ func (s *Store) readContent(from handle, h Hash) (Content, error) {
 
 // PutContent stores the content h of size bytes in the given encodings. The caller guarantees that each decodes to the bytes whose hash is h. An
 // encoding that is stored already is replaced by a smaller one, never by a larger one, and the others stay; a reader sees all of them change at once.
-// squeezed marks the content as having its best encodings.
+// squeezed marks the content as having its best encodings; false leaves that as it is. A size other than the stored one is an error, and so is a
+// content that would have no encoding. If the content's row is damaged, the error is [ErrCorrupt].
 //
-// It does not wait for the disk: when the next [Batch.Commit] of any caller has returned, the content is durable.
+// It does not wait for the disk: when the next [Batch.Commit] of any caller that writes something has returned nil, the content is durable.
 func (s *Store) PutContent(h Hash, size int64, squeezed bool, coded []Coded) error {
 	return s.putContent(h, size, squeezed, coded, true)
 }
 
 // ImproveContent stores those of the given encodings of a stored content that are new or smaller than the stored ones, without waiting for the disk.
-// squeezed marks the content as having its best encodings. It returns [ErrNotFound] for a content that is not stored, or no longer: an encoder that
-// took a while must not restore what was removed meanwhile.
+// squeezed marks the content as having its best encodings; false leaves that as it is. A size other than the stored one is an error. It returns
+// [ErrNotFound] for a content that is not stored, or no longer: an encoder that took a while must not restore what was removed meanwhile.
 func (s *Store) ImproveContent(h Hash, size int64, squeezed bool, coded []Coded) error {
 	return s.putContent(h, size, squeezed, coded, false)
 }
 
 // putContent stores those of the given encodings of a content that are new or smaller than the stored ones, and marks it as squeezed if squeezed is
-// true. If the content is not stored, it is added if add is true; otherwise the error is [ErrNotFound]. Another size than the stored one is an error.
-// It does not wait for the disk.
+// true. If that changes nothing, it writes nothing. If the content is not stored, it is added if add is true; otherwise the error is [ErrNotFound]. A
+// size other than the stored one is an error, and so is a content that would have no encoding. It does not wait for the disk.
 func (s *Store) putContent(h Hash, size int64, squeezed bool, coded []Coded, add bool) error {
 	sums := make([]Hash, len(coded))
 	for i, c := range coded {
@@ -166,7 +167,7 @@ func (s *Store) putContent(h Hash, size int64, squeezed bool, coded []Coded, add
 }
 
 // addSmaller adds the encoding r to the content, or replaces a larger one of the same coding, which is returned as old. ok reports whether it did
-// either.
+// either; old is the zero value if it replaced none. It keeps the encodings sorted by length.
 func (c *Content) addSmaller(r Representation) (old Representation, ok bool) {
 	i := slices.IndexFunc(c.Representations, func(o Representation) bool { return o.Coding == r.Coding })
 	switch {
@@ -236,8 +237,9 @@ func (s *Store) Read(h Hash, r Representation) ([]byte, error) {
 	return coded, err
 }
 
-// Identity returns a content's identity bytes, checked against h. It reads the identity encoding if that is stored, and decodes another one if that
-// is missing or damaged. It returns [ErrNotFound] if the content is not stored, and [ErrCorrupt] if no encoding is sound. Damage schedules a repair.
+// Identity returns a content's identity bytes, checked against h. It reads the identity encoding if that is stored, and decodes the others, smallest
+// first, if that is missing or damaged. It returns [ErrNotFound] if the content is not stored, and [ErrCorrupt] if no encoding is sound. Damage
+// schedules a repair, also if another encoding is sound.
 func (s *Store) Identity(h Hash) ([]byte, error) {
 	content, err := s.Content(h)
 	if err != nil {

@@ -48,9 +48,12 @@ func ReadDeltas(from Reader, h Hash) (deltas []Delta, err error) {
 }
 
 // PutDelta stores a delta of the content h from an untrusted source. It decodes the delta with the dictionary that its header names, and returns
-// [ErrBadDelta] if the result is not the content. It returns false and stores nothing if the store does not have both contents (any more), if the
-// delta saves less than half of the content's smallest encoding, or if the content has a delta against the dictionary that is not larger, or
-// [MaxDeltas] others. Like [Store.PutContent] it does not wait for the disk.
+// [ErrBadDelta] if the result is not the content, or if either content has over [coding.MaxDictionary] bytes. Like [Store.PutContent] it does not
+// wait for the disk.
+//
+// It stores nothing, and returns false without an error, if the store does not have both contents (any more), if the delta saves less than half of
+// the content's smallest encoding, in which case it is not decoded, or if the content has a delta against the dictionary that is not larger, or
+// [MaxDeltas] others. With an error, stored means nothing.
 func (s *Store) PutDelta(h Hash, delta []byte) (stored bool, err error) {
 	content, err := s.Content(h)
 	if err != nil || !coding.DeltaWorthwhile(content.Representations[0].Length, int64(len(delta))) {
@@ -99,7 +102,8 @@ func ignoreMissing(err error) error {
 }
 
 // verifyDelta decodes a delta of the content h with the dictionary that its header names, and returns the dictionary's hash. The error is
-// [ErrBadDelta] if the delta is malformed or the result is not the content, and [ErrNotFound] if the store lacks either content.
+// [ErrBadDelta] if the delta is malformed, the result is not the content, or either content has over [coding.MaxDictionary] bytes. It is
+// [ErrNotFound] if the store lacks either content.
 func (s *Store) verifyDelta(h Hash, delta []byte) (dictionary Hash, err error) {
 	named, ok := coding.DeltaDictionary(delta)
 	if !ok {
@@ -130,8 +134,8 @@ func (s *Store) verifyDelta(h Hash, delta []byte) (dictionary Hash, err error) {
 }
 
 // FindDelta returns the bytes of the delta of a content against a dictionary. It returns [ErrNotFound] if none is stored, and [ErrCorrupt] if it is
-// damaged. If its bytes are missing, cannot be read, or do not have the stored checksum, it also deletes the delta and queues it to be made again,
-// unless the store is read-only.
+// damaged. If its bytes are missing, damaged on the disk, or do not have the stored checksum, it also deletes the delta and queues it to be made
+// again, unless the store is read-only; a damaged row stays.
 func (s *Store) FindDelta(h, dictionary Hash) ([]byte, error) {
 	d, err := s.deltaRow(h, dictionary)
 	if err != nil {
@@ -141,8 +145,8 @@ func (s *Store) FindDelta(h, dictionary Hash) ([]byte, error) {
 }
 
 // ReadDelta returns the bytes of the delta of the content h whose encoded bytes have the SHA-256 sum. It returns [ErrNotFound] if no such delta is
-// stored (any more), and [ErrCorrupt] if it is damaged. If its bytes are missing, cannot be read, or do not have that checksum, it also deletes the
-// delta and queues it to be made again, unless the store is read-only.
+// stored (any more), and [ErrCorrupt] if it, or the row of any delta of the content, is damaged. If its bytes are missing, damaged on the disk, or do
+// not have that checksum, it also deletes the delta and queues it to be made again, unless the store is read-only.
 func (s *Store) ReadDelta(h, sum Hash) ([]byte, error) {
 	deltas, err := s.Deltas(h)
 	if err != nil {
@@ -157,7 +161,8 @@ func (s *Store) ReadDelta(h, sum Hash) ([]byte, error) {
 
 // readDelta returns the bytes of the delta of the content h that the row d describes, checked against d. It returns [ErrNotFound] if the delta was
 // replaced or deleted since the row was read. Otherwise bytes that are missing, damaged on the disk, or do not match d are [ErrCorrupt]; then, unless
-// the store is read-only, it deletes the delta and queues it to be made again. Other errors of reading the bytes are returned as they are.
+// the store is read-only, it deletes the delta and queues it to be made again, and ignores errors of that. Other errors of reading the bytes are
+// returned as they are.
 func (s *Store) readDelta(h Hash, d Delta) ([]byte, error) {
 	delta, err := s.get(s.db, Blobs, deltaBlobKey(h, d.Dictionary))
 	if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrCorrupt) {
@@ -193,8 +198,8 @@ func (s *Store) deltaRow(h, dictionary Hash) (Delta, error) {
 	return d, nil
 }
 
-// RequeueDelta deletes the delta of the content h against a dictionary, if it is stored, and queues it to be made again or, on a mirror, fetched
-// again.
+// RequeueDelta deletes the delta of the content h against a dictionary, if it is stored, and queues it, last, to be made again or, on a mirror,
+// fetched again. Both are one atomic write, for which it does not wait for the disk.
 func (s *Store) RequeueDelta(h, dictionary Hash) error {
 	s.contents.Lock()
 	defer s.contents.Unlock()
@@ -213,7 +218,7 @@ func (s *Store) RequeueDelta(h, dictionary Hash) error {
 var QueuedDeltas = []byte("d")
 
 // QueuedDeltaKey returns the key in the Queue namespace of the row that queues the delta of a content against a dictionary. Rows with a newer release
-// time sort first; the zero time is last.
+// time, in seconds, sort first; the zero time and times before 1970 are last.
 func QueuedDeltaKey(released time.Time, h, dictionary Hash) []byte {
 	key := binary.BigEndian.AppendUint64(slices.Clone(QueuedDeltas), ^uint64(max(0, released.Unix())))
 	return slices.Concat(key, h[:], dictionary[:])
@@ -223,7 +228,8 @@ func QueuedDeltaKey(released time.Time, h, dictionary Hash) []byte {
 // a delta. ok is false for other keys.
 func ParseDeltaRow(key []byte) (h, dictionary Hash, ok bool) { return parseDeltaKey(key, ofContent) }
 
-// ParseQueuedDeltaKey returns the content and the dictionary from a key made by [QueuedDeltaKey]. ok is false if the key does not have its length.
+// ParseQueuedDeltaKey returns the content and the dictionary from a key made by [QueuedDeltaKey]. ok is false if the key does not have the length of
+// such a key; its first byte is not checked.
 func ParseQueuedDeltaKey(key []byte) (h, dictionary Hash, ok bool) {
 	const hashes = 1 + 8
 	if len(key) != hashes+2*len(h) {
@@ -232,8 +238,9 @@ func ParseQueuedDeltaKey(key []byte) (h, dictionary Hash, ok bool) {
 	return Hash(key[hashes:]), Hash(key[hashes+len(h):]), true
 }
 
-// deleteDelta adds to a batch the deletion of the delta of h against a dictionary: its bytes and its rows. It returns the bytes of the delta, 0 if it
-// is not stored or its row is malformed or damaged: an erasure must not wait for its repair. The caller holds s.contents.
+// deleteDelta adds to a batch the deletion of the delta of h against a dictionary: its bytes and its two rows. It returns how many bytes the delta
+// has, 0 if it is not stored or its row is malformed or damaged: an erasure must not wait for its repair. After an error the caller closes the batch.
+// The caller holds s.contents.
 func (s *Store) deleteDelta(batch handle, h, dictionary Hash) (stale int64, err error) {
 	d, err := s.deltaRow(h, dictionary)
 	if ignoreMissing(err) != nil && !errors.Is(err, ErrCorrupt) {
@@ -247,8 +254,9 @@ func (s *Store) deleteDelta(batch handle, h, dictionary Hash) (stale int64, err 
 }
 
 // deleteDeltas adds to a batch the deletion of all deltas of a content, and of all deltas of other contents that have it as their dictionary. It
-// records in stale how many stored bytes each of them has, by content and dictionary. It also deletes malformed rows, and the content's delta bytes
-// whose row is lost. Where rows cannot be read for damage, it leaves out the rest of them. The caller holds s.contents.
+// records in stale how many stored bytes each of them has, by content and dictionary. It also deletes the content's rows with malformed keys, and the
+// bytes of its own deltas whose rows are lost. If damage ends the scan of the rows, it leaves the rest of them as they are, without an error. The
+// caller holds s.contents.
 func (s *Store) deleteDeltas(batch handle, h Hash, stale map[[2]Hash]int64) error {
 	b := batch.(*pebble.Batch)
 	for _, kind := range []byte{ofContent, ofDictionary} {
@@ -303,8 +311,8 @@ func (d DamagedDelta) String() string {
 	return fmt.Sprintf("its delta against %s: %v; clients get other encodings", d.Dictionary, d.Problem)
 }
 
-// RepairDelta repairs what [Store.DamagedDeltas] reported: it deletes the delta and queues it to be made or fetched again, or deletes a row with a
-// malformed key.
+// RepairDelta repairs what [Store.DamagedDeltas] reported: it deletes the delta and queues it to be made or fetched again, without waiting for the
+// disk. For a row with a malformed key, it deletes the row, and waits.
 func (s *Store) RepairDelta(d DamagedDelta) error {
 	if d.Key == nil {
 		return s.RequeueDelta(d.Content, d.Dictionary)
@@ -315,8 +323,9 @@ func (s *Store) RepairDelta(d DamagedDelta) error {
 	return b.Commit()
 }
 
-// DamagedDeltas scans all deltas and calls fn with each damaged one; it stops at the first error, also one that fn returns. If deep is true, it also
-// reads and decodes each delta and compares the result with the content. Deltas that are deleted during the scan are not reported.
+// DamagedDeltas scans all deltas and calls fn with each damaged one; it stops at the first error, also one that fn returns or that of ctx, and
+// returns it. If deep is true, it also reads and decodes each delta and compares the result with the content. A delta that cannot be read for another
+// reason than damage is also passed to fn. Deltas that are deleted during the scan are not.
 func (s *Store) DamagedDeltas(ctx context.Context, deep bool, fn func(DamagedDelta) error) error {
 	for item, err := range s.Scan(Deltas, Range{}) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
@@ -346,7 +355,8 @@ func (s *Store) DamagedDeltas(ctx context.Context, deep bool, fn func(DamagedDel
 }
 
 // checkDelta returns nil if the delta of a content against a dictionary is sound: both contents and both rows of the delta are stored. If deep is
-// true, it also reads the delta, checks its checksum and decodes it. Otherwise the error says what is wrong.
+// true, it also reads the delta, checks its checksum, decodes it, and compares the result with the content. Otherwise the error says what is wrong,
+// or that something could not be read.
 func (s *Store) checkDelta(h, dictionary Hash, deep bool) error {
 	for _, needed := range []Hash{h, dictionary} {
 		if _, err := s.Content(needed); err != nil {
@@ -370,7 +380,7 @@ func (s *Store) checkDelta(h, dictionary Hash, deep bool) error {
 	return err
 }
 
-// requireDeltaRow returns an error unless the store has the row of a delta with this key.
+// requireDeltaRow returns [ErrCorrupt] if the store does not have the row of a delta with this key, and any other error of reading it as it is.
 func (s *Store) requireDeltaRow(key []byte) error {
 	_, err := s.get(s.db, Deltas, key)
 	if errors.Is(err, ErrNotFound) {

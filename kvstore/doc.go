@@ -15,8 +15,9 @@
 //   - A reader sees a content's codings as one whole, even while they are being
 //     replaced, and never gets bytes that fail their checksum: [ErrCorrupt].
 //   - A content that has a sound coding can be read, and is repaired: [Store.RepairContent].
-//   - A store that is damaged, or has less than it had on the disk, is not opened for
-//     writing, and none of its files are deleted: [DamageError].
+//   - A store that is damaged is not opened for writing, and none of its files are
+//     deleted: [DamageError]. One that is sound and has less than it had on the disk is
+//     opened, and says so: [Store.Behind].
 //   - One process owns a folder. A second one gets [ErrLocked].
 //   - A full disk refuses writes with [ErrDiskFull] and loses nothing; reads go
 //     on. The same holds for a disk that fails, with another error.

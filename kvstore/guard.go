@@ -39,7 +39,7 @@ type guard struct {
 
 	unsound atomic.Bool // whether a block could not be read
 	stuck   atomic.Bool // whether a goroutine of Pebble's has stopped for that
-	ended   atomic.Bool // whether Pebble is to do nothing more, because it can't be closed
+	ended   atomic.Bool // whether the store was closed without closing Pebble, whose goroutines then stop at their next write
 
 	sizesMu sync.Mutex
 	sizes   map[string]int64 // of tables and blob files
@@ -59,7 +59,7 @@ func newGuard(dir string, o Options, inspected *inspection) *guard {
 // startGuarding makes the guard hide fatal errors of the disk from Pebble from now on. It is called when the store has been opened.
 func (g *guard) startGuarding() { g.opened.Store(true) }
 
-// endWaiting ends all waits for disk space and pauses after errors, because the store is about to close.
+// endWaiting ends all waits for disk space and pauses after errors, because the store is about to close. It must be called once only.
 func (g *guard) endWaiting() { close(g.closing) }
 
 // fs returns the file system that Pebble uses: that of the options, with the guard in between, which also waits for space when the disk is full.
@@ -67,8 +67,9 @@ func (g *guard) fs() vfs.FS {
 	return guardFS{FS: vfs.OnDiskFull(g.opts.FS, g.waitForSpace), guard: g}
 }
 
-// waitForSpace waits while the disk is full, up to Options.fullDiskTimeout or until the store closes. It returns at once while the store is being
-// opened. It is called when a write found the disk full; the caller then tries the write once more.
+// waitForSpace logs that the disk is full, and waits until more than Options.MinFreeBytes, and more than 64 MiB, are free. It gives up after
+// Options.fullDiskTimeout, or when the store closes. While the store is being opened, it does nothing. It is called when a write has found the disk
+// full; the caller then tries the write once more.
 func (g *guard) waitForSpace() {
 	if !g.opened.Load() {
 		return
@@ -93,9 +94,9 @@ func (g *guard) waitForSpace() {
 	}
 }
 
-// checkWrite handles err, the result of writing or syncing the named file. nil, and errors before the store is open, are returned. An error of a
-// table or blob file is returned after a pause of up to a second. An error of any other file makes the store read-only. Once the store is read-only,
-// checkWrite returns no error any more: it stops the calling goroutine, which is Pebble's, for good.
+// checkWrite handles err, the result of writing or syncing the named file. It returns nil for nil, and returns errors as they are before the store is
+// open. It returns an error of a table or blob file after a pause of up to a second. An error of any other file makes the store read-only. Once the
+// store is read-only, checkWrite returns no error any more: it stops the calling goroutine, which is Pebble's, for good.
 func (g *guard) checkWrite(name string, err error) error {
 	if err == nil || !g.opened.Load() {
 		return err
@@ -114,8 +115,8 @@ func (g *guard) checkWrite(name string, err error) error {
 	select {} // see guard
 }
 
-// do runs f, which may wait for the disk, in a goroutine and returns its error. If the store is or becomes read-only, it returns the reason without
-// waiting for f, which may never return.
+// do runs f, which may wait for the disk, in a goroutine and returns its error. If the store is read-only after a disk error, it returns that error
+// and does not call f. If the store becomes so meanwhile, it returns the error without waiting for f, which may never return.
 func (g *guard) do(f func() error) error {
 	if err := g.reason(); err != nil {
 		return err
@@ -169,7 +170,7 @@ func (g *guard) setSize(name string, size int64) {
 	}
 }
 
-// guardFS shows a guard what fails.
+// guardFS is the file system that Pebble uses: that of the options, with the checks and records of the guard.
 type guardFS struct {
 	vfs.FS
 	guard *guard
@@ -178,7 +179,8 @@ type guardFS struct {
 // Unwrap returns the file system behind the guard, for [vfs.Root].
 func (fs guardFS) Unwrap() vfs.FS { return fs.FS }
 
-// haltIfEnded stops the calling goroutine, which is Pebble's, for good if the store has been closed without closing Pebble.
+// haltIfEnded stops the calling goroutine, which is Pebble's, for good if the store was closed while a goroutine of Pebble was stuck, so that Pebble
+// could not be closed.
 func (g *guard) haltIfEnded() {
 	if g.ended.Load() {
 		select {}
@@ -239,6 +241,7 @@ func (fs guardFS) Open(name string, o ...vfs.OpenOption) (vfs.File, error) {
 	return f, err
 }
 
+// cutFile is a damaged log, of which Read returns only the sound beginning.
 type cutFile struct {
 	vfs.File
 	sound io.Reader
@@ -265,11 +268,12 @@ func (fs guardFS) OpenDir(name string) (vfs.File, error) {
 	return guardedFile{File: f, name: name, guard: fs.guard}, nil
 }
 
+// guardedFile is a file or folder that Pebble has open for writing. Its errors go through guard.checkWrite.
 type guardedFile struct {
 	vfs.File
 	name   string
 	guard  *guard
-	extent *extent // nil for a file that no mark has, nor size
+	extent *extent // nil if neither the mark nor the guard records the file's size
 
 	immutable string // the name of a table or blob file, without the folder
 }
@@ -313,8 +317,8 @@ func (f guardedFile) syncWith(sync func() error) error {
 	return f.guard.checkWrite(f.name, err)
 }
 
-// SyncTo implements [vfs.File]: it syncs the first length bytes, and reports whether it has synced the whole file. An error goes through
-// guard.checkWrite, which may make the store read-only and never return.
+// SyncTo implements [vfs.File]: it syncs the first length bytes, and reports whether it has synced the whole file. It does not record that for the
+// mark. An error goes through guard.checkWrite, which may make the store read-only and never return.
 func (f guardedFile) SyncTo(length int64) (bool, error) {
 	full, err := f.File.SyncTo(length)
 	return full, f.guard.checkWrite(f.name, err)

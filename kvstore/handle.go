@@ -32,8 +32,9 @@ type iterator interface {
 	Close() error
 }
 
-// openIterator returns an iterator over the keys from lower, included, to upper, excluded, of from, a *pebble.DB or *pebble.Snapshot. It is not
-// inlined, because other packages compile the iterators that call it.
+// openIterator returns an iterator over the keys of from, a *pebble.DB or *pebble.Snapshot, from lower, included, to upper, excluded; both begin with
+// the namespace, and a nil upper is the end of the database. The caller closes the iterator. It is not inlined, because other packages compile the
+// iterators that call it.
 //
 //go:noinline
 func openIterator(from handle, lower, upper []byte) (iterator, error) {

@@ -75,8 +75,9 @@ func (e *DamageError) Error() string {
 func (e *DamageError) Unwrap() error { return ErrCorrupt }
 
 // Inspect reads the MANIFEST and the write-ahead logs of the store in dir, and compares them with the files that exist and with the mark file of o.
-// It returns a [*DamageError] if something is missing that a crash cannot have taken, and nil for a folder without a store. That the store has less
-// than its mark counts as damage only if opening it for writing would delete files that a newer MANIFEST named; otherwise the store is [Behind].
+// It returns a [*DamageError] if something is missing that a crash cannot have taken, and nil for a folder that is missing or has no store. Any other
+// error says that a file could not be examined. That the store has less than its mark counts as damage only if opening it for writing would delete
+// files that a newer MANIFEST named; otherwise the store is [Behind].
 //
 // It changes nothing, and reads no table and no blob file: damage inside of those is [ErrCorrupt] to the caller that reads them. No process may have
 // the store open for writing meanwhile. [Open] inspects a store by itself before it opens it for writing.
@@ -140,7 +141,8 @@ func (l *inspection) add(file string, offset int64, format string, args ...any) 
 	l.findings = append(l.findings, Finding{file, offset, fmt.Sprintf(format, args...)})
 }
 
-// inspectAll reads the mark and inspects all files; it records what it finds in l. Its error says what could not be examined.
+// inspectAll reads the mark and inspects all files; it records what it finds in l. A mark that cannot be read is logged and ignored. The error says
+// what could not be examined.
 func (l *inspection) inspectAll(o Options) error {
 	var err error
 	if o.Mark != "" {
@@ -402,10 +404,10 @@ func (l *inspection) inspectOptions(name string, o Options) {
 	}
 }
 
-// CheckTables compares the MANIFEST and the logs of the store in dir with its files, as [Inspect] does, and if it finds no damage then reads every
-// block of every table that the store needs. It returns a [*DamageError] that names the damaged tables: a compaction of such a table never succeeds,
-// whatever is written above it. It does not read blob files, in which [Store.RestoreContent] replaces damaged contents. No process may have the store
-// open for writing meanwhile.
+// CheckTables inspects the store in dir as [Inspect] does. If that finds no damage, it reads every block of every table that the store needs. Damage
+// of either kind is a [*DamageError], which names the damaged tables: a compaction of such a table never succeeds, whatever is written above it. It
+// does not read blob files, in which [Store.RestoreContent] replaces damaged contents. It changes nothing. No process may have the store open for
+// writing meanwhile.
 func CheckTables(ctx context.Context, dir string, o Options) error {
 	o.setDefaults()
 	l, err := inspectFiles(dir, o)
@@ -426,7 +428,7 @@ func CheckTables(ctx context.Context, dir string, o Options) error {
 	return l.damageError()
 }
 
-// checkTable reads all blocks of the table at path and returns an error if one does not have its checksum.
+// checkTable reads all blocks of the table at path and returns an error if one does not have its checksum, or the table cannot be opened.
 func checkTable(ctx context.Context, o Options, path string, options sstable.ReaderOptions) error {
 	r, err := openTable(ctx, o.FS, path, options)
 	if err != nil {

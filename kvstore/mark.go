@@ -54,8 +54,8 @@ func (m mark) encode() []byte {
 	return fmt.Appendf(nil, "%s\n%08x\n", line, checksum(line))
 }
 
-// readMark reads the mark of a store, the record of what it has had on its disk, from the file at path and checks its checksum. It returns an empty
-// mark if the file does not exist.
+// readMark reads the mark of a store, the record of what it has had on its disk, from the file at path. It returns an empty mark if the file does not
+// exist. A wrong checksum and malformed JSON are errors without a sentinel.
 func readMark(fs vfs.FS, path string) (mark, error) {
 	f, err := fs.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -78,7 +78,7 @@ func readMark(fs vfs.FS, path string) (mark, error) {
 }
 
 // replaceFile writes content to the file at path, durably and atomically: after a crash it has the old content or the new one. It uses path with
-// ".next" as a temporary file.
+// ".next" as a temporary file, which may stay after an error. If only syncing the folder fails, the file has the new content in spite of the error.
 func replaceFile(fs vfs.FS, path string, content []byte) error {
 	next := path + ".next"
 	f, err := fs.Create(next, vfs.WriteCategoryUnspecified)
@@ -127,14 +127,15 @@ func (d *durableState) recordRemoved(name string) {
 	delete(d.files, name)
 }
 
-// setManifest records the name of the MANIFEST that is in use, when the disk has the file that says so.
+// setManifest records the name of the MANIFEST that is in use. It is called once the disk has the marker file that names that MANIFEST.
 func (d *durableState) setManifest(manifest string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.manifest = manifest
 }
 
-// recordCommitted records that a batch of count changes is on the disk, of which the first has the sequence number first. It ignores zero numbers.
+// recordCommitted records that a batch of count changes is on the disk, of which the first has the sequence number first. It ignores zero numbers,
+// and batches before the last one that it knows.
 func (d *durableState) recordCommitted(first, count uint64) {
 	if first == 0 || count == 0 {
 		return // Pebble empties a batch over half a memtable, and its number with it
@@ -148,7 +149,8 @@ func (d *durableState) recordCommitted(first, count uint64) {
 	}
 }
 
-// newMark returns a mark with the last committed sequence number, and the synced sizes of the logs and the MANIFEST that this process has created.
+// newMark returns a mark with the last committed sequence number, and the synced sizes of the logs and of the live MANIFEST, as far as this process
+// has created them and synced a part. Its Tables and Log are empty.
 func (d *durableState) newMark() mark {
 	m := mark{Sequence: d.sequence.Load(), Files: make(map[string]int64)}
 	d.mu.Lock()
@@ -198,7 +200,8 @@ func (s *Store) startMarker() *marker {
 }
 
 // write replaces the mark file if the last committed change, or the synced sizes of the logs and the MANIFEST, have changed since it was last
-// written. The mark also has the tables that the MANIFEST names. It logs the first of several failures. It does nothing for nil.
+// written. The mark also has the tables that the MANIFEST names, or those of the mark before if the MANIFEST cannot be read. It logs the first of
+// consecutive failures, unless the mark's folder is missing. It does nothing for a nil marker.
 func (m *marker) write() {
 	if m == nil {
 		return

@@ -8,6 +8,7 @@ import (
 // Collector returns a collector of the store's metrics for Prometheus, which reads them from the store when it is scraped.
 func (s *Store) Collector() prometheus.Collector { return collector{s} }
 
+// collector collects the metrics of a store, see [Store.Collector].
 type collector struct{ store *Store }
 
 // A metric is read from what Pebble counts.
@@ -49,10 +50,12 @@ func newCounter(name, help string, value func(*pebble.Metrics) float64) metric {
 	return metric{prometheus.NewDesc("larder_store_"+name, help, nil, nil), prometheus.CounterValue, value}
 }
 
-// Describe implements prometheus.Collector: it sends the descriptions of the metrics that Collect sends.
+// Describe implements prometheus.Collector: it runs Collect, which reads the store, and sends the descriptions of the metrics that this sends now.
+// For a failed store these are fewer, and for a closed one none.
 func (c collector) Describe(descs chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, descs) }
 
-// Collect implements prometheus.Collector. It sends nothing after the store was closed, and only some metrics after it has failed.
+// Collect implements prometheus.Collector: it sends the present values. If the disk has failed, it leaves out those that Pebble counts. If the space
+// on the disk cannot be read, it leaves out that. After the store was closed it sends nothing.
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	if c.store.users.closed.Load() {
 		return

@@ -37,15 +37,16 @@ type Options struct {
 	ReadOnly bool
 
 	// Mark is the path of a small file outside of the store's folder. While the store is open for writing, it records there
-	// what is durable, at most a second late and up to date after Close. A store that has less is [Behind]. If the folder of
-	// the file is missing, nothing is recorded. A program that replaces the store by another one removes the file. Default: none.
+	// what is durable, at most a second late and up to date after Close. A store that has less is [Behind], and its mark stays
+	// as it is until [Store.KeepMark]. If the folder of the file is missing, nothing is recorded. A program that replaces the
+	// store by another one removes the file. Default: none.
 	Mark string
 
 	// Program is the version of the program that opens the store, kept in it to be named where an
 	// older program may not open it. Default: the stored version stays.
 	Program string
 
-	// Logger gets warnings, and what Pebble does at debug level. Default: none.
+	// Logger gets warnings and errors, and at debug level Pebble's routine work. Default: none.
 	Logger *slog.Logger
 
 	// FS is the file system that the folder is in. Default: the real one.
@@ -61,7 +62,7 @@ type Options struct {
 	rewriteAge      time.Duration // how old a blob file is before it is rewritten
 }
 
-// setDefaults replaces zero values by the defaults, except for ReadOnly, Mark and Program.
+// setDefaults sets the fields that are zero to their defaults, CacheBytes and MemTableBytes also if they are negative.
 func (o *Options) setDefaults() {
 	if o.CacheBytes <= 0 {
 		o.CacheBytes = 128 << 20
@@ -108,8 +109,8 @@ var compression = func() *sstable.CompressionProfile {
 	return &p
 }()
 
-// pebbleOptions returns Pebble's options for o, without those for which the open store is needed. docs/store.md has the measurements behind the
-// numbers.
+// pebbleOptions returns Pebble's options for o, in which the caller has set the defaults, or at least CacheBytes and MemTableBytes. Lock, FS, Logger
+// and EventListener are not set. docs/store.md has the measurements behind the numbers.
 func pebbleOptions(o *Options) *pebble.Options {
 	po := &pebble.Options{
 		CacheSize: o.CacheBytes,
@@ -168,9 +169,9 @@ func pebbleOptions(o *Options) *pebble.Options {
 	return po
 }
 
-// spanPolicy implements Pebble's SpanPolicyFunc: it returns the policy for the keys from start to end. All values but the bytes of contents stay in
-// the tables. Only the MANIFEST says which blob file a table refers to, and what is in a blob file has to be found without it: contents are, by their
-// hash.
+// spanPolicy implements Pebble's SpanPolicyFunc: it returns the policy for the keys from start, included, to end, excluded; a nil end is the end of
+// all keys. All values but the bytes of contents stay in the tables. Only the MANIFEST says which blob file a table refers to, and what is in a blob
+// file has to be found without it: contents are, by their hash.
 func spanPolicy(start []byte) (policy pebble.SpanPolicy, end []byte, err error) {
 	switch ns := []byte{byte(Blobs)}; {
 	case bytes.Compare(start, ns) < 0:
@@ -181,8 +182,9 @@ func spanPolicy(start []byte) (policy pebble.SpanPolicy, end []byte, err error) 
 	return pebble.SpanPolicy{DisableValueSeparationBySuffix: true, ValueStoragePolicy: pebble.ValueStorageLowReadLatency}, end, nil
 }
 
-// HeapBytes returns how many bytes a store with these options takes of Go's heap, so that the garbage collector and its limit can consider it: the
-// block cache and the memtables. It returns 0 if Larder was built with cgo, because then C allocates them.
+// HeapBytes returns how many bytes of Go's heap a store with these options takes at most for its block cache and its memtables, so that the garbage
+// collector and its limit can consider it. Zero fields count as their defaults. It returns 0 if Larder was built with cgo, because then C allocates
+// them.
 func (o Options) HeapBytes() int64 {
 	if !inGoHeap {
 		return 0
@@ -231,8 +233,8 @@ func (f fatal) Error() string { return f.message }
 // Unwrap returns the last error among the arguments of that message, nil if there was none.
 func (f fatal) Unwrap() error { return f.cause }
 
-// newEventListener returns a listener for Pebble's events that logs failed background work, damage, and at debug level write stalls. Damage found
-// while reading is also an error to the caller that reads.
+// newEventListener returns a listener for Pebble's events that logs failed background work as a warning, damage as an error, and write stalls at
+// debug level. It does not log a compaction that was cancelled. Damage found while reading is also an error to the caller that reads.
 func newEventListener(log *slog.Logger) *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: func(err error) {

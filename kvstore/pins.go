@@ -18,8 +18,8 @@ type pinned struct {
 	spared map[Hash]struct{}
 }
 
-// Pins keep contents from being collected while a release is being made: from
-// the look whether they are there to the commit of what names them.
+// Pins keep contents from being removed while a release is being made: from
+// [Pins.Has], which says whether one is stored, to the commit of the rows that name it.
 type Pins struct {
 	store  *Store
 	hashes map[Hash]struct{} // guarded by the store's pins
@@ -31,7 +31,7 @@ func (s *Store) Pin() *Pins {
 }
 
 // Has pins a content, stored or not, and reports whether it is stored. Until Release no collection of orphans removes it, and no [Batch.Remove]
-// either.
+// either. If the content's row cannot be read, it returns false and the error, and the content is pinned all the same.
 func (p *Pins) Has(h Hash) (bool, error) {
 	pins := &p.store.pins
 	pins.Lock()
@@ -64,11 +64,12 @@ func (p *Pins) Release() {
 }
 
 // CollectOrphans removes all contents for which live returns false: nothing names them, such as those of an interrupted release. It returns how many
-// it removed, and the bytes of their encodings.
+// it removed, and the bytes of their encodings and deltas. It stops at the first error, such as [ErrCorrupt] for a damaged row; what it removed
+// before stays removed, and is counted. It does not wait for the disk.
 //
-// It calls live for every content in turn, without a lock. live must decide by rows that were committed when CollectOrphans was called, or later; a
-// set that it needs for that is best gathered at its first call. Contents that are pinned at the start or during the collection are not removed.
-// Collections run one at a time.
+// It calls live for every content in turn, without a lock of the contents or the pins. live must decide by rows that were committed when
+// CollectOrphans was called, or later; a set that it needs for that is best gathered at its first call. Contents that are pinned at the start or
+// during the collection are not removed. Collections run one at a time.
 func (s *Store) CollectOrphans(ctx context.Context, live func(Hash) bool) (n int, bytes int64, err error) {
 	s.pins.collector.Lock()
 	defer s.pins.collector.Unlock()
@@ -117,8 +118,8 @@ func (p *pinned) endCollection() {
 }
 
 // removeUnpinned removes a content with its encodings and deltas, unless it was pinned since the running collection began. It returns 1 and the bytes
-// that this freed, or 0 if the content was pinned, or erased since the collector saw it. It holds the locks of the pins and the contents, so that
-// [Pins.Has] either pins a content in time, or does not find it. It does not wait for the disk.
+// that this makes useless, or 0 if the content was pinned, or erased since the collector saw it. It holds the locks of the pins and the contents, so
+// that [Pins.Has] either pins a content in time, or does not find it. It does not wait for the disk.
 func (s *Store) removeUnpinned(h Hash) (removed int, bytes int64, err error) {
 	s.pins.Lock()
 	defer s.pins.Unlock()

@@ -14,8 +14,8 @@ import (
 // was taken.
 type Reader interface {
 	Getter
-	// Scan yields the rows of r in order. An error is the last thing it
-	// yields.
+	// Scan yields the rows of r in the order of the bytes of their keys. An error is
+	// the last thing it yields, with a zero Item.
 	Scan(ns Namespace, r Range) iter.Seq2[Item, error]
 }
 
@@ -26,12 +26,13 @@ type Getter interface {
 }
 
 // Range selects rows of one namespace. The zero value selects all of them;
-// each bound narrows the others.
+// each bound narrows the others. From and To are whole keys, so they begin with
+// Prefix if there is one. A nil bound is none.
 type Range struct {
 	Prefix  []byte // only keys that begin with it
 	From    []byte // the first key, included
 	To      []byte // the end, excluded
-	Reverse bool   // last key first
+	Reverse bool   // last key first; the bounds stay
 }
 
 // Item is one row. Key has no namespace. Both slices are valid until the next
@@ -71,7 +72,7 @@ func (s *Store) Snapshot() *Snapshot {
 	return &Snapshot{store: s, snap: pebbleOf(s).NewSnapshot()}
 }
 
-// Close releases the snapshot. It always returns nil, and does nothing if the store is closed.
+// Close releases the snapshot. It always returns nil, and does nothing if the store is closed. It must be called once only.
 func (s *Snapshot) Close() error {
 	if !s.store.users.enter() {
 		return nil
@@ -101,7 +102,8 @@ func (s *Store) Scan(ns Namespace, r Range) iter.Seq2[Item, error] {
 	return s.scan(s.db, ns, r)
 }
 
-// get returns a copy of a value from a database or snapshot, or [ErrNotFound]. It returns an error if the store is closed; damage is [ErrCorrupt].
+// get returns a copy of a value from a database or snapshot, or [ErrNotFound]. Damage is [ErrCorrupt]. If the store is closed, the error has no
+// sentinel.
 func (s *Store) get(from handle, ns Namespace, key []byte) ([]byte, error) {
 	if !s.users.enter() {
 		return nil, s.closedError()
@@ -123,8 +125,8 @@ func (s *Store) get(from handle, ns Namespace, key []byte) ([]byte, error) {
 	return value, nil
 }
 
-// scan yields the rows of a range in order from a database or snapshot. Keys come without the namespace. An error, also that the store is closed, is
-// the last thing it yields.
+// scan yields the rows of a range in the order of their keys, or in reverse, from a database or snapshot. Keys come without the namespace, and a row
+// is valid until the next step. An error, also that the store is closed, is the last thing it yields.
 func (s *Store) scan(from handle, ns Namespace, r Range) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		lower, upper := r.bounds(ns)

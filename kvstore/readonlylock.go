@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFolder locks the folder of a store, or returns [ErrLocked]. With o.ReadOnly, the folder can be one to which this process cannot write; then the
-// lock is one that readers share, and that no writer can have beside them.
+// lockFolder locks the folder of a store, or returns [ErrLocked] if a process, also this one, has it locked. Other errors are those of openError.
+// With o.ReadOnly, the folder can be one to which this process cannot write; then the lock is one that readers share, and that no writer can have
+// beside them. The caller closes the lock.
 func lockFolder(dir string, o Options) (*pebble.Lock, error) {
 	fs := o.FS
 	if o.ReadOnly {
@@ -27,8 +28,8 @@ func lockFolder(dir string, o Options) (*pebble.Lock, error) {
 	return lock, nil
 }
 
-// IsLocked reports whether another process has the store in the folder dir open. It takes no lock itself, and returns false where the lock cannot be
-// read. A process that has the store open must not call it: the system releases all locks of a process on a file when that closes the file once.
+// IsLocked reports whether another process has the store in the folder dir open. It takes no lock itself. It returns false where the lock cannot be
+// read. A process must not call it for a store that it has open itself: the result would be false, and the system would release the store's lock.
 func IsLocked(dir string) bool {
 	f, err := os.Open(filepath.Join(dir, "LOCK"))
 	if err != nil {

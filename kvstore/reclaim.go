@@ -21,7 +21,7 @@ type reclaimer struct {
 	stale int64 // bytes since the last compaction; also in the store, under staleKey
 	due   int64 // the bytes at which the next one begins
 	busy  bool  // whether one runs
-	soon  bool  // whether one is to begin whatever is due, because something was erased
+	soon  bool  // whether the next one begins whatever is due, because something was erased
 
 	wait sync.WaitGroup
 	ctx  context.Context // ends when the store closes
@@ -50,7 +50,8 @@ func (s *Store) startReclaim() error {
 	return nil
 }
 
-// reclaimDue returns the number of stale bytes from which on a compaction is worth its cost: 64 MiB, or a 16th of all live values if that is more.
+// reclaimDue returns the number of stale bytes from which on a compaction is worth its cost: 64 MiB, or a 16th of all live values in blob files if
+// that is more.
 func (s *Store) reclaimDue() int64 {
 	due := s.opts.reclaimBytes
 	if m := readMetrics(s); m != nil {
@@ -59,8 +60,9 @@ func (s *Store) reclaimDue() int64 {
 	return due
 }
 
-// writeReplacing writes a batch that makes stale bytes of stored encodings useless, with that number added to the store's count of them, and closes
-// it. If enough are stale, or something was erased, it starts a compaction in the background. The caller holds s.contents.
+// writeReplacing writes a batch that makes stale bytes of stored encodings useless, and closes it. In the same write it adds that number to the
+// store's count of them. If enough are stale, or something was erased, it starts a compaction in the background. A stale of 0 only writes the batch.
+// The caller holds s.contents.
 func (s *Store) writeReplacing(b handle, stale int64, o *pebble.WriteOptions) error {
 	r := &s.reclaim
 	if stale == 0 {
@@ -81,7 +83,8 @@ func (s *Store) writeReplacing(b handle, stale int64, o *pebble.WriteOptions) er
 }
 
 // compactBlobs compacts the keys of all encodings, so that Pebble deletes or rewrites files with stale values, again and again until few are stale.
-// It runs in a goroutine of its own, one at a time.
+// It logs an error, after which as many bytes as make one due have to become stale before the next compaction. It runs in a goroutine of its own, one
+// at a time, and takes s.contents for moments.
 func (s *Store) compactBlobs() {
 	r := &s.reclaim
 	for {
@@ -112,7 +115,8 @@ func (s *Store) compactBlobs() {
 	}
 }
 
-// stopReclaim cancels a compaction that is running, and waits for its end. Later writes start none. It also ends the updates of the mark file.
+// stopReclaim cancels the compactions that are running, also that of moveRowsToTables, and waits for their end. Later writes start none. It also ends
+// the updates of the mark file, without waiting for that.
 func (s *Store) stopReclaim() {
 	s.contents.Lock()
 	s.reclaim.end()

@@ -14,14 +14,15 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// RepairContent reads and decodes a content in all its encodings, and deletes the damaged ones, which it returns; nil if nothing is damaged. A
-// damaged identity is stored again from a sound encoding, and a damaged row is written again. The content then counts as not recompressed and gets a
-// queue row below [Repaired], so that the recompressor makes the deleted encodings again.
+// RepairContent reads and decodes a content in all its encodings, and deletes the damaged ones, which it returns, in one synced write. A damaged
+// identity is among them, and is stored again from a sound encoding. A damaged row is written again. If either was damaged, the content then counts
+// as not recompressed and gets a row in [Queue] whose key begins with [Repaired], so that the recompressor makes the deleted encodings again. dropped
+// is nil if no encoding is damaged, also if the row was.
 //
 // A store that is open for writing calls it by itself for contents that its readers find damaged.
 //
 // It returns [ErrCorrupt], and changes nothing, if no encoding is sound: then [Store.RestoreContent] helps. It returns [ErrNotFound] if the content
-// is not stored.
+// has no row.
 func (s *Store) RepairContent(h Hash) (dropped []coding.Coding, err error) {
 	for {
 		found, err := s.examineContent(h)
@@ -42,9 +43,10 @@ func (s *Store) RepairContent(h Hash) (dropped []coding.Coding, err error) {
 	}
 }
 
-// RestoreContent stores a content again as its identity bytes, whatever is left of it: its row, its encodings or whole files may be damaged or
-// missing. The error says so if identity does not have the hash h. Sound encodings stay, and the content counts as not recompressed, with a queue row
-// below [Repaired]. It also stores a content that is not there: the caller makes sure that no entry erases it.
+// RestoreContent stores a content again as its identity bytes, in a synced write. Its row, its encodings or whole files may be damaged or missing. If
+// identity does not have the hash h, it returns an error and changes nothing. Sound encodings stay. The content then counts as not recompressed, with
+// a row in [Queue] whose key begins with [Repaired]. It also stores a content that is not stored at all: the caller makes sure that no entry of the
+// log erases it.
 //
 // Damage inside a table stays. Reads find the new rows in newer tables, but scans across the damage, and compactions of that table, fail until the
 // store is rebuilt.
@@ -73,6 +75,7 @@ type condition struct {
 	identity []byte // nil where no coding gives it
 }
 
+// rowState is the state of a content's row; rowUnreadable is a row that is malformed or on a damaged part of the disk.
 type rowState int
 
 const (
@@ -82,8 +85,8 @@ const (
 )
 
 // examineContent reads and decodes every encoding of a content, and returns which are sound and which damaged, the identity bytes if one is sound,
-// and the state of the row. If the row is missing or damaged, it tries every coding. It changes nothing, and holds no lock, because that takes a
-// while for a large content.
+// and the state of the row. If the row is missing or damaged, it tries identity, Brotli and gzip, and leaves out those without bytes. Damage is no
+// error: an error says that something could not be read. It changes nothing, and holds no lock, because that takes a while for a large content.
 func (s *Store) examineContent(h Hash) (condition, error) {
 	if !s.users.enter() {
 		return condition{}, s.closedError()
@@ -139,16 +142,16 @@ func (s *Store) readRow(from handle, h Hash) (c Content, row []byte, state rowSt
 	return c, row, rowSound, err
 }
 
-// decodeAs decodes coded, an encoding of the content h. ok reports whether the result has the hash h and at most limit bytes. It does not need the
-// content's length, which is lost with a damaged row.
+// decodeAs decodes coded, an encoding of the content h. ok reports whether the result has the hash h and at most limit bytes; if not, identity means
+// nothing. For Identity, identity is coded itself. It does not need the content's length, which is lost with a damaged row.
 func decodeAs(h Hash, c coding.Coding, coded []byte, limit int64) (identity []byte, ok bool) {
 	identity, err := coding.DecodeUpTo(c, coded, min(limit, maxBatch))
 	return identity, err == nil && Sum(identity) == h && int64(len(identity)) <= limit
 }
 
 // rewriteContent writes the row of a content as examineContent found it, deletes its damaged encodings, and stores its identity bytes if asIdentity
-// is true, in one synced batch that also queues it for recompression. Then it counts the repair and, unless the content was queued before, notifies
-// the function of OnRepaired. It returns false and writes nothing if the row has changed since.
+// is true, in one synced batch that also queues it for recompression. Then it counts the repair and, unless the content was queued before, calls the
+// function of OnRepaired. It returns false and writes nothing if the row has changed since examineContent.
 func (s *Store) rewriteContent(h Hash, found condition, asIdentity bool) (done bool, err error) {
 	s.contents.Lock()
 	defer s.contents.Unlock()
@@ -192,7 +195,7 @@ func (s *Store) rewriteContent(h Hash, found condition, asIdentity bool) (done b
 // each content, however many readers meet it. A store that is open read-only has none.
 type repairer struct {
 	mu       sync.Mutex
-	known    map[Hash]time.Time // contents being repaired, or when to try again what could not be repaired
+	known    map[Hash]time.Time // contents being repaired, or until when no other repair starts after a failed one
 	lost     map[Hash]struct{}  // contents that no coding gives
 	waiting  int                // contents that are being repaired, or wait for that
 	closed   bool
@@ -203,14 +206,16 @@ type repairer struct {
 	repairing sync.Mutex // held by the goroutine that repairs
 }
 
-// maxWaiting bounds the goroutines that wait to repair a content. The next reader of another one tries again.
+// maxWaiting bounds the goroutines that wait to repair a content. A content beyond it is repaired when a later reader finds
+// it damaged.
 const maxWaiting = 1000
 
-// repairRetry is the interval after which a failed repair is tried again, for want of space for one.
+// repairRetry is how long no reader starts another repair of a content after one has failed, for example because the disk is
+// full.
 const repairRetry = time.Minute
 
-// maxLost bounds the memory for contents that cannot be repaired. Contents beyond it are logged
-// again.
+// maxLost is how many contents that cannot be repaired are remembered. Each reader of one beyond it starts a
+// repair, which is logged again.
 const maxLost = 1 << 20
 
 // Repaired begins the keys in the Queue namespace of the contents that lost codings when they
@@ -221,15 +226,17 @@ var Repaired = []byte("m")
 // repairedKey returns the key in the Queue namespace of the row that queues a repaired content for recompression.
 func repairedKey(h Hash) []byte { return append(bytes.Clone(Repaired), h[:]...) }
 
-// OnRepaired sets the one function that is called after a content was added to the queue below [Repaired]. notify must not block.
+// OnRepaired sets the one function that is called after a content was added to the queue: a row in [Queue] whose key begins with [Repaired]. notify
+// is called with locks of the store held, so it must neither block nor use the store.
 func (s *Store) OnRepaired(notify func()) {
 	s.repairer.mu.Lock()
 	defer s.repairer.mu.Unlock()
 	s.repairer.notify = notify
 }
 
-// repairLater starts a goroutine that repairs a content that a reader found damaged, one content at a time. It does nothing if the content is
-// being repaired, cannot be repaired, was tried less than a minute ago, too many wait, or the store is read-only or closing.
+// repairLater starts a goroutine that repairs a content that a reader found damaged, one content at a time. It does nothing if the content is being
+// repaired, cannot be repaired, or had a failed repair less than a minute ago. It also does nothing if 1,000 contents wait, or the store is read-only
+// or closing.
 func (s *Store) repairLater(h Hash) {
 	m := &s.repairer
 	m.mu.Lock()
@@ -250,8 +257,8 @@ func (s *Store) repairLater(h Hash) {
 	})
 }
 
-// repairQueued repairs one content and logs the result, unless the store is closing. A content that no encoding gives is not tried again; after other
-// errors it is tried again in a minute.
+// repairQueued repairs one content and logs the result, unless the store is closing. Later readers start no other repair of a content of which no
+// encoding is sound, and none for a minute after an error of reading or writing. A content that is not stored any more is no error.
 func (s *Store) repairQueued(h Hash) {
 	m := &s.repairer
 	m.mu.Lock()
@@ -311,14 +318,14 @@ func (m *repairer) recordRemoved(hashes ...Hash) {
 	}
 }
 
-// counts returns how many contents were repaired since the store was opened, and how many cannot be repaired.
+// counts returns how many contents were repaired or restored since the store was opened, and how many were found that cannot be repaired.
 func (m *repairer) counts() (repaired, lost int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.repaired, len(m.lost)
 }
 
-// stop waits until the repair that is running has ended. Afterwards nothing is repaired.
+// stop waits until the repair in the background that is running has ended. Those that wait for it do nothing, and repairLater starts no other.
 func (m *repairer) stop() {
 	m.mu.Lock()
 	m.closed = true

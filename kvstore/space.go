@@ -38,8 +38,8 @@ func diskStateOf(free, total, least int64) diskState {
 	return diskAmple
 }
 
-// CheckSpace returns an error while nothing can be written to the store, because it has failed or its disk is full. Otherwise it returns a note for
-// the operator if the space is low or unknown, "" if not.
+// CheckSpace returns an error while nothing can be written to the store, because its disk has failed or is full. Otherwise it returns a note for the
+// operator if the space is low or cannot be read, and "" if not. It does not consider whether the store was opened read-only.
 func (s *Store) CheckSpace() (note string, err error) {
 	if failed := s.Failed(); failed != nil {
 		return "", fmt.Errorf("read-only: %w", failed)
@@ -73,8 +73,9 @@ func CheckSpaceToOpen(dir string) error {
 }
 
 // SpacePart returns a background task of the process that checks the store's disk every ten seconds and logs when its space becomes low, full or
-// ample. After a full disk has made the store read-only and the disk has space again, it calls reopen until that returns true: the process has to
-// restart and open the store again, because goroutines that wait for the disk still have the store.
+// ample; it takes it as ample before. After a full disk has made the store read-only and the disk has space again, each check calls reopen, until
+// that returns true; then the task waits for the end of its context. The process has to restart and open the store again, because goroutines that
+// wait for the disk still have the store.
 func (s *Store) SpacePart(logger *slog.Logger, reopen func() bool) parts.Part {
 	return parts.Part{Name: "space on the disk", Run: func(ctx context.Context) error {
 		for was := diskAmple; ; {

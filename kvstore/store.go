@@ -35,14 +35,18 @@ type Store struct {
 }
 
 // format is the version of the store's layout: of the keys and rows that this
-// package writes. A store says its own in Meta, and which program wrote it last.
+// package writes. Rows in Meta have the version of the store's own layout, and that
+// of the program that last opened the store for writing.
 const format = 1
 
 var formatKey, programKey = []byte("format"), []byte("program")
 
-// Open opens the store in dir, and creates it if it does not exist, unless Options.ReadOnly is set. It locks the folder and returns [ErrLocked] if
-// another process, or this one, has it open already. It returns a [*DamageError] if [Inspect] finds damage; with ReadOnly it opens the readable
-// part, and [Store.Damage] reports it.
+// Open opens the store in dir, and creates it if it does not exist; with Options.ReadOnly the error is [ErrNoStore] then. It locks the folder until
+// [Store.Close], and returns [ErrLocked] if another process, or this one, has it open already.
+//
+// If [Inspect] finds damage, Open returns its [*DamageError]; with ReadOnly it opens the readable part, and [Store.Damage] reports the damage. A
+// store that a newer program wrote is [ErrNewer], a full disk [ErrDiskFull], and damage that Pebble finds [ErrCorrupt]. After an error the folder is
+// unlocked.
 func Open(dir string, o Options) (*Store, error) {
 	o.setDefaults()
 	if _, err := o.FS.Stat(dir); errors.Is(err, os.ErrNotExist) && o.ReadOnly {
@@ -76,8 +80,9 @@ func Open(dir string, o Options) (*Store, error) {
 }
 
 // open opens Pebble's database behind the guard, checks the store's format or writes that of a new store, and records the version of the program.
-// Then the guard starts to hide fatal errors of the disk, and a goroutine to update the mark file. It closes the database after an error; if the
-// store is read-only, damage is only logged.
+// Then the guard starts to hide fatal errors of the disk, and a goroutine to update the mark file, unless the store is [Behind]. If Pebble gives up
+// by a panic with fatal, that is the error. After other errors the database is closed. If the store is read-only, [ErrCorrupt] that is found after
+// Pebble has opened it is logged, and is no error.
 func (s *Store) open() (err error) {
 	// While it opens, Pebble reports a file system that refuses the MANIFEST to
 	// the logger only.
@@ -132,8 +137,9 @@ func (s *Store) open() (err error) {
 	return nil
 }
 
-// checkFormat returns [ErrNewer] if a newer Larder wrote the store in a format that this one does not know, and [ErrNoStore] if a read-only store has
-// no format. It writes the present format into a new store.
+// checkFormat returns [ErrNewer] if a newer Larder wrote the store in a format that this one does not know, [ErrNoStore] if a read-only store has no
+// format, and [ErrCorrupt] if the format is malformed. A store without a format that is open for writing is new: then checkFormat writes the present
+// format, synced, and moves Pebble's files to its newest format.
 func (s *Store) checkFormat() error {
 	have, err := s.Get(Meta, formatKey)
 	switch {
@@ -198,8 +204,9 @@ func (s *Store) Behind() *Behind {
 	return s.guard.inspected.behind()
 }
 
-// openError wraps err, which occurred while the store in dir was opened, so that it names the folder and says the next step. It marks it as
-// [ErrDiskFull], [ErrNoStore], [ErrCorrupt] or [ErrNewer] if it is one.
+// openError returns an error for err, which occurred while the store in dir was opened, that names the folder. A full disk, a missing store and a
+// newer format of Pebble's files become [ErrDiskFull], [ErrNoStore] and [ErrNewer], in place of err. Damage becomes [ErrCorrupt] and, like any other
+// error, wraps err. An err that has a [*DamageError] in it is returned as it is.
 func openError(dir string, err error) error {
 	var damage *DamageError
 	switch {
@@ -219,8 +226,8 @@ func openError(dir string, err error) error {
 	return fmt.Errorf("couldn't open the store in %s: %w", dir, err)
 }
 
-// lockError wraps err, which occurred while the folder dir was locked: it is [ErrLocked] if a process has the folder open. Any other error is
-// returned as one of opening the store in dir.
+// lockError returns the error for err, which occurred while the folder dir was locked: [ErrLocked], in place of err, if a process, also this one, has
+// the folder open, and that of openError for any other err.
 func lockError(dir string, err error) error {
 	// A lock that someone holds is a bare EAGAIN or EACCES, or Pebble's own
 	// message where it is this process. A file that can't be made is a PathError.
@@ -232,8 +239,10 @@ func lockError(dir string, err error) error {
 	return fmt.Errorf("%w: another larder process uses %s: stop it, or choose another folder", ErrLocked, dir)
 }
 
-// write applies a batch to the database, unless the store is closed, read-only or its disk nearly full, and closes the batch in any case. With
-// [pebble.Sync] it returns when the batch is on the disk, and records that for the mark.
+// write applies a batch to the database and closes it. It refuses the batch, and closes it too, if the store is closed or read-only, or its disk
+// nearly full. With [pebble.Sync] it returns when the batch is on the disk, and records that for the mark. An empty batch writes and syncs nothing.
+// If the disk fails meanwhile, write returns that error at once and does not close the batch: the write still hangs, and the next Open finds the
+// batch as a whole or not at all.
 func (s *Store) write(b handle, o *pebble.WriteOptions) error {
 	if !s.users.enter() {
 		return errors.Join(s.closedError(), b.Close())
@@ -264,7 +273,7 @@ func (s *Store) describeFailure(what string, err error) error {
 }
 
 // checkWritable returns an error if a batch of n bytes must be refused: the store was opened read-only, has become read-only after a disk error, or
-// the disk is nearly full.
+// checkRoom refuses it.
 func (s *Store) checkWritable(n int) error {
 	if s.opts.ReadOnly {
 		return fmt.Errorf("the store in %s was opened to be read only", s.dir)
@@ -275,7 +284,8 @@ func (s *Store) checkWritable(n int) error {
 	return s.checkRoom(n)
 }
 
-// checkRoom returns [ErrDiskFull] if the disk cannot hold n bytes twice, in the log and in a table, and keep its reserve of Options.MinFreeBytes.
+// checkRoom returns [ErrDiskFull] if the disk cannot hold n bytes twice, in the log and in a table, and keep its reserve of Options.MinFreeBytes;
+// another error if the free space cannot be read. It returns nil if MinFreeBytes is negative or the file system does not know its free space.
 func (s *Store) checkRoom(n int) error {
 	if s.opts.MinFreeBytes < 0 {
 		return nil
@@ -295,7 +305,8 @@ func (s *Store) checkRoom(n int) error {
 	return nil
 }
 
-// Space returns how many bytes the folder's disk has free and in all, and least, how many must be free for a write.
+// Space returns how many bytes the folder's disk has free and in all, and least, how many must be free for a write, besides twice its own size. With
+// an error, free and total are 0. least is 0 if Options.MinFreeBytes is negative.
 func (s *Store) Space() (free, total, least int64, err error) {
 	usage, err := s.opts.FS.GetDiskUsage(s.dir)
 	return int64(usage.AvailBytes), int64(usage.TotalBytes), max(0, s.opts.MinFreeBytes), err
@@ -323,8 +334,9 @@ func (s *Store) UseNewestFormat() error {
 // rowsKey is the row of Meta that says that only contents' bytes are in blob files.
 var rowsKey = []byte("rows-in-tables")
 
-// moveRowsToTables starts, once for a store that an older program wrote, a compaction in the background, which moves large rows from blob files,
-// where only the MANIFEST finds them, into tables.
+// moveRowsToTables starts a compaction in the background, once for a store that an older program wrote: it moves large rows from blob files, where
+// only the MANIFEST finds them, into tables. Close cancels it. A failure is logged, and the next start tries again. It does nothing if the store is
+// read-only, or if the row rowsKey exists or cannot be read.
 func (s *Store) moveRowsToTables() {
 	if _, err := s.Get(Meta, rowsKey); !errors.Is(err, ErrNotFound) || s.opts.ReadOnly {
 		return
@@ -354,8 +366,9 @@ func (s *Store) moveRowsToTables() {
 	})
 }
 
-// roomToCompact returns [ErrDiskFull] if the disk could not hold the rows between the keys from and to twice and keep its reserve: a compaction
-// deletes the old tables only after it has written the new ones.
+// roomToCompact returns [ErrDiskFull] if the disk has no room for a second copy of the rows between the keys from and to beside its reserve: a
+// compaction deletes the old tables only after it has written the new ones. It returns another error if the sizes cannot be read. The keys begin with
+// the namespace.
 func (s *Store) roomToCompact(from, to []byte) error {
 	size, err := pebbleOf(s).EstimateDiskUsage(from, to)
 	if err != nil {
@@ -368,8 +381,8 @@ func (s *Store) roomToCompact(from, to []byte) error {
 	return cmp.Or(err, fmt.Errorf("%w: %d MiB are free, and %d MiB are needed", ErrDiskFull, free>>20, (least+int64(size))>>20))
 }
 
-// Failed returns the disk error because of which the store has become read-only until it is opened again by another process; nil while it can be
-// written.
+// Failed returns the disk error because of which the store has become read-only, until another process opens it again. It returns nil if there was no
+// such error, also for a store that was opened read-only.
 func (s *Store) Failed() error { return s.guard.reason() }
 
 // closedError returns an error, without a sentinel, that says that the store is closed and where it is.
@@ -377,8 +390,12 @@ func (s *Store) closedError() error {
 	return fmt.Errorf("the store in %s is closed", s.dir)
 }
 
-// Close waits for operations that are running, and closes the store. Later operations return an error. Everything that was committed is on the disk
-// already; contents that were put since may be. The caller closes snapshots before. A second call returns nil.
+// Close refuses new operations with an error, waits for those that are running, cancels compactions, and closes the store and unlocks its folder.
+// Everything that was committed is on the disk already; contents that were put since may be. The caller closes snapshots before. A second call
+// returns nil.
+//
+// If the disk has failed, Close returns the error of [Store.Failed], and the folder stays locked until the process ends; the next Open replays the
+// log.
 func (s *Store) Close() error {
 	if !s.users.close() {
 		return nil
@@ -468,7 +485,7 @@ func isNoSpace(err error) bool {
 	return vfs.IsNoSpaceError(err) || errors.Is(err, syscall.EDQUOT)
 }
 
-// stripTrace returns an error that wraps err and whose text is that of err on one line, without Pebble's marker and stack traces; nil for nil.
+// stripTrace returns an error that wraps err and whose text is that of err on one line, without Pebble's marker of corruption; nil for nil.
 func stripTrace(err error) error {
 	if err == nil {
 		return nil

@@ -38,7 +38,7 @@ func (s *Store) WriteVerified(record []byte) error {
 	return replaceFile(s.opts.FS, s.opts.FS.PathJoin(s.dir, verifiedFile), record)
 }
 
-// RemoveVerified removes the record of the last check, if there is one, durably.
+// RemoveVerified removes the record of the last check, if it exists, durably.
 func (s *Store) RemoveVerified() error {
 	err := s.opts.FS.Remove(s.opts.FS.PathJoin(s.dir, verifiedFile))
 	if errors.Is(err, os.ErrNotExist) {

@@ -24,6 +24,7 @@ type version struct {
 	sequence uint64 // no lower than that of any change in the tables
 }
 
+// placed is a table at its level. A virtual table has a number of its own, and is a part of another file.
 type placed struct{ level, table uint64 }
 
 // newVersion returns a version without files, to which the edits of a MANIFEST are applied.
@@ -54,7 +55,8 @@ const (
 
 var errEdit = errors.New("an edit is written in a way that this larder does not know")
 
-// applyEdit changes v by edit, the next record of the MANIFEST. It returns errEdit if the edit is not in a form that Larder knows.
+// applyEdit changes v by edit, the next record of the MANIFEST. It returns errEdit if the edit is not in a form that Larder knows; v may then have a
+// part of the edit.
 func (v *version) applyEdit(edit []byte) error {
 	d := decoder{r: bytes.NewReader(edit)}
 	index := v.edits
@@ -153,7 +155,8 @@ func (v *version) tableSizes() map[string]int64 {
 	return files
 }
 
-// readVersion returns the version that the first length bytes of a MANIFEST in dir describe. With an error it returns what was read before.
+// readVersion returns the version that the first length bytes of a MANIFEST in dir describe. With an error of reading it also returns the version up
+// to there, and nil if the file cannot be opened.
 func readVersion(fs vfs.FS, dir, manifest string, length int64) (*version, error) {
 	f, err := fs.Open(fs.PathJoin(dir, manifest))
 	if err != nil {
@@ -171,7 +174,8 @@ type decoder struct {
 	err error
 }
 
-// number consumes a number (uvarint) of the edit. At an error it sets d.err and returns 0.
+// number consumes a number (uvarint) of the edit. If the number is cut short or too large, it sets d.err to errEdit, unless d.err has an error
+// already, and the result means nothing.
 func (d *decoder) number() uint64 {
 	n, err := binary.ReadUvarint(d.r)
 	if err != nil && d.err == nil {
@@ -180,7 +184,7 @@ func (d *decoder) number() uint64 {
 	return n
 }
 
-// skipBytes consumes a length and as many bytes of the edit. At an error it sets d.err.
+// skipBytes consumes a length and as many bytes of the edit. If the edit has fewer bytes, it sets d.err to errEdit.
 func (d *decoder) skipBytes() {
 	n := d.number()
 	if n > uint64(d.r.Len()) {
