@@ -68,9 +68,12 @@ var ErrUndecided = errors.New("there are two versions of a row, and nothing says
 
 // ScanFiles reads every table, blob file and write-ahead log in the folder dir of a damaged store, whether the MANIFEST names it or not. It builds an
 // index of the rows of the namespaces in rows, and of where each content is. It calls progress, which must not be nil, with the bytes read and their
-// total after each file. Damaged parts of files are no error: [FileScan.Gaps] has them. It writes only into a new folder in scratch, by default the
-// system's folder for temporary files; the caller closes the scan, which removes it. It returns [ErrLocked] if another process has the store open.
-// With [Options.ReadOnly], which says that this process has it open, read-only, it takes no lock.
+// total after each file. Damaged parts of files are no error: [FileScan.Gaps] has them. Besides the lock, it writes only into a new folder in
+// scratch, "" being the system's folder for temporary files. The caller closes the scan, which removes that folder; after an error ScanFiles has
+// removed it.
+//
+// It locks the folder dir until [FileScan.Close], and returns [ErrLocked] if a process has the store open. With [Options.ReadOnly], which says that
+// this process has it open, read-only, it takes no lock.
 func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Namespace, progress func(done, of int64)) (_ *FileScan, err error) {
 	o.setDefaults()
 	s := &FileScan{fs: o.FS, dir: dir, rows: make(map[Namespace]bool)}
@@ -118,8 +121,8 @@ func ScanFiles(ctx context.Context, dir, scratch string, o Options, rows []Names
 	return s, s.commit()
 }
 
-// readFiles reads all files that the inspection l has listed into the index, except empty ones. It records a gap for each file that belongs to the
-// last state of the store and is missing or empty. It calls progress after each file.
+// readFiles reads all files that the inspection l has listed into the index, except empty ones and those whose size cannot be read. It records a gap
+// for each file that belongs to the last state of the store and is missing or empty. It calls progress after each file.
 func (s *FileScan) readFiles(ctx context.Context, l *inspection, progress func(done, of int64)) error {
 	sizes := make(map[string]int64, len(l.names))
 	var done, all int64
@@ -237,7 +240,7 @@ func (r *fileReader) recordRow(key []byte) {
 	r.last = Namespace(key[0])
 }
 
-// read returns length bytes of the file at offset. If they are not all there, it returns an error.
+// read returns length bytes of the file at offset, in new memory. If they are not all there, it returns an error.
 func (r *fileReader) read(offset, length int64) ([]byte, error) {
 	if offset < 0 || length < 0 || offset+length > r.size {
 		return nil, io.ErrUnexpectedEOF
@@ -282,16 +285,16 @@ func (l location) encode() []byte {
 	return b
 }
 
-// decodeLocation is the inverse of [location.encode]: it returns the location that b begins with. b must not be empty; numbers that it is too short
-// for are 0.
+// decodeLocation is the inverse of [location.encode]: it returns the location that b begins with. b must not be empty. If b is cut short, the result
+// means nothing.
 func decodeLocation(b []byte) (l location) {
 	d := decoder{r: bytes.NewReader(b[1:])}
 	return location{b[0], int(d.number()), int64(d.number()), int64(d.number()), int(d.number())}
 }
 
-// addVersion adds a version of a row to the index, if the scan keeps rows of its namespace; its key begins with the namespace. For rows of [Blobs]
-// and [Contents] it records where contents may be found instead. Of these it ignores deletions and malformed rows, and values in blob files, which
-// readBlobFile records. It verifies nothing.
+// addVersion adds a version of a row to the index, if the scan keeps rows of its namespace; its key begins with the namespace, and is not empty. For
+// rows of [Blobs] and [Contents] it records where contents may be found instead. Of these it ignores deletions, malformed rows and the bytes of
+// deltas, and values in blob files, which readBlobFile records. It verifies nothing. An error is one of writing the index.
 func (s *FileScan) addVersion(v rowVersion) error {
 	ns, key := Namespace(v.key[0]), v.key[1:]
 	switch {
@@ -351,8 +354,8 @@ func fileNumber(name string) (n uint32) {
 	return n
 }
 
-// addName records in the index that the value with the given hash may be the content h in the encoding c. squeezed says that the content had its
-// smallest encodings.
+// addName records in the index that the value with the given hash may be the content h in the encoding c. squeezed says that the content was stored
+// as having its best encodings.
 func (s *FileScan) addName(h Hash, c coding.Coding, value Hash, squeezed bool) {
 	key := slices.Concat([]byte{'h'}, h[:], []byte{byte(c)}, value[:])
 	flag := []byte{0}
@@ -401,7 +404,7 @@ func (s *FileScan) commit() error {
 	return nil
 }
 
-// Close closes and deletes the index, and unlocks the store's folder.
+// Close closes and deletes the index, and unlocks the store's folder. It must be called once only.
 func (s *FileScan) Close() (err error) {
 	if s.lock != nil {
 		defer func() { err = errors.Join(err, s.lock.Close()) }()
@@ -425,9 +428,9 @@ func (s *FileScan) Gaps() []Gap { return s.gaps }
 // scan may return deleted rows.
 func (s *FileScan) Uncertain() bool { return !s.counted.known }
 
-// Values yields all values of a row that were found in any file, newest first: those of files that belong to the last state of the store, then
-// others. They may be old, deleted since, or forged: the caller verifies them. Each is valid until the next step. [FileScan.Err] says afterwards
-// whether all could be read.
+// Values yields all values of a row that were found in any file, without deletions: first those of files that belong to the last state of the store,
+// newest first, then those of other files, newest first. They may be old, deleted since, or forged: the caller verifies them. Each is valid until the
+// next step. [FileScan.Err] says afterwards whether all could be read.
 func (s *FileScan) Values(ns Namespace, key []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for _, class := range []byte{'r', 'x'} {
@@ -441,8 +444,8 @@ func (s *FileScan) Values(ns Namespace, key []byte) iter.Seq[[]byte] {
 	}
 }
 
-// Count returns how many versions of rows of a namespace were found in any file, deletions included. [FileScan.Err] says afterwards whether all could
-// be read.
+// Count returns how many versions of rows of a namespace were found in any file, deletions included; 0 for a namespace of which the scan keeps no
+// rows. [FileScan.Err] says afterwards whether all could be read.
 func (s *FileScan) Count(ns Namespace) (n int64) {
 	for _, class := range []byte{'r', 'x'} {
 		for range s.scanIndex([]byte{class, byte(ns)}) {
@@ -452,9 +455,9 @@ func (s *FileScan) Count(ns Namespace) (n int64) {
 	return n
 }
 
-// Get implements [Getter]. It returns the newest value of a row among files that belong to the last state of the store, or [ErrNotFound], also if the
-// newest version is a deletion. Of versions with the same sequence number, it takes the one in the file with the highest number. Another error is
-// that of reading the scan's index.
+// Get implements [Getter]. It returns a copy of the newest value of a row among files that belong to the last state of the store, or [ErrNotFound],
+// also if the newest version is a deletion. Of versions with the same sequence number, it takes the one in the file with the highest number. Another
+// error is that of reading the scan's index.
 func (s *FileScan) Get(ns Namespace, key []byte) ([]byte, error) {
 	for _, value := range s.scanIndex(rowPrefix('r', ns.physical(key))) {
 		if _, row, ok := splitVersion(value); ok {
@@ -509,7 +512,8 @@ func (s *FileScan) Err() error {
 	return nil
 }
 
-// splitVersion splits a value of the index into the row's key, with the namespace, and value. ok is false if this version is a deletion.
+// splitVersion splits a value of the index, which addVersion has written, into the row's key, with the namespace, and the row's value. ok is false if
+// this version is a deletion.
 func splitVersion(value []byte) (key, row []byte, ok bool) {
 	n, used := binary.Uvarint(value[1:])
 	rest := value[1+used:]

@@ -43,8 +43,8 @@ const (
 	kindBits          = 8
 )
 
-// blocksInIndex returns the positions of the blocks of rows according to the index in the table file, nil if the index cannot be read. It recovers
-// from Pebble's panics and memory faults.
+// blocksInIndex returns the positions of the blocks of rows according to the index in the table file, without their trailers. It returns nil if the
+// index cannot be read or names none. It recovers from Pebble's panics and memory faults.
 func (r *fileReader) blocksInIndex() (handles []block.Handle) {
 	// Pebble trusts an index whose checksum is right.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -225,7 +225,7 @@ func blockLength(b []byte) int64 {
 }
 
 // decompressBlock returns the decompressed content, in new memory, of a block that ends with its trailer, which says how it is compressed. It does
-// not verify the checksum. ok is false if that fails, or the content has over maxBatch bytes.
+// not verify the checksum. The bool is false if the block cannot be decompressed, or would have over maxBatch bytes decompressed.
 func decompressBlock(b []byte) ([]byte, bool) {
 	if len(b) < block.TrailerLen {
 		return nil, false
@@ -247,8 +247,8 @@ func decompressBlock(b []byte) ([]byte, bool) {
 }
 
 // decodeRows decodes a block of a table, with its trailer, into versions of rows. It does not verify the checksum: rows of a damaged block may have
-// any keys and values. ok is false for a block of another kind, or one that cannot be decompressed or parsed. A row whose key is nil is to be
-// ignored. A value in a blob file is nil, with at.kind inBlobFile.
+// any keys and values. ok is false for a block of another kind, or one that cannot be decompressed or parsed. Callers ignore rows whose key is empty:
+// they are of a kind that Larder does not write, or their value is elsewhere. A value in a blob file is nil, with at.kind inBlobFile.
 func decodeRows(b []byte) (rows []rowVersion, ok bool) {
 	data, ok := decompressBlock(b)
 	if !ok {
@@ -312,9 +312,9 @@ func decodeValues(b []byte) (values [][]byte, ok bool) {
 	return values, true
 }
 
-// readBlobFile records the hash and the location of each value of the blob file r in the scan's index. Blocks without a valid checksum, or that
-// cannot be read, become gaps. After damage it searches for the next block, within bounds; the rest is in the gap. An error is one of the index or of
-// ctx.
+// readBlobFile records the hash and the location of each value of the blob file r in the scan's index, up to the file's own index. Blocks without a
+// valid checksum, or that cannot be read, become gaps. After damage it searches for the next block, within bounds; when these are reached it returns
+// nil, and the rest is in the gap. An error is one of the scan's index or of ctx.
 func (s *FileScan) readBlobFile(ctx context.Context, r *fileReader) (err error) {
 	// Each byte behind damage may look like the beginning of a block of any length.
 	budget := 1<<30 + 8*r.size
@@ -354,7 +354,8 @@ func (s *FileScan) readBlobFile(ctx context.Context, r *fileReader) (err error) 
 // longestIndex bounds the index of a blob file, which has a few bytes for each block.
 const longestIndex = 1 << 20
 
-// indexLength returns how many bytes there are in a blob file from the offset at to the footer, 0 if there are none or too many for the file's index.
+// indexLength returns how many bytes a blob file has from the offset at to the footer. It returns 0 if that is none, or too many for the file's
+// index.
 func (r *fileReader) indexLength(at int64) int64 {
 	if n := r.size - at - blobFooter; n > 0 && n <= longestIndex {
 		return n

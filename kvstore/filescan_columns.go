@@ -19,7 +19,7 @@ type columnData struct {
 }
 
 // parseColumns checks the header of a block of columns, which follows custom bytes, and finds where each of its count columns begins. ok is false if
-// the block does not have that version, number of columns, and increasing offsets within data, or has no rows or too many.
+// the block has another version, another number of columns, no rows or over maxRows, or offsets that decrease or are not within data.
 func parseColumns(data []byte, custom, count int) (c columnData, ok bool) {
 	header := custom + columnsStart + count*columnLength
 	if len(data) <= header || data[custom] != byte(colblk.Version1) || int(binary.LittleEndian.Uint16(data[custom+1:])) != count {
@@ -209,8 +209,9 @@ func (k keyColumn) appendKey(key []byte, row int) []byte {
 	return key
 }
 
-// valuesLength returns the length of a block of rows values without its trailer, from the byte that says how wide its offsets are. last reads the
-// last offset, an integer of width bytes at an offset within the block. It returns 0 if encoding is unknown, or last fails.
+// valuesLength returns the length of a block of values, without its trailer. rows is the number of values, and encoding the byte that says how wide
+// their offsets are. last reads the last offset, an integer of width bytes at an offset within the block. It returns 0 if encoding is unknown, or
+// last fails.
 func valuesLength(encoding byte, rows int64, last func(at int64, width int) (uint64, bool)) int64 {
 	width := int64(encoding)
 	switch width {

@@ -14,9 +14,10 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// Content returns the encodings of a content that were found in the files and decode to it, which it verifies, and whether they are its smallest
-// ones. A content of more than limit bytes is not found; nor is a value found that cannot be read now. If no row names the content, the first call
-// decodes all unnamed values to identify them, which takes long. It returns [ErrNotFound] if nothing was found. It is safe for concurrent use.
+// Content returns the encodings of a content that were found in the files and decode to it, which it verifies. squeezed reports whether the content
+// was stored as having its best encodings, and all of them were found. It leaves out values that cannot be read now, and finds no content of more
+// than limit bytes. If rows lead to no encoding of a content, the first such call decodes all unnamed values of blob files to identify them, which
+// takes long. It returns [ErrNotFound] if nothing was found. It is safe for concurrent use.
 func (s *FileScan) Content(ctx context.Context, h Hash, limit int64) (squeezed bool, found []Coded, err error) {
 	if squeezed, found = s.readEncodings(h, limit); found == nil {
 		if err := s.identifyOnce(ctx); err != nil {
@@ -33,9 +34,9 @@ func (s *FileScan) Content(ctx context.Context, h Hash, limit int64) (squeezed b
 	return squeezed, found, nil
 }
 
-// readEncodings returns the encodings of a content that the index names and that decode to it, in at most limit bytes. It leaves out those that
-// cannot be read or are damaged. squeezed reports whether none was left out and they are the smallest. found is nil if there are none; [FileScan.Err]
-// says whether the index could be read.
+// readEncodings returns the encodings of a content that the index names and that decode to it, in at most limit bytes; at most one for each coding.
+// It leaves out those that cannot be read or are damaged. squeezed reports whether none was left out and a row says that they are the best. found is
+// nil if it found none; [FileScan.Err] says whether the index could be read.
 func (s *FileScan) readEncodings(h Hash, limit int64) (squeezed bool, found []Coded) {
 	complete := true
 	add := func(c coding.Coding, sum Hash) {
@@ -115,7 +116,7 @@ const (
 )
 
 // identifyOnce decodes the values of blob files that no row names, within a budget of bytes, and records in the index which contents they are. It
-// does nothing if that has succeeded before. Concurrent calls wait for the first.
+// does nothing if an earlier call has succeeded. Concurrent calls wait for the one that runs.
 func (s *FileScan) identifyOnce(ctx context.Context) error {
 	s.identifying.Lock()
 	defer s.identifying.Unlock()

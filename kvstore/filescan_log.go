@@ -48,8 +48,8 @@ type logReader struct {
 	begins uint32 // the log of the chunk that the file begins with, 0 if it begins with none
 }
 
-// mayHave reports whether the file can have chunks of the log with this number: its own, or an older one whose file it reuses. In every other file,
-// such chunks are bytes that someone has published.
+// mayHave reports whether the file can have chunks of the log with this number: it is the file's own, or that of an older log whose file this one
+// reuses, so that the log has no file of its own. In every other file, such chunks are bytes that someone has published.
 func (l *logReader) mayHave(log uint32) bool {
 	if log == 0 || log == l.named || log == l.begins {
 		return log != 0
@@ -146,7 +146,7 @@ func (l *logReader) addChunk(found chunk, log uint32, sound bool) error {
 }
 
 // addBatch adds the changes of l.record, a complete record that is a batch, to the scan's index, and ends the open gap. A record without a batch's
-// header is ignored. At the first malformed change it stops, without an error.
+// header is ignored. At the first malformed change it stops, without an error; the changes before stay. An error is one of writing the index.
 func (l *logReader) addBatch() error {
 	h, ok := batchrepr.ReadHeader(l.record)
 	if !ok {
@@ -185,7 +185,7 @@ type countedFiles struct {
 	log    uint32           // the first write-ahead log that is needed
 	tables map[string]int64 // their sizes
 	sizes  map[int64]bool   // of the tables
-	next   uint32           // tables from this number on are newer than the facts; 0: there are none
+	next   uint32           // tables from this number on are newer than the mark; 0 if the sizes are not from a mark with tables
 }
 
 // filesThatCount returns which files belong to the last state of the store, according to the MANIFEST if it is reliable, or else to the mark, the

@@ -60,19 +60,21 @@ type Bucket interface {
 	Put(ctx context.Context, key string, data []byte) error
 	// Get returns an object of up to most bytes and its version, or ErrNotFound, or ErrTooLarge.
 	Get(ctx context.Context, key string, most int64) ([]byte, Version, error)
-	// GetOther is Get unless the object is of that version: then it returns no data, and no error.
+	// GetOther is Get unless the object is of the version known: then it returns nil data, that version, and no error. With
+	// "" for known it is Get.
 	//
 	// A store that keeps versions apart from bytes, as versitygw does in a sidecar folder, may respond to a Get that a write
 	// overtakes with the old bytes and the new version. A caller that sends this version later does not get the new bytes.
 	GetOther(ctx context.Context, key string, most int64, known Version) ([]byte, Version, error)
-	// List iterates over the objects whose keys begin with prefix and come after another key, in the
-	// order of the keys' bytes.
+	// List iterates over the objects whose keys begin with prefix and come after the key after, or over all with
+	// the prefix if that is "", in the order of the keys' bytes. An error is the last thing it yields, with a zero Object.
 	List(ctx context.Context, prefix, after string) iter.Seq2[Object, error]
 	// Delete removes an object. It returns nil if the object does not exist.
 	Delete(ctx context.Context, key string) error
 }
 
-// checkKey returns an error if key is not a valid key of an object, such as one that would lead out of a bucket's folder.
+// checkKey returns an error if key is not a valid key of an object: it is empty or has over [MaxKey] bytes, or a part of it is empty, begins with a
+// dot, as one that would lead out of a bucket's folder, or has a character that keys cannot have.
 func checkKey(key string) error {
 	if key == "" || len(key) > MaxKey {
 		return fmt.Errorf("%q cannot be the key of an object", key)
@@ -98,7 +100,8 @@ func objectError(b Bucket, key string, err error) error {
 	return fmt.Errorf("%s: object %s: %w", b, key, err)
 }
 
-// readUpTo returns what is left in r, up to most bytes; if there are more, it stops, and the error is [ErrTooLarge].
+// readUpTo reads r to its end and returns the bytes. If these are more than most, it stops, and the error is [ErrTooLarge]. With an error of r, it
+// returns the bytes before that too.
 func readUpTo(r io.Reader, most int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, most+1))
 	if err == nil && int64(len(data)) > most {

@@ -30,7 +30,7 @@ const lockName = ".lock"
 // the place of another, and replaced under a lock.
 type folder struct{ dir string }
 
-// OpenFolder returns a bucket in the folder dir, which it creates if necessary.
+// OpenFolder returns a bucket in the folder dir, which it creates if necessary. Only processes of this machine may write there.
 func OpenFolder(dir string) (Bucket, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -55,17 +55,17 @@ func (f *folder) decidedByKernel() {}
 // String implements [Bucket]: it returns the folder as a file URL.
 func (f *folder) String() string { return "file://" + f.dir }
 
-// Create implements [Bucket]: it writes the file of a new object, or returns [ErrExists]. The kernel decides between writers, by a link that never
-// replaces a file.
+// Create implements [Bucket]: it writes the file of a new object, durably, and returns its version, or [ErrExists]. The kernel decides between
+// writers, by a link that never replaces a file.
 func (f *folder) Create(ctx context.Context, key string, data []byte) (Version, error) {
 	return f.writeWith(ctx, key, data, disk.Create)
 }
 
-// Replace implements [Bucket]: it replaces the object's file if the object has the version old, and otherwise returns [ErrChanged]. Only one Replace
-// at a time compares and writes, under a lock of the folder.
+// Replace implements [Bucket]: it replaces the object's file if the object has the version old, and otherwise returns [ErrChanged]. While it
+// compares and writes, no other Replace, Put or Delete changes the folder.
 func (f *folder) Replace(ctx context.Context, key string, data []byte, old Version) (Version, error) {
 	return f.writeWith(ctx, key, data, func(path string, data []byte, mode fs.FileMode) error {
-		return f.withLock(ctx, func() error {
+		return f.withLock(ctx, unix.LOCK_EX, func() error {
 			if have, err := versionAt(path); err != nil {
 				return err
 			} else if have != old {
@@ -78,7 +78,9 @@ func (f *folder) Replace(ctx context.Context, key string, data []byte, old Versi
 
 // Put implements [Bucket]: it creates or replaces the object's file, whatever its version.
 func (f *folder) Put(ctx context.Context, key string, data []byte) error {
-	_, err := f.writeWith(ctx, key, data, disk.Replace)
+	_, err := f.writeWith(ctx, key, data, func(path string, data []byte, mode fs.FileMode) error {
+		return f.withLock(ctx, unix.LOCK_SH, func() error { return disk.Replace(path, data, mode) })
+	})
 	return err
 }
 
@@ -104,16 +106,17 @@ func (f *folder) writeWith(ctx context.Context, key string, data []byte, how fun
 // lockRest is how long a writer waits before it looks at the lock again.
 const lockRest = 5 * time.Millisecond
 
-// withLock waits for the lock of the bucket's folder and calls fn while no other process, and no other goroutine, has it. If a process ends, the
-// system releases its lock.
-func (f *folder) withLock(ctx context.Context, fn func() error) error {
+// withLock waits for the lock of the bucket's folder and returns the result of fn, which it calls while it has the lock: alone with unix.LOCK_EX,
+// with unix.LOCK_SH beside others that have it so, in this process or another. If ctx ends first, it returns the error and does not call fn. If a
+// process ends, the system releases its lock. The folder must exist.
+func (f *folder) withLock(ctx context.Context, how int, fn func() error) error {
 	lock, err := os.OpenFile(filepath.Join(f.dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
 	defer lock.Close() // which unlocks it
 	for {
-		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		err := unix.Flock(int(lock.Fd()), how|unix.LOCK_NB)
 		if err == nil {
 			return fn()
 		}
@@ -131,8 +134,8 @@ func (f *folder) Get(ctx context.Context, key string, most int64) ([]byte, Versi
 	return f.GetOther(ctx, key, most, "")
 }
 
-// GetOther implements [Bucket]: it is Get, but returns nil for the bytes of an object that has the version known. It reads the object in any case,
-// because its version is a hash.
+// GetOther implements [Bucket]: it is Get, but returns nil for the bytes of an object that has the version known, with that version. It reads the
+// object in any case, because its version is a hash.
 func (f *folder) GetOther(ctx context.Context, key string, most int64, known Version) ([]byte, Version, error) {
 	data, err := f.read(ctx, key, most)
 	if err != nil {
@@ -161,8 +164,8 @@ func (f *folder) read(ctx context.Context, key string, most int64) ([]byte, erro
 	return readUpTo(file, most)
 }
 
-// List implements [Bucket]: it iterates over the objects whose keys begin with prefix and come after the key after, in their order. It reads the
-// names of all of them before it yields the first. An error is the last thing it yields.
+// List implements [Bucket]: it iterates over the objects whose keys begin with prefix and come after the key after, in the order of the keys. It
+// reads the names of all of them before it yields the first. If that fails, it yields those that it has read, and then the error.
 func (f *folder) List(ctx context.Context, prefix, after string) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		var all []Object
@@ -199,11 +202,11 @@ func (f *folder) List(ctx context.Context, prefix, after string) iter.Seq2[Objec
 	}
 }
 
-// Delete implements [Bucket]: it removes the object's file, if it exists.
+// Delete implements [Bucket]: it removes the object's file, if it exists, whatever its version.
 func (f *folder) Delete(ctx context.Context, key string) error {
 	err := errors.Join(checkKey(key), ctx.Err())
 	if err == nil {
-		err = os.Remove(f.path(key))
+		err = f.withLock(ctx, unix.LOCK_SH, func() error { return os.Remove(f.path(key)) })
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -211,7 +214,7 @@ func (f *folder) Delete(ctx context.Context, key string) error {
 	return objectError(f, key, err)
 }
 
-// path returns the path of the file of an object.
+// path returns the path of the file of an object. It does not check the key.
 func (f *folder) path(key string) string { return filepath.Join(f.dir, filepath.FromSlash(key)) }
 
 // versionAt returns the version of the object in the file at path, or "" if the file does not exist.

@@ -14,7 +14,7 @@ func CheckURL(at string) error {
 	return err
 }
 
-// parseURL parses the URL of a bucket, and returns an error for any other URL.
+// parseURL parses the URL of a bucket, s3://NAME[/PREFIX] or file:///DIR, and returns an error for any other.
 func parseURL(at string) (*url.URL, error) {
 	u, err := url.Parse(at)
 	if err != nil || u.RawQuery != "" || u.Fragment != "" || u.User != nil || u.Opaque != "" {
@@ -29,8 +29,9 @@ func parseURL(at string) (*url.URL, error) {
 	return nil, errors.New("must be s3://NAME[/PREFIX], or file:///DIR for a folder")
 }
 
-// Open returns the bucket at a URL that [CheckURL] accepts; a folder is created if necessary, and an object store is not queried. endpoint is the URL
-// of the object store, which an s3 URL needs, and region that of the bucket, "" for the default one; both are ignored for a folder.
+// Open returns the bucket at a URL that [CheckURL] accepts, s3://NAME[/PREFIX] or file:///DIR; a folder is created if necessary, and an object store
+// is not queried. endpoint is the http or https URL of the object store, which an s3 URL needs, and region that of the bucket, "" for us-east-1; both
+// are ignored for a folder.
 func Open(at, endpoint, region string) (Bucket, error) {
 	u, err := parseURL(at)
 	switch {

@@ -34,8 +34,9 @@ const (
 	folderProbeRounds = 4
 )
 
-// Probe checks that a bucket keeps its promises: it has competing writers create and replace objects below probe/, which it deletes again, and
-// returns an [UnfitError] if two of them succeed or a condition is ignored. Another error is that of a request that failed.
+// Probe checks that a bucket keeps its promises: it has competing writers create and replace objects below probe/, which it deletes again. It returns
+// an [UnfitError] if two of them succeed or none does, a condition is ignored, a version is given to different bytes, or an object has other bytes
+// than those written. Another error is that of a request that failed, or says that the store decided nothing between writers in many attempts.
 func Probe(ctx context.Context, b Bucket) error {
 	run := "probe/" + rand.Text() + "/"
 	first := run + "first"
@@ -89,8 +90,9 @@ func probeOnce(ctx context.Context, b Bucket, key string) error {
 // busyRounds is how often a store may decide nothing between competing writers.
 const busyRounds = 10
 
-// raceWriters has several writers call write at the same time, of which only one may succeed, and returns the version that it wrote. It tries again,
-// up to busyRounds times, while the store decides nothing. A store that lets none or two succeed, or then has other bytes, is an [UnfitError].
+// raceWriters has several writers call write at the same time, of which only one may succeed, and returns the version that it wrote. A store that
+// lets none or two succeed, or then has other bytes, is an [UnfitError]. While the store decides nothing, raceWriters tries again; after busyRounds
+// times the error is errBusy.
 func raceWriters(ctx context.Context, b Bucket, key string, write func([]byte) (Version, error)) (Version, error) {
 	for range busyRounds {
 		v, err := competeOnce(ctx, b, key, write)
@@ -103,7 +105,7 @@ func raceWriters(ctx context.Context, b Bucket, key string, write func([]byte) (
 
 // competeOnce has several goroutines call write at the same time, each with its own bytes, and returns the version from the one that succeeded. If
 // none or two succeed, or the object with this key then has other bytes, the error is an [UnfitError]. If the store has not decided between the
-// writers, it returns no version and no error.
+// writers, it returns no version and no error. Another error of a write is returned as it is.
 func competeOnce(ctx context.Context, b Bucket, key string, write func([]byte) (Version, error)) (Version, error) {
 	var (
 		running  sync.WaitGroup

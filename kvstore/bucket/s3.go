@@ -61,8 +61,8 @@ type s3Client struct {
 	removeObject func(ctx context.Context, bucket, key string, o minio.RemoveObjectOptions) error
 }
 
-// OpenS3 returns a bucket in an object store. It takes credentials from AWS's usual environment variables or files, when requests are sent. It sends
-// no request yet; see [Probe].
+// OpenS3 returns a bucket in an object store. It takes credentials from AWS's usual environment variables or files, when requests are sent; without
+// any, requests are anonymous. It sends no request yet; see [Probe]. It returns an error if the endpoint or the prefix is not valid.
 func OpenS3(o S3Options) (Bucket, error) {
 	u, err := url.Parse(o.Endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.User != nil {
@@ -139,7 +139,8 @@ func (s *s3) Put(ctx context.Context, key string, data []byte) error {
 }
 
 // put writes an object under the conditions in o, and returns its version, the ETag. If the store does not decide between this and another writer,
-// the error is errBusy.
+// the error is errBusy. A store without an ETag in its response is an error, although it may have written. The request may take 10 s and one more for
+// each MiB.
 func (s *s3) put(ctx context.Context, key string, data []byte, o minio.PutObjectOptions) (Version, error) {
 	if err := checkKey(s.prefix + key); err != nil {
 		return "", err
@@ -167,8 +168,8 @@ func (s *s3) Get(ctx context.Context, key string, most int64) ([]byte, Version, 
 	return s.GetOther(ctx, key, most, "")
 }
 
-// GetOther implements [Bucket]: it is Get, but returns nil for the bytes of an object that has the version known, by a conditional request
-// (If-None-Match).
+// GetOther implements [Bucket]: it is Get, but returns nil for the bytes of an object that has the version known, with that version, by a conditional
+// request (If-None-Match).
 func (s *s3) GetOther(ctx context.Context, key string, most int64, known Version) ([]byte, Version, error) {
 	var o minio.GetObjectOptions
 	if known != "" {
@@ -187,7 +188,8 @@ func (s *s3) GetOther(ctx context.Context, key string, most int64, known Version
 }
 
 // get returns an object of at most most bytes and its version, under the conditions in o, or [ErrNotFound], or [ErrTooLarge]. It ends with errLate if
-// the head, or the body for its size, takes too long.
+// the head takes over 10 s, or the body longer than bodyTime allows for its size. A body that is shorter or longer than the head says is
+// [io.ErrUnexpectedEOF].
 func (s *s3) get(ctx context.Context, key string, most int64, o minio.GetObjectOptions) ([]byte, Version, error) {
 	if err := checkKey(s.prefix + key); err != nil {
 		return nil, "", err
@@ -221,8 +223,8 @@ func (s *s3) get(ctx context.Context, key string, most int64, o minio.GetObjectO
 	return data, Version(info.ETag), err
 }
 
-// List implements [Bucket]: it iterates over the objects whose keys begin with prefix and come after the key after, in their order, with a request
-// for each 1,000. An error ends it.
+// List implements [Bucket]: it iterates over the objects whose keys begin with prefix and come after the key after, in the store's order, with a
+// request for each 1,000. A request, and what the loop does with its objects, may together take 10 s. An error is the last thing it yields.
 func (s *s3) List(ctx context.Context, prefix, after string) iter.Seq2[Object, error] {
 	if after != "" {
 		after = s.prefix + after
@@ -256,7 +258,7 @@ func (s *s3) List(ctx context.Context, prefix, after string) iter.Seq2[Object, e
 	}
 }
 
-// Delete implements [Bucket]: it removes an object, if it exists.
+// Delete implements [Bucket]: it removes an object, if it exists, whatever its version.
 func (s *s3) Delete(ctx context.Context, key string) error {
 	err := checkKey(s.prefix + key)
 	if err == nil {
@@ -270,7 +272,7 @@ func (s *s3) Delete(ctx context.Context, key string) error {
 	return objectError(s, key, s.explainError(err))
 }
 
-// withTimeout returns a context for a request that sends or receives that many bytes, with the time limit of bodyTime.
+// withTimeout returns a context for a request that sends or receives that many bytes, with the time limit of bodyTime. The caller calls the function.
 func withTimeout(ctx context.Context, bytes int64) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, bodyTime(bytes))
 }
@@ -299,8 +301,8 @@ func explainNoSuchKey(err error) error {
 	return err
 }
 
-// explainError wraps an error of the store that the operator can correct with what is wrong and what to do. It returns other errors, and nil, as they
-// are.
+// explainError wraps an error of the store, or of reaching it, that the operator can correct with what is wrong and what to do. It returns other
+// errors, and nil, as they are.
 func (s *s3) explainError(err error) error {
 	if err == nil {
 		return nil

@@ -81,9 +81,11 @@ const (
 	Fast
 )
 
-// Encode returns src in the coding c. It decodes the result again and compares it with src. The same arguments give the same bytes, on every machine.
+// Encode returns src in the coding c, in new memory. It decodes the result again and compares it with src. The same arguments give the same bytes, on
+// every machine.
 //
-// An error means that this content cannot be stored in this coding, and says nothing about others; a panic of an encoder becomes one.
+// An error means that this content cannot be stored in this coding, and says nothing about others; a panic of an encoder becomes one. [DCZ] and
+// unknown codings and efforts are errors too.
 func Encode(c Coding, e Effort, src []byte) (coded []byte, err error) {
 	defer func() {
 		// The encoders are libraries fed with strangers' bytes.
@@ -265,8 +267,9 @@ func Memory(c Coding, e Effort, size int64) int64 {
 // promise: damaged, cut short, followed by something else, or of another size.
 var ErrCorrupt = errors.New("corrupt coded bytes")
 
-// DecodeUpTo decodes coded, whose decoded size is not known. It returns all decoded bytes if they are at most limit, or else the first limit+1, so
-// that the caller can tell. For Identity it returns coded itself, whatever its length.
+// DecodeUpTo decodes coded, whose decoded size is not known. It returns all decoded bytes if they are at most limit, or else the first limit+1,
+// without an error, so that the caller can tell. For Identity it returns coded itself, whatever its length. Malformed bytes are an error, mostly the
+// library's and not [ErrCorrupt], with the bytes decoded before it. Unlike [Decode] it does not check that nothing follows the end of coded.
 func DecodeUpTo(c Coding, coded []byte, limit int64) ([]byte, error) {
 	if c == Identity {
 		return coded, nil
@@ -279,8 +282,9 @@ func DecodeUpTo(c Coding, coded []byte, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r, limit+1))
 }
 
-// Decode returns the bytes that coded decodes to. They must be exactly size bytes, and nothing may follow the end of coded; otherwise the error is
-// [ErrCorrupt]. It takes at most size bytes of memory and a decoder's window (16 MiB at most, twice while it grows), whatever coded would inflate to.
+// Decode returns the bytes that coded decodes to, in new memory. They must be exactly size bytes, and nothing may follow the end of coded; otherwise
+// the error is [ErrCorrupt]. A negative size and an unknown coding are other errors. It takes at most size bytes of memory and a decoder's window (16
+// MiB at most, twice while it grows), whatever coded would inflate to.
 func Decode(c Coding, coded []byte, size int64) ([]byte, error) {
 	if size < 0 {
 		return nil, fmt.Errorf("coding: decode %v: size %d is negative", c, size)
@@ -315,7 +319,8 @@ func Decode(c Coding, coded []byte, size int64) ([]byte, error) {
 }
 
 // NewReader returns a reader of the bytes that the stream coded decodes to. Reading takes a decoder's window of memory (16 MiB at most), however long
-// the stream is. The caller closes the reader, which does not close coded. For gzip, a malformed header is [ErrCorrupt] here.
+// the stream is. The caller closes the reader, which does not close coded. For gzip, a malformed header is [ErrCorrupt] here; later errors are the
+// library's. [DCZ] and unknown codings are an error.
 func NewReader(c Coding, coded io.Reader) (io.ReadCloser, error) {
 	var pool *sync.Pool
 	switch c {

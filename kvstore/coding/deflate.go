@@ -38,7 +38,7 @@ func newDeflater() *deflater {
 	return &deflater{chunk: chunkSize, huffman: flate.NewEncoder()}
 }
 
-// Append compresses src and appends it as one complete DEFLATE stream to dst, which it returns.
+// Append compresses src and appends it as one complete DEFLATE stream to dst, and returns the extended slice. It keeps neither src nor dst.
 func (e *deflater) Append(dst, src []byte) []byte {
 	e.huffman.Reset()
 	e.finder.reset()
@@ -124,7 +124,8 @@ func splitBlocks(src []byte, tokens []token) []block {
 	return blocks
 }
 
-// setGain computes how many bits joining segment i with the next saves, and stores that in segment i. It does nothing if either does not exist.
+// setGain computes how many bits joining segment i with the next saves, negative if that costs bits, and stores that in segment i. It does nothing if
+// either does not exist.
 func setGain(segments []segment, i int) {
 	if i < 0 || i+1 >= len(segments) {
 		return
@@ -211,7 +212,7 @@ func priorHistogram(src []byte) *histogram {
 }
 
 // improveBlock computes the tokens of a block again with the costs that follow from its last tokens, up to passes times and until that saves less
-// than a share of enough of the block's bits. It replaces b.tokens only if that makes the block smaller.
+// than a share of enough of the block's bits. It replaces b.tokens only by tokens of which the estimate is smaller.
 func (p *parser) improveBlock(f *finder, src []byte, b *block) {
 	own := src[b.start:b.end]
 	h := countSymbols(own, b.tokens)

@@ -17,7 +17,8 @@ const (
 // a match's length and how many bits follow it.
 var lengthSymbol, lengthExtra = lengthTables()
 
-// lengthTables returns two tables by the length of a DEFLATE match: its symbol, and how many extra bits follow the symbol.
+// lengthTables returns two tables by the length of a DEFLATE match: its symbol, and how many extra bits follow the symbol. Lengths below minMatch
+// have 0 in both.
 func lengthTables() (symbol [maxMatch + 1]uint16, extra [maxMatch + 1]uint8) {
 	for length := minMatch; length < maxMatch; length++ {
 		n := length - minMatch
@@ -179,7 +180,8 @@ func (m *model) setCosts(h *histogram) {
 }
 
 // symbolCost returns the cost, in 1/32 of a bit, of a symbol that occurs n times and is followed by extra bits; logTotal is the base 2 logarithm of
-// the count of all symbols. A symbol that does not occur costs as much as one that occurs once, so that it may come to be used.
+// the count of all symbols. The symbol itself costs at least one bit. One that does not occur costs as much as one that occurs once, so that it may
+// come to be used.
 func symbolCost(logTotal float64, n uint32, extra int) uint32 {
 	b := logTotal - math.Log2(float64(max(n, 1)))
 	return uint32((max(b, 1)+float64(extra))*costScale + 0.5)
@@ -210,6 +212,7 @@ type finder struct {
 	first   []uint32 // where the matches of each position begin, and the end
 }
 
+// node is a position in a tree: the roots of the trees of smaller and larger positions, plus one.
 type node struct{ smaller, larger uint32 }
 
 // A match says that the next length bytes also occur distance bytes back. It
@@ -238,8 +241,8 @@ func (f *finder) reset() {
 	clear(f.head4[:])
 }
 
-// findMatches replaces the finder's list of matches by those at the positions start to end of src. Matches may reach back into positions of earlier
-// calls, which have to be consecutive. Inside a match of maximal length it records none.
+// findMatches replaces the finder's list of matches by those at the positions start to end, excluded, of src. Matches may reach back into positions
+// of earlier calls, which have to be consecutive. It records none inside a match of maximal length, and none at the last three positions of src.
 func (f *finder) findMatches(src []byte, start, end int) {
 	f.matches, f.first = f.matches[:0], f.first[:0]
 	quiet := 0
@@ -260,7 +263,7 @@ func (f *finder) findMatches(src []byte, start, end int) {
 }
 
 // matchesAt returns the matches at a position, counted from the start of the chunk of the last findMatches: longer ones later, each the nearest of
-// its length.
+// its length. The slice is valid until the next findMatches, and may be empty.
 func (f *finder) matchesAt(pos int) []match {
 	return f.matches[f.first[pos]:f.first[pos+1]]
 }

@@ -26,13 +26,13 @@ const deltaMagic = "\x5e\x2a\x4d\x18\x20\x00\x00\x00"
 // deltaHeader is the length of what precedes the frame.
 const deltaHeader = len(deltaMagic) + sha256.Size
 
-// DeltaWorthwhile reports whether the store keeps a delta of delta bytes of a content whose Brotli encoding has brotli bytes: it must save at least
-// half of these.
+// DeltaWorthwhile reports whether the store keeps a delta of delta bytes of a content whose Brotli encoding, or smallest one, has brotli bytes: it
+// must save at least half of these.
 func DeltaWorthwhile(brotli, delta int64) bool { return 2*delta <= brotli }
 
-// EncodeDelta returns src as a delta (Zstandard) against a dictionary. It decodes the delta again and compares the result with src. The same
-// arguments give the same bytes, on every machine. An error means that this content cannot be stored as this delta; a panic of the encoder becomes
-// one.
+// EncodeDelta returns src as a delta (Zstandard) against a dictionary, which must both have 1 to [MaxDictionary] bytes. The delta begins with a
+// header that names the dictionary. EncodeDelta decodes the delta again and compares the result with src. The same arguments give the same bytes, on
+// every machine. An error means that this content cannot be stored as this delta; a panic of the encoder becomes one.
 func EncodeDelta(dictionary, src []byte) (delta []byte, err error) {
 	defer func() {
 		// The encoder is a library fed with strangers' bytes.
@@ -104,8 +104,8 @@ func DecodeDelta(dictionary, delta []byte, size int64) ([]byte, error) {
 	return out, nil
 }
 
-// DeltaMemory returns about how many bytes of memory EncodeDelta takes for a dictionary and a content of size bytes together: both, the tables of the
-// encoder, its window, and the decoder.
+// DeltaMemory returns about how many bytes of memory EncodeDelta takes for a dictionary and a content that have size bytes together: both, the tables
+// of the encoder, its window, and the decoder.
 func DeltaMemory(size int64) int64 {
 	const tables = 80 << 20
 	return tables + 8*size

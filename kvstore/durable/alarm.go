@@ -18,8 +18,8 @@ type Alarm struct {
 	Retry     int       // how many times it was handled before and failed
 }
 
-// SetAlarm sets the object's alarm to a time, in place of the one it has, as one of its writes. A time in the past fires at once. The handler is
-// called at that time or later, at least once, also after a crash or a restart.
+// SetAlarm sets the object's alarm to a time, in place of the one it has, as one of its writes. A time in the past fires at once. A time after 2261
+// is an error. The handler is called at that time or later, at least once, also after a crash or a restart.
 //
 // If the handler fails, it is called again after two seconds, then after twice as long each time up to [Limits].LongestRetry, and up to a quarter
 // longer, until it succeeds. An alarm that is set or deleted meanwhile, by the handler or another event, ends that.
@@ -36,7 +36,8 @@ func (s *State) SetAlarm(ctx context.Context, at time.Time) error {
 	return nil
 }
 
-// DeleteAlarm removes the object's alarm, if it has one, as one of its writes.
+// DeleteAlarm removes the object's alarm, if it has one, as one of its writes. It also ends the retries of a handler that fails, but does not stop
+// one that runs.
 func (s *State) DeleteAlarm(ctx context.Context) error {
 	if err := s.lock(ctx); err != nil {
 		return err
@@ -46,8 +47,8 @@ func (s *State) DeleteAlarm(ctx context.Context) error {
 	return nil
 }
 
-// GetAlarm returns when the object's alarm fires next; the bool is false if it has none. While an alarm is handled it has none, unless one was set
-// since.
+// GetAlarm returns when the object's alarm fires next, which after a failure is later than the time it was set to; the bool is false if it has none.
+// While an alarm is handled it has none, unless one was set since.
 func (s *State) GetAlarm(ctx context.Context) (time.Time, bool, error) {
 	if err := s.lock(ctx); err != nil {
 		return time.Time{}, false, err
@@ -147,8 +148,9 @@ func (c *class) fireAlarms() {
 	}
 }
 
-// dueAlarms returns the names of the objects whose alarm is to fire now, as many as the limit allows, and marks them as running. It skips those that
-// are running already or held back after a failure. next is the time in nanoseconds at which the loop reads the alarms again.
+// dueAlarms returns the names of the objects whose alarm fires now, as many as the limit allows, and marks them as running. It skips those that are
+// running already or held back after a failure. It logs and skips malformed rows. next is the time in nanoseconds at which the loop reads the alarms
+// again, unless it is woken before; it is the highest number if no alarm waits. With an error, no alarm is marked.
 func (c *class) dueAlarms() (names []string, next int64, err error) {
 	a := &c.alarms
 	a.mu.Lock()
@@ -206,8 +208,8 @@ func (c *class) dueAlarms() (names []string, next int64, err error) {
 	return names, next, nil
 }
 
-// fireAlarm has the object with this name handle its alarm, and then no longer counts it as running. If that fails, the alarm is stored to be tried
-// again, or if that is impossible, held back in memory.
+// fireAlarm has the object with this name handle its alarm, and waits for that. If that fails, it logs the error, and the alarm is stored to be tried
+// again, or if that is impossible, held back in memory. Then fireAlarm marks the alarm as not running, and wakes the loop.
 func (c *class) fireAlarm(name string) {
 	a := &c.alarms
 	a.mu.Lock()
@@ -236,8 +238,8 @@ func (c *class) fireAlarm(name string) {
 }
 
 // handleAlarm calls the class's handler if the object's alarm is still due, and then deletes the alarm, or sets it to a later time if the handler
-// failed. An alarm that was set or deleted meanwhile stays as it is. retry is how often it failed at least. It returns the alarm that was handled,
-// the zero value if none was due.
+// failed. An alarm that was set or deleted meanwhile stays as it is. If the runtime is closed, a failure leaves the alarm as it was. retry is how
+// often it failed at least. It returns the alarm that was handled, the zero value if none was due, and the error of the handler and its tasks.
 func (o *object) handleAlarm(ctx context.Context, s *State, instance any, retry uint32) (alarm, error) {
 	o.mu.Lock()
 	if o.alarm == nil || o.alarm.next > s.Now().UnixNano() {
@@ -278,8 +280,9 @@ func (c *class) retryAt(before uint32) int64 {
 	return c.runtime.now().Add(wait + c.runtime.jitter(wait)).UnixNano()
 }
 
-// recordAlarmFailure counts a failure of the alarm of the object with this name, and sets the alarm to its next attempt, which it stores, if the
-// alarm is still due: the instance was stopped before it could do so. Otherwise it changes nothing.
+// recordAlarmFailure counts a failure in the alarm of the object with this name, sets the alarm to its next attempt, and returns when that is
+// durable. It does so only if the alarm is still due, because the instance was stopped before it could do so. Otherwise it changes nothing, and
+// returns nil.
 func (c *class) recordAlarmFailure(name string) error {
 	ctx := c.runtime.ctx
 	return c.withInstance(name, func(o *object) error {

@@ -22,10 +22,10 @@ type Class[Q, A any] struct {
 	// Name is what the rows in the store go by: lower-case letters, digits and
 	// hyphens.
 	Name string
-	// New makes the instance of an object that comes into memory, with nothing
-	// but what it was given: what it reads is the object's storage, and no event is delivered
-	// before it has returned (see [State.BlockConcurrencyWhile]). What a Handler keeps in its
-	// fields lasts until the object leaves memory.
+	// New makes the Handler of an object that comes into memory. It may use the object's
+	// storage by the State, and no event is delivered before it has returned (see
+	// [State.BlockConcurrencyWhile]). If it fails, so does the event, with [ErrReset]; the next
+	// event calls it again. What a Handler keeps in its fields lasts until the object leaves memory.
 	New func(context.Context, *State) (Handler[Q, A], error)
 	// Limits bounds them. The zero value has the defaults.
 	Limits Limits
@@ -87,7 +87,9 @@ func (NoAlarm) Alarm(context.Context, *State, Alarm) error {
 // A Namespace is the objects of a class.
 type Namespace[Q, A any] struct{ class *class }
 
-// Open registers a class with the runtime, and starts to deliver events, and alarms that are due, to its objects. A runtime opens a class once.
+// Open registers a class with the runtime, and starts to deliver alarms that are due to its objects, unless [Options].Quiet is set. Limits that are
+// zero have their defaults. A runtime opens a class once: the error says if it has it open already, if the name is not valid, or if the runtime is
+// closed ([ErrClosed]).
 func Open[Q, A any](r *Runtime, c Class[Q, A]) (*Namespace[Q, A], error) {
 	if !className.MatchString(c.Name) {
 		return nil, fmt.Errorf("durable: %q can't be the name of a class: use lower-case letters, digits and hyphens", c.Name)
@@ -111,15 +113,15 @@ func Open[Q, A any](r *Runtime, c Class[Q, A]) (*Namespace[Q, A], error) {
 	return &Namespace[Q, A]{core}, nil
 }
 
-// Object returns the object with a name, of 1 to 512 bytes without a zero byte, whether it exists or not. The same name is the same object. It reads
-// nothing.
+// Object returns the object with a name, of 1 to 512 bytes without a zero byte, whether it exists or not. The same name is the same object. Object
+// reads nothing, and does not check the name: with an invalid one, [Object.Send] returns an error.
 func (n *Namespace[Q, A]) Object(name string) Object[Q, A] { return Object[Q, A]{n.class, name} }
 
 // NewUniqueID returns a random name for a new object: 26 letters and digits that cannot be guessed.
 func (n *Namespace[Q, A]) NewUniqueID() string { return rand.Text() }
 
-// Names returns the names of up to limit objects that have stored a value, in the order of their bytes, from the first one after the name after.
-// Writes that are not yet durable do not count, nor do alarms.
+// Names returns the names of up to limit objects that have a stored value, in the order of their bytes, from the first one after the name after, or
+// from the first of all if that is "". It returns an empty slice if no object follows. Writes that are not yet durable do not count, nor do alarms.
 func (n *Namespace[Q, A]) Names(after string, limit int) ([]string, error) {
 	class := kvstore.Prefix("o", n.class.name)
 	names := []string{}
@@ -145,7 +147,8 @@ func (n *Namespace[Q, A]) Names(after string, limit int) ([]string, error) {
 	return names, nil
 }
 
-// NamesDueAfter returns the names of the objects whose alarm fires later than a time, in the order of their alarms.
+// NamesDueAfter returns the names of the objects whose alarm fires later than a time, in the order of the times; nil if none does. Alarms that are
+// not yet durable do not count. A malformed row is [kvstore.ErrCorrupt], and a time after 2261 an error.
 func (n *Namespace[Q, A]) NamesDueAfter(at time.Time) (names []string, err error) {
 	from, err := toNanoseconds(at)
 	if err != nil {
@@ -174,12 +177,14 @@ type Object[Q, A any] struct {
 // Name returns the object's name.
 func (o Object[Q, A]) Name() string { return o.name }
 
-// Send delivers an event to the object and returns its response, once everything that the object wrote before is durable. With the context of another
-// object's event it is a call of that object's: see [State.Call].
+// Send delivers an event to the object and returns its response, once everything that the object wrote before is durable, except writes with
+// [AllowUnconfirmed]. With the context of another object's event it is a call of that object's: see [State.Call]. With an error, the response is the
+// zero value.
 //
 // An error of the handler is returned as it is; another one is wrapped with the object's name. The handler runs with ctx, and Send returns when it
-// does. If ctx ends before the event is delivered, or while the object's writes are not yet durable, Send returns its error at once. If the object is
-// stopped meanwhile, the error is [ErrReset].
+// does. If ctx ends before the event is delivered, or while the object's writes are not yet durable, Send returns its cause at once; in the second
+// case the writes go on. If the object is stopped meanwhile, the error is [ErrReset], at the latest a second later. Other errors are [ErrOverloaded],
+// [ErrClosed], and [ErrOutside] if the event that ctx belongs to has ended.
 func (o Object[Q, A]) Send(ctx context.Context, request Q) (A, error) {
 	var answer, none A
 	var own error
@@ -215,8 +220,9 @@ type class struct {
 	sweeper *time.Timer        // set while idle is not empty
 }
 
-// send delivers an event, which is f, to the object with this name, and returns when its response may leave. If ctx is that of an event of another
-// object, it is a call of that object's; if that event has ended, the error is [ErrOutside]. Events beyond the limit are refused.
+// send delivers an event, which is f, to the object with this name, and returns when its response may leave. If ctx is that of an event that has its
+// object's turn, it is a call of that object's. If that event is in a call, send is a part of it. If it has ended, the error is [ErrOutside]. Events
+// beyond the limit are refused with [ErrOverloaded].
 func (c *class) send(ctx context.Context, name string, f handle) error {
 	if s, ok := ctx.Value(stateKey{}).(*State); ok {
 		switch s.turnState() {
@@ -230,7 +236,7 @@ func (c *class) send(ctx context.Context, name string, f handle) error {
 }
 
 // acquire returns the object with this name, which it creates in memory if it is not there, and counts one more user of it. The caller calls
-// class.release at the end.
+// class.release at the end. It returns an error for an invalid name, and [ErrClosed] if the runtime is closed.
 func (c *class) acquire(name string) (*object, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -261,8 +267,8 @@ func (c *class) addUser(o *object) {
 	c.mu.Unlock()
 }
 
-// release counts one user of an object fewer. An object without users is idle, and is evicted from memory after a while. If too many are idle, or the
-// objects' caches are nearly full, the longest idle one is evicted at once.
+// release counts one user of an object fewer. An object without users is idle, and is evicted from memory after a while; at once if the runtime is
+// closed. If too many are idle, or the objects' caches are three quarters full and more than one is idle, the longest idle one is evicted at once.
 func (c *class) release(o *object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -285,8 +291,8 @@ func (c *class) release(o *object) {
 	}
 }
 
-// evictIdle evicts the objects that have been idle for as long as the limits allow. It is called by a timer, which it starts again while objects are
-// idle.
+// evictIdle evicts the objects that have been idle for as long as the limits allow, or all idle ones if the runtime is closed. It is called by a
+// timer, which it starts again while objects are idle.
 func (c *class) evictIdle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

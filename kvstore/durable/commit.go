@@ -35,7 +35,8 @@ type write struct {
 	err      error         // set before
 }
 
-// wait waits until the write is durable or has failed, or ctx ends, and returns the error. For a nil write it returns nil.
+// wait waits until the write is durable or has failed, and returns its error, or until ctx ends, and returns its cause; the write goes on then. For a
+// nil write it returns nil.
 func (w *write) wait(ctx context.Context) error {
 	if w == nil {
 		return nil
@@ -69,8 +70,9 @@ func (o *object) pendingWrite() *write {
 	return o.pending
 }
 
-// addChange applies a change of a value to the object: events see it at once, and it is durable with the pending write. If that would be too large,
-// the error is [ErrTooLarge]. The caller holds o.mu.
+// addChange applies a change of a value to the object: events see it at once, and it is durable with the pending write. It replaces an earlier change
+// of the key in that write. If the write would be too large, the error is [ErrTooLarge] and nothing changes. The caller holds o.mu, and has checked
+// that no transaction is open.
 func (o *object) addChange(c change) error {
 	w := o.pendingWrite()
 	old := o.dirty[c.key]
@@ -131,8 +133,8 @@ func (o *object) commitPending() {
 	o.class.runtime.commits.add(w)
 }
 
-// finish records in the object that the write is durable, or for an error that it failed, which stops the object. It wakes the goroutines that wait
-// for the write. The committer calls it.
+// finish records in the object that the write is durable, or for an error that it failed, which stops the object. It moves durable values to the
+// cache, unless they were written with [NoCache]. It wakes the goroutines that wait for the write. The committer calls it.
 func (w *write) finish(err error) {
 	o := w.object
 	o.mu.Lock()
@@ -231,8 +233,8 @@ func (c *committer) run(store *kvstore.Store, commit func(*kvstore.Batch) error)
 	}
 }
 
-// commitWrites commits the writes in one batch, and finishes each with the result. Writes that follow a failed write of the same object fail, too,
-// and are left out.
+// commitWrites commits the writes in one batch, and finishes each with the result; an error of the store becomes [ErrReset], which wraps it. Writes
+// that follow a failed write of the same object fail, too, and are left out.
 func (c *committer) commitWrites(store *kvstore.Store, writes []*write, commit func(*kvstore.Batch) error) {
 	batch := store.NewBatch()
 	defer batch.Close()
@@ -307,6 +309,7 @@ type cache struct {
 	limit   int64
 }
 
+// cached is an entry of a cache: the value of a key, or that the key has none.
 type cached struct {
 	key   string
 	value []byte
@@ -316,8 +319,9 @@ type cached struct {
 // size returns about how many bytes of memory an entry takes.
 func (e *cached) size() int64 { return int64(len(e.key) + len(e.value) + 192) }
 
-// get returns the cached value of a key, and counts that as a use, so that other entries are evicted before. known reports whether the cache has an
-// entry about the key, ok whether that is a value, rather than that there is none.
+// get returns the cached value of a key, which the caller must not change, and counts that as a use, so that other entries are evicted before. known
+// reports whether the cache has an entry about the key, ok whether that is a value, rather than that the key has none. Changes that are not yet
+// durable are not in the cache: the caller looks in o.dirty first.
 func (c *cache) get(key string) (value []byte, ok, known bool) {
 	at := c.entries[key]
 	if at == nil {
@@ -328,8 +332,8 @@ func (c *cache) get(key string) (value []byte, ok, known bool) {
 	return e.value, e.ok, true
 }
 
-// put stores a value of a key, or with ok false that the key has none. It first removes the object's oldest entries while the class has too many
-// bytes, and stores nothing if that is not enough.
+// put stores a value of a key, or with ok false that the key has none. It keeps value itself. It first removes the object's oldest entries while the
+// class has too many bytes, and stores nothing if that is not enough.
 func (c *cache) put(key string, value []byte, ok bool) {
 	c.remove(key)
 	e := &cached{key: key, value: value, ok: ok}

@@ -32,8 +32,9 @@ type Entry struct {
 	Value []byte
 }
 
-// List returns the entries that o selects, with the object's writes that are not yet durable. It always reads the store, passes the pending write to
-// the committer before, and caches what it returns unless an option forbids that.
+// List returns copies of the entries that o selects, in its order, with the object's writes that are not yet durable; nil if o selects none. It
+// always reads the store, and before that ends the atomic write of the changes before it, as [State.Get] does. It caches what it returns, except with
+// [NoCache], in a transaction, or if the object has written meanwhile.
 func (s *State) List(ctx context.Context, o ListOptions, options ...Option) ([]Entry, error) {
 	if o.Start != "" && o.StartAfter != "" {
 		return nil, errors.New("a list can start at a key or after one, not both")
@@ -101,7 +102,8 @@ func (s *State) changesInOrder(o ListOptions) []*change {
 	return changes
 }
 
-// merge returns the entries of a store that o selects, in its order, with changes applied on top, up to the limit.
+// merge returns copies of the entries of a store that o selects, in its order, with changes applied on top, up to the limit. changes is sorted in
+// that order, and has only keys that o selects.
 func (s *State) merge(r kvstore.Reader, o ListOptions, changes []*change) (entries []Entry, err error) {
 	add := func(key string, value []byte) (full bool) {
 		entries = append(entries, Entry{key, bytes.Clone(value)})
@@ -144,7 +146,7 @@ func (s *State) merge(r kvstore.Reader, o ListOptions, changes []*change) (entri
 // The rows of package durable, in [kvstore.Durable]. What docs/store.md says of
 // them is part of the format.
 
-// The bounds of what an object keeps and is called, in bytes.
+// The bounds of keys, values and names of objects, in bytes.
 const (
 	MaxKeyBytes   = 2 << 10
 	MaxValueBytes = 128 << 10
@@ -157,7 +159,7 @@ const (
 
 var className = text.NewRegexp(`^[a-z][a-z0-9-]{0,63}$`)
 
-// checkName returns an error unless an object can have this name.
+// checkName returns an error unless an object can have this name; [ErrTooLarge] if it is too long.
 func checkName(name string) error {
 	switch {
 	case name == "":
@@ -170,7 +172,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkKey returns an error unless a value can have this key: not empty and not too long.
+// checkKey returns an error unless a value can have this key: it must have at least one byte, and one that is too long is [ErrTooLarge].
 func checkKey(key string) error {
 	if key == "" {
 		return fmt.Errorf("a key has to have at least one byte")
@@ -203,7 +205,8 @@ func dueKey(class, name string, at int64) []byte {
 	return append(binary.BigEndian.AppendUint64(duePrefix(class), uint64(at)), name...)
 }
 
-// parseDue returns the object's name and the time from what follows duePrefix in a key made by dueKey.
+// parseDue returns the object's name and the time in nanoseconds from what follows duePrefix in a key made by dueKey. A malformed key is
+// [kvstore.ErrCorrupt].
 func parseDue(rest []byte) (name string, at int64, err error) {
 	if len(rest) <= 8 {
 		return "", 0, fmt.Errorf("%w: a row of alarms has the key %x", kvstore.ErrCorrupt, rest)
@@ -241,7 +244,7 @@ func decodeAlarm(b []byte) (alarm, error) {
 	}, nil
 }
 
-// lastTime is the last second that fits into a row.
+// lastTime is the last time to which an alarm can be set. A row has room for a few months more.
 var lastTime = time.Date(2262, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // toNanoseconds returns a time in nanoseconds since 1970, 0 for an earlier one. A time after [lastTime] is an error.

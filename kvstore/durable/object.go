@@ -74,10 +74,10 @@ type waiter struct {
 	err    error // set before ready is closed
 }
 
-// enter waits until a strand (the work of one event, or a task of it) has the object's turn, so that no other event runs. A fresh strand,
-// that of an event that has not begun, gives up with an error if ctx ends, and with errStale if the instance stops. Any other strand waits
-// however long it takes, even if the instance stops. A strand whose event has ended does not get the turn: the error is [ErrOutside], or nil
-// if the event ended while it waited. So the caller looks at st.place too.
+// enter waits until a strand (the work of one event, or a task of it) has the object's turn, so that no other event runs. A fresh strand, that of an
+// event that has not begun, gives up with the cause if ctx ends, and with errStale if the instance has stopped or stops. Any other strand waits
+// however long it takes, even if ctx ends or the instance stops. A strand whose event has ended does not get the turn: the error is [ErrOutside], or
+// nil if the event ended while it waited. So the caller looks at st.place too.
 func (o *object) enter(ctx context.Context, st *strand, fresh bool) error {
 	o.mu.Lock()
 	if fresh && o.failed != nil {
@@ -119,7 +119,7 @@ func (o *object) enter(ctx context.Context, st *strand, fresh bool) error {
 }
 
 // giveTurn gives the object's turn, the right to run, to a strand (the work of an event), and starts the timer that stops an instance whose turn is
-// too long. The caller holds o.mu.
+// too long. No strand has the turn before. The caller holds o.mu.
 func (o *object) giveTurn(st *strand) {
 	o.active, st.place = 1, inside
 	o.turn++
@@ -144,7 +144,7 @@ func (o *object) stopIfTurn(turn uint64) {
 }
 
 // leave takes the object's turn, the right to run, from a strand (the work of an event or task). If no other strand has it, the pending write is
-// committed, and the next event in line gets the turn. The caller holds o.mu.
+// passed to the committer, and the next strand in line whose event has not ended gets the turn. The caller holds o.mu.
 func (o *object) leave(st *strand) {
 	st.place = outside
 	if o.active--; o.active > 0 {
@@ -162,8 +162,9 @@ func (o *object) leave(st *strand) {
 	}
 }
 
-// fail stops the instance of the object because of err. It discards writes that were not yet passed to the committer. Events that wait go to a new
-// instance, which starts from the storage. It does nothing if the instance is stopped. The caller holds o.mu.
+// fail stops the instance of the object because of err. It discards writes that were not yet passed to the committer. Events that have not begun go
+// to a new instance, which starts from the storage; strands that come back from a call still wait for the turn of this one. It does nothing if the
+// instance is stopped. The caller holds o.mu.
 func (o *object) fail(err error) {
 	if o.failed != nil {
 		return
@@ -187,7 +188,8 @@ func (o *object) fail(err error) {
 	}
 }
 
-// allowNextInstance lets the next instance start, because all writes of this one are done. The caller holds o.mu.
+// allowNextInstance lets the next instance read the storage, because this one is stopped and all its writes are done, and clears the cache of this
+// one. It is called once. The caller holds o.mu.
 func (o *object) allowNextInstance() {
 	close(o.settled)
 	o.cache.clear()
@@ -205,7 +207,8 @@ func (c *class) deliverEvent(ctx context.Context, name string, f handle, limited
 	return c.withInstance(name, func(o *object) error { return o.handleEvent(ctx, f, limited) })
 }
 
-// withInstance calls f with the object with this name, and again with the object's next instance if the first was stopped before f could use it.
+// withInstance calls f with the object with this name, and returns its error. If that is errStale, because the instance was stopped before f could
+// use it, withInstance calls f with the next instance. It also returns the errors of class.acquire.
 func (c *class) withInstance(name string, f func(*object) error) error {
 	for {
 		o, err := c.acquire(name)
@@ -297,7 +300,8 @@ func (o *object) runStrand(ctx context.Context, st *strand, f handle) (err error
 }
 
 // finishEvent ends the strand of an event whose handler has returned err, and waits until its response may leave: until the writes that it depends on
-// are durable. It returns the error of the event.
+// are durable. It passes the pending write to the committer. While over [MaxWriteBytes] are not durable, it keeps the turn until the last write is
+// done, and does not regard ctx. It returns err, or else why the instance was stopped, why a write failed, or the cause of ctx.
 func (o *object) finishEvent(ctx context.Context, st *strand, err error) error {
 	o.mu.Lock()
 	o.commitPending()
@@ -319,8 +323,8 @@ func (o *object) finishEvent(ctx context.Context, st *strand, err error) error {
 	return err
 }
 
-// endStrand marks a strand, the work of an event, as ended, so that its State can no longer be used. If it has the object's turn, the next event gets
-// that. The caller holds o.mu.
+// endStrand marks a strand, the work of an event, as ended, so that its State can no longer be used. If it has the object's turn, it gives that up,
+// also in a stopped instance, and the next strand in line gets it once no task has it. The caller holds o.mu.
 func (o *object) endStrand(st *strand) {
 	if st.place == inside {
 		o.leave(st)
@@ -337,8 +341,8 @@ func errorOfStopped(failed, err error) error {
 	return failed
 }
 
-// recover is deferred by functions that call a handler. It stops an instance whose code has panicked, because its state in memory cannot be trusted,
-// and sets *err.
+// recover is deferred by functions that call a handler. If its code has panicked, it logs that, stops the instance, because its state in memory
+// cannot be trusted, and sets *err to an error that wraps [ErrReset].
 func (o *object) recover(err *error) {
 	p := recover()
 	if p == nil {
@@ -352,7 +356,7 @@ func (o *object) recover(err *error) {
 }
 
 // load reads the object's alarm and creates its instance, if it has none, and lets no other event run meanwhile. If the creation fails, the object is
-// stopped. The caller's strand has the turn.
+// stopped; if the alarm cannot be read, it is not. The caller's strand has the turn.
 func (o *object) load(ctx context.Context, s *State) error {
 	if o.instance != nil {
 		return nil
@@ -370,7 +374,8 @@ func (o *object) load(ctx context.Context, s *State) error {
 	})
 }
 
-// loadAlarm reads the object's alarm from the store, once, after the writes of the instance before are done.
+// loadAlarm reads the object's alarm from the store, unless an earlier call has succeeded. It first waits until the writes of the instance before are
+// done. The caller's strand has the turn, and does not hold o.mu.
 func (o *object) loadAlarm() error {
 	if o.loaded {
 		return nil

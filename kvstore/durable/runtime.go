@@ -36,8 +36,8 @@
 //     fails, the response is dropped, the caller gets [ErrReset], and the object starts
 //     again from its storage. Only a write with [AllowUnconfirmed] is not waited for.
 //   - Writes are one atomic write with those before them, until the event reads what
-//     is not in memory, lets a call out, calls [State.Sync] or returns. Later
-//     writes are never there without earlier ones.
+//     is not in memory or a list, lets a call out, waits for tasks, calls [State.Sync]
+//     or returns. Later writes are never there without earlier ones.
 //   - A read sees all writes of the object that were made before it, durable or not,
 //     and none that were made after.
 //   - An alarm fires at its time or later, at least once, whatever is killed
@@ -88,9 +88,9 @@ import (
 type Options struct {
 	// Now is the clock that alarms go by; default [time.Now].
 	Now func() time.Time
-	// Logger gets what no caller receives: alarms that fail, and panics. Default: none.
+	// Logger gets what no caller receives: alarms that fail, panics, and turns that take too long. Default: none.
 	Logger *slog.Logger
-	// Quiet fires no alarms: for a process that has a look, and is gone.
+	// Quiet fires no alarms: for a process that reads a few objects and then ends.
 	Quiet bool
 }
 
@@ -164,8 +164,9 @@ func (r *Runtime) Now() time.Time { return r.now() }
 func (r *Runtime) isClosed() bool { return r.ending.Load() }
 
 // Close delivers no more events, cancels the contexts of alarms that are being handled, and waits until all events have ended and their writes are
-// durable. An alarm that fails because of it counts as not tried. If ctx ends first, the error says how many objects are still at work; what these
-// write later may be lost. A second call does nothing.
+// durable. From the call on, every Send fails with [ErrClosed], also a call of an event that still runs. An alarm that fails because of it counts as
+// not tried. If ctx ends first, the error says how many objects are still at work; what these write later may be lost. A second call returns nil at
+// once, without waiting.
 func (r *Runtime) Close(ctx context.Context) error {
 	r.mu.Lock()
 	first := !r.ending.Swap(true)
@@ -231,10 +232,11 @@ type counts struct {
 	events, overloads, resets, alarms, failures atomic.Int64
 }
 
-// Collector returns the metrics of all classes for Prometheus. It reads the store, so it
-// must not be collected after the store is closed.
+// Collector returns the metrics of all classes for Prometheus. Collecting them reads the
+// store, so it fails after the store is closed.
 func (r *Runtime) Collector() prometheus.Collector { return collector{r} }
 
+// collector collects the metrics of a runtime, see [Runtime.Collector].
 type collector struct{ runtime *Runtime }
 
 var (
@@ -260,7 +262,7 @@ func (collector) Describe(to chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector: it sends each metric once for each class. It reads from the store for how long the oldest due alarm is
-// late.
+// late; if that fails, it sends an invalid metric with the error in its place.
 func (c collector) Collect(to chan<- prometheus.Metric) {
 	c.runtime.mu.Lock()
 	classes := slices.Collect(maps.Values(c.runtime.classes))
@@ -287,8 +289,8 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// oldestDelay returns for how long the oldest of those alarms has been due that are neither being handled nor held back after a failure; 0 if none is
-// late.
+// oldestDelay returns for how long the oldest of those stored alarms has been due that are neither being handled nor held back after a failure; 0 if
+// none is late. It ignores malformed rows.
 func (c *class) oldestDelay() (time.Duration, error) {
 	a := &c.alarms
 	a.mu.Lock()

@@ -14,7 +14,8 @@ import (
 type Option uint8
 
 const (
-	// AllowConcurrency delivers other events while a read waits for the disk.
+	// AllowConcurrency delivers other events while a read waits for the disk. It has no effect in
+	// a transaction or in [State.BlockConcurrencyWhile].
 	AllowConcurrency Option = 1 << iota
 	// AllowUnconfirmed lets the event's response and calls leave before a write is durable.
 	AllowUnconfirmed
@@ -31,14 +32,16 @@ func joinOptions(options []Option) (all Option) {
 	return all
 }
 
-// Get returns a copy of the value of a key; the bool is false if none exists. A value that is not in memory is read from the store, and cached.
+// Get returns a copy of the value of a key; the bool is false if none exists. It sees the object's own writes, durable or not. A value that is not in
+// memory is read from the store, and cached unless [NoCache] is given. Such a read ends the atomic write of the changes before it, except for those
+// of an open transaction.
 func (s *State) Get(ctx context.Context, key string, options ...Option) ([]byte, bool, error) {
 	value, ok, err := s.get(ctx, key, joinOptions(options))
 	return bytes.Clone(value), ok, err
 }
 
-// GetAll returns copies of the values of up to [MaxKeys] keys. A key without a value is missing in the result. Values that are not in memory are read
-// from the store, and cached.
+// GetAll returns copies of the values of up to [MaxKeys] keys; more are [ErrTooLarge]. A key without a value is missing in the result. Values that
+// are not in memory are read from the store at one moment, and cached, with the effects that [State.Get] describes.
 func (s *State) GetAll(ctx context.Context, keys []string, options ...Option) (map[string][]byte, error) {
 	if len(keys) > MaxKeys {
 		return nil, fmt.Errorf("%w: %d keys were asked for at once, %d are allowed", ErrTooLarge, len(keys), MaxKeys)
@@ -58,8 +61,8 @@ func (s *State) get(ctx context.Context, key string, option Option) (value []byt
 	return value, ok, err
 }
 
-// getAll does the work of [State.GetAll]: it returns the values of keys, from memory or else the store, and caches them. They are shared with the
-// cache, and must not be changed.
+// getAll does the work of [State.GetAll], without its limit: it returns the values of keys, from memory or else the store, and caches them. They are
+// shared with the cache, and must not be changed. Reading from the store passes the pending write to the committer.
 func (s *State) getAll(ctx context.Context, keys []string, option Option) (map[string][]byte, error) {
 	for _, key := range keys {
 		if err := checkKey(key); err != nil {
@@ -131,8 +134,8 @@ func (o *object) readStored(r kvstore.Reader, key string) ([]byte, bool, error) 
 }
 
 // read passes the pending write to the committer, and calls f with a snapshot of the store. Then it calls keep, which caches what f has read, unless
-// an option forbids that, f failed or something was written meanwhile. With AllowConcurrency other events get the turn while f runs. The caller holds
-// the object's mu, which read unlocks.
+// NoCache is given, f failed or something was written meanwhile. With AllowConcurrency other events get the turn while f runs, but not in a
+// transaction or a block. If the object is stopped, read returns that error. The caller holds the object's mu, which read unlocks.
 func (s *State) read(option Option, f func(kvstore.Reader) error, keep func()) error {
 	o := s.object
 	o.commitPending()
@@ -163,7 +166,9 @@ func (s *State) read(option Option, f func(kvstore.Reader) error, keep func()) e
 	return err
 }
 
-// Put sets the value of a key, of up to [MaxValueBytes] bytes, to a copy of value. Events see it at once; it does not wait for the disk.
+// Put sets the value of a key, of up to [MaxValueBytes] bytes, to a copy of value. Events see it at once, in a transaction when that has ended. It
+// does not wait for the disk; it waits, up to the end of ctx, only for a transaction of another task. If the key, the value or the atomic write that
+// it belongs to would be too large ([MaxWriteBytes]), the error is [ErrTooLarge] and nothing changes.
 func (s *State) Put(ctx context.Context, key string, value []byte, options ...Option) error {
 	if err := errors.Join(checkKey(key), checkValue(key, value)); err != nil {
 		return err
@@ -175,7 +180,7 @@ func (s *State) Put(ctx context.Context, key string, value []byte, options ...Op
 	return s.write(change{key: key, value: append([]byte{}, value...)}, joinOptions(options))
 }
 
-// Delete removes a key and its value, if they exist. Events see that at once; it does not wait for the disk.
+// Delete removes a key and its value, if they exist. Events see that at once, in a transaction when that has ended. It does not wait for the disk.
 func (s *State) Delete(ctx context.Context, key string, options ...Option) error {
 	if err := checkKey(key); err != nil {
 		return err
@@ -187,7 +192,8 @@ func (s *State) Delete(ctx context.Context, key string, options ...Option) error
 	return s.write(change{key: key, deleted: true}, joinOptions(options))
 }
 
-// DeleteAll removes every key and the alarm of the object, so that nothing is left of it, in one atomic write with the writes before and after.
+// DeleteAll removes every key and the alarm of the object, so that nothing of it stays in the store, in one atomic write with the writes before and
+// after. It reads all of the object's values from the store, and does not wait for the deletion to be durable. After an error nothing is changed.
 func (s *State) DeleteAll(ctx context.Context, options ...Option) error {
 	if err := s.lock(ctx); err != nil {
 		return err
@@ -206,7 +212,8 @@ func (s *State) DeleteAll(ctx context.Context, options ...Option) error {
 	return nil
 }
 
-// write applies a change of a value, within the transaction if there is one. The caller holds the object's mu.
+// write applies a change of a value, within the transaction if there is one. If that would be too large, the error is [ErrTooLarge]. The caller holds
+// the object's mu.
 func (s *State) write(c change, option Option) error {
 	c.noCache = option&NoCache != 0
 	c.confirm = option&AllowUnconfirmed == 0
@@ -216,7 +223,8 @@ func (s *State) write(c change, option Option) error {
 	return s.object.addChange(c)
 }
 
-// Sync waits until every write of the object is durable, those with [AllowUnconfirmed] too. It keeps the turn.
+// Sync waits until every write of the object is durable, those with [AllowUnconfirmed] too, but not those of a transaction that is open. It keeps the
+// turn. If ctx ends first, it returns the cause, and the writes go on. If a write has failed, the error is [ErrReset].
 func (s *State) Sync(ctx context.Context) error {
 	if err := s.lock(ctx); err != nil {
 		return err
@@ -228,7 +236,8 @@ func (s *State) Sync(ctx context.Context) error {
 	return last.wait(ctx)
 }
 
-// GetJSON returns the value of a key that [PutJSON] stored, decoded; the bool is false if none exists. Malformed JSON is [kvstore.ErrCorrupt].
+// GetJSON returns the value of a key that [PutJSON] stored, decoded; the bool is false if none exists. Malformed JSON, or JSON that does not fit T,
+// is [kvstore.ErrCorrupt]. It reads as [State.Get] does.
 func GetJSON[T any](ctx context.Context, s *State, key string, options ...Option) (T, bool, error) {
 	var v T
 	data, ok, err := s.get(ctx, key, joinOptions(options))
@@ -241,7 +250,7 @@ func GetJSON[T any](ctx context.Context, s *State, key string, options ...Option
 	return v, true, nil
 }
 
-// PutJSON sets the value of a key to v in JSON.
+// PutJSON sets the value of a key to v in JSON, as [State.Put] does. If v cannot be encoded, it returns an error and changes nothing.
 func PutJSON[T any](ctx context.Context, s *State, key string, v T, options ...Option) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -260,10 +269,11 @@ type transaction struct {
 	done    chan struct{} // closed when it is over
 }
 
-// Transaction runs f, whose writes take effect together when it returns nil; with an error, none of them does, and the error is returned. They are
-// one atomic write, whatever is read between them. Tasks that run beside it wait when they use the storage.
+// Transaction runs f, whose writes take effect together when it returns nil; with an error or a panic, none of them does, and the error is returned.
+// They are one atomic write, whatever is read between them, and do not wait for the disk. Tasks that run beside it wait when they use the storage.
 //
-// f has to use the State that it receives. It cannot call out, and not open another transaction.
+// f has to use the State that it receives. It cannot call out, begin tasks or block, and not open another transaction. It must not wait for tasks
+// either, because they may wait for its end.
 func (s *State) Transaction(ctx context.Context, f func(context.Context, *State) error) error {
 	if err := s.lock(ctx); err != nil {
 		return err

@@ -38,6 +38,7 @@ type State struct {
 	blocking bool // whether calls keep the turn
 }
 
+// stateKey is the key of the State in a context that belongs to one.
 type stateKey struct{}
 
 // A stateContext is a context that belongs to a State.
@@ -57,7 +58,8 @@ func (c stateContext) Value(key any) any {
 // context returns a context derived from ctx that belongs to the state: with it, sending to another object is a call of this one's.
 func (s *State) context(ctx context.Context) context.Context { return stateContext{ctx, s} }
 
-// turnState returns whether the event that the state belongs to has the object's turn (runs), waits for it, or has ended.
+// turnState returns whether the event that the state belongs to has the object's turn (inside), is in a call or waits for the turn (outside), or has
+// ended.
 func (s *State) turnState() turnState {
 	s.object.mu.Lock()
 	defer s.object.mu.Unlock()
@@ -70,8 +72,8 @@ func (s *State) Name() string { return s.object.name }
 // Now returns the time by the runtime's clock.
 func (s *State) Now() time.Time { return s.object.class.runtime.now() }
 
-// lock locks the object's mu for an operation of the state; it first waits for a transaction of another task. It returns an error, without the lock,
-// if the state may not be used now or the object has stopped.
+// lock locks the object's mu for an operation of the state; it first waits for a transaction of another task, up to the end of ctx. It returns an
+// error, without the lock, if the state may not be used now ([ErrOutside]), the object has stopped, or ctx ends while it waits.
 func (s *State) lock(ctx context.Context) error {
 	o := s.object
 	o.mu.Lock()
@@ -129,8 +131,10 @@ func (s *State) retakeTurn() {
 	}
 }
 
-// Call calls f, which communicates with something outside, once every write before is durable, and without the object's turn, so that other events
-// are delivered meanwhile. If such a write fails, f is not called. Call returns when the object has the turn for this event again.
+// Call calls f, which communicates with something outside, once every write before is durable, except those with [AllowUnconfirmed], and without the
+// object's turn, so that other events are delivered meanwhile. In [State.BlockConcurrencyWhile] it keeps the turn. If such a write fails, or ctx ends
+// before the writes are durable, f is not called. Call returns when the object has the turn for this event again, with the error of f, or [ErrReset]
+// if the object was stopped.
 //
 // f must not use the state, nor touch what belongs to the object without a lock. In a transaction, whose writes must not be seen outside yet, a call
 // is refused.
@@ -181,7 +185,7 @@ type gatedTransport struct {
 }
 
 // RoundTrip implements [http.RoundTripper]: it sends the request within a [State.Call], so after all earlier writes are durable. If the class has no
-// HTTP client, it returns an error.
+// HTTP client, it returns an error. With an error of the call it returns no response, and closes its body.
 func (g gatedTransport) RoundTrip(r *http.Request) (response *http.Response, err error) {
 	if g.base == nil {
 		return nil, fmt.Errorf("objects of class %s have no HTTP client: give their class one", g.state.object.class.name)
@@ -197,8 +201,9 @@ func (g gatedTransport) RoundTrip(r *http.Request) (response *http.Response, err
 	return response, err
 }
 
-// Go starts a task, f, in a goroutine beside the caller, in the same turn. Tasks are not protected from each other until one comes back from a call:
-// from then on it has a turn of its own. The event ends when all of them have. If a task cannot start, [State.Wait] returns the error.
+// Go starts a task, f, in a goroutine beside the caller, in the same turn, and returns at once. Tasks are not protected from each other until one
+// comes back from a call: from then on it has a turn of its own. The event ends when all of them have. [State.Wait] returns their errors, also that a
+// task could not start, for example in a transaction; errors that no Wait has returned become part of the event's error.
 func (s *State) Go(ctx context.Context, f func(context.Context, *State) error) {
 	o, parent := s.object, s.strand
 	err := s.lock(ctx)
@@ -232,15 +237,16 @@ func (s *State) Go(ctx context.Context, f func(context.Context, *State) error) {
 	}()
 }
 
-// runTask calls the task f with its own state and waits for the tasks that it has begun. A panic stops the instance.
+// runTask calls the task f with its own state, waits for the tasks that it has begun, and returns the errors of all, joined. A panic stops the
+// instance, and is an error that wraps [ErrReset].
 func (s *State) runTask(ctx context.Context, f func(context.Context, *State) error) (err error) {
 	defer s.object.recover(&err)
 	ctx = s.context(ctx)
 	return errors.Join(f(ctx, s), s.Wait(ctx))
 }
 
-// Wait waits for the tasks that were started with [State.Go], without the turn, and returns their errors since the last Wait, joined. It ignores its
-// context.
+// Wait waits for the tasks that this event or task has started with [State.Go], and returns their errors since the last Wait, joined; nil if there
+// were none. While tasks run it gives the turn away, except in a block or a transaction. It ignores its context.
 func (s *State) Wait(context.Context) error {
 	o := s.object
 	o.mu.Lock()
@@ -268,8 +274,10 @@ func (s *State) Wait(context.Context) error {
 // longestBlock is how long BlockConcurrencyWhile may take.
 const longestBlock = 30 * time.Second
 
-// BlockConcurrencyWhile calls f and delivers no other event until it has returned, not even while it calls out. If f fails, or takes longer than 30
-// seconds, the object is stopped and starts again from its storage, and the error says so. [Class].New runs like that.
+// BlockConcurrencyWhile calls f, in a goroutine, and delivers no other event until it has returned, not even while it calls out. f has to use the
+// State and the context that it receives; the context ends after 30 seconds. If f fails or panics, or takes longer than that, the object is stopped
+// and starts again from its storage, and the error wraps [ErrReset]; an f that takes too long is not waited for. In a transaction it is refused with
+// an error. [Class].New runs like that.
 func (s *State) BlockConcurrencyWhile(ctx context.Context, f func(context.Context, *State) error) error {
 	if err := s.lock(ctx); err != nil {
 		return err
