@@ -77,7 +77,8 @@ func (b *Batch) Commit() error {
 	return b.store.write(b.batch, pebble.Sync)
 }
 
-// Close releases the batch's memory and discards its changes if Commit was not called. It may be called again.
+// Close releases the batch's memory and discards its changes if Commit was not called. After Commit, which releases it too, it does nothing, unless a
+// call that built the batch failed. It may be called again.
 func (b *Batch) Close() error {
 	if b.err == errDone {
 		return nil

@@ -421,7 +421,8 @@ func (s *FileScan) Close() (err error) {
 	return errors.Join(err, os.RemoveAll(s.scratch))
 }
 
-// Gaps returns the parts of files that cannot be read, and files that are missing.
+// Gaps returns the parts of files that cannot be read, and the files of the last state of the store that are missing or empty; nil if there are none.
+// The caller must not change the slice.
 func (s *FileScan) Gaps() []Gap { return s.gaps }
 
 // Uncertain reports whether it is unknown which files belonged to the last state of the store, because neither MANIFEST nor mark says it, so that the

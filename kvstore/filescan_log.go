@@ -12,7 +12,8 @@ import (
 )
 
 // readLog adds the changes of the write-ahead log r to the scan's index, also those after damage, which becomes a gap. A log may be written over an
-// older one, of which chunks may be left; each chunk has the number of its log. If the disk cannot read a part, it returns that error.
+// older one, of which chunks may be left; each chunk has the number of its log. If the disk cannot read a part, readLog stops and returns that error;
+// other errors are those of the index and of ctx.
 func (s *FileScan) readLog(ctx context.Context, r *fileReader) error {
 	l := &logReader{fileReader: r}
 	if filepath.Ext(r.name) == ".log" {

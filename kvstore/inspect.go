@@ -267,7 +267,7 @@ func (l *inspection) checkOlder() {
 }
 
 // inspectFiles compares the tables and blob files that the MANIFEST names with those in the folder, by name and size, and adds findings about missing
-// and different ones. Missing blob files are also listed in l.missing.
+// and different ones. Missing blob files are also listed in l.missing. An error is that of reading the size of a file that exists.
 func (l *inspection) inspectFiles() error {
 	files := l.version.fileSizes()
 	for _, name := range slices.Sorted(maps.Keys(files)) {

@@ -77,7 +77,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(lostDesc, prometheus.GaugeValue, float64(lost))
 }
 
-// readMetrics returns Pebble's metrics, or nil if the store is closed or has become read-only after a disk error: then Pebble may wait for its
+// readMetrics returns Pebble's metrics, or nil if the store is closed or is or becomes read-only after a disk error: then Pebble may wait for its
 // MANIFEST for ever.
 func readMetrics(s *Store) *pebble.Metrics {
 	if !s.users.enter() {

@@ -31,7 +31,7 @@ func (s *Store) Pin() *Pins {
 }
 
 // Has pins a content, stored or not, and reports whether it is stored. Until Release no collection of orphans removes it, and no [Batch.Remove]
-// either. If the content's row cannot be read, it returns false and the error, and the content is pinned all the same.
+// either. If the content's row cannot be read, it returns false and the error, and the content stays pinned.
 func (p *Pins) Has(h Hash) (bool, error) {
 	pins := &p.store.pins
 	pins.Lock()

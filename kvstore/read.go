@@ -87,7 +87,8 @@ func (s *Snapshot) Get(ns Namespace, key []byte) ([]byte, error) {
 	return s.store.get(s.snap, ns, key)
 }
 
-// Scan implements [Reader]: it yields the rows of r as they were at the time of the snapshot. An error is the last thing it yields.
+// Scan implements [Reader]: it yields the rows of r as they were at the time of the snapshot. An error is the last thing it yields. [Store.Close]
+// waits for the end of the loop.
 func (s *Snapshot) Scan(ns Namespace, r Range) iter.Seq2[Item, error] {
 	return s.store.scan(s.snap, ns, r)
 }
@@ -97,7 +98,8 @@ func (s *Store) Get(ns Namespace, key []byte) ([]byte, error) {
 	return s.get(s.db, ns, key)
 }
 
-// Scan implements [Reader]: it yields the rows of r as they were when the loop began. An error is the last thing it yields.
+// Scan implements [Reader]: it yields the rows of r as they were when the loop began. An error is the last thing it yields. [Store.Close] waits for
+// the end of the loop.
 func (s *Store) Scan(ns Namespace, r Range) iter.Seq2[Item, error] {
 	return s.scan(s.db, ns, r)
 }

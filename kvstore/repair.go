@@ -43,10 +43,9 @@ func (s *Store) RepairContent(h Hash) (dropped []coding.Coding, err error) {
 	}
 }
 
-// RestoreContent stores a content again as its identity bytes, in a synced write. Its row, its encodings or whole files may be damaged or missing. If
-// identity does not have the hash h, it returns an error and changes nothing. Sound encodings stay. The content then counts as not recompressed, with
-// a row in [Queue] whose key begins with [Repaired]. It also stores a content that is not stored at all: the caller makes sure that no entry of the
-// log erases it.
+// RestoreContent stores a content again as its identity bytes, in a synced write. Its row, its encodings or whole files may be damaged or missing,
+// also all of them. If identity does not have the hash h, it returns an error and changes nothing. Sound encodings stay. The content then counts as
+// not recompressed, with a row in [Queue] whose key begins with [Repaired]. The caller makes sure that no entry of the log erases the content.
 //
 // Damage inside a table stays. Reads find the new rows in newer tables, but scans across the damage, and compactions of that table, fail until the
 // store is rebuilt.

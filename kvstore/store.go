@@ -468,9 +468,9 @@ func (u *users) wait() {
 var (
 	// ErrNotFound says that a row, a content or a coding of it isn't stored.
 	ErrNotFound = errors.New("not found")
-	// ErrLocked says that another process has the folder open.
+	// ErrLocked says that another process, or this one, has the folder open.
 	ErrLocked = errors.New("the store is locked")
-	// ErrNoStore says that a folder that was opened to be read only holds no store.
+	// ErrNoStore says that a folder that was opened to be read only is missing or holds no store.
 	ErrNoStore = errors.New("there is no store")
 	// ErrNewer says that a newer program wrote the store. No row of it was changed.
 	ErrNewer = errors.New("its format is newer than what this larder reads")
@@ -502,4 +502,5 @@ func (e plainError) Error() string {
 	return strings.Join(lines, "; ")
 }
 
+// Unwrap returns the cause.
 func (e plainError) Unwrap() error { return e.cause }

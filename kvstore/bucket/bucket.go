@@ -32,7 +32,8 @@ var (
 // errBusy is what a store may say instead of deciding between writers of one object.
 var errBusy = errors.New("the object is being written by another client")
 
-// A Version names the state of an object between two writes.
+// A Version names the state of an object between two writes. Callers only compare versions and pass them back. The
+// version "" is none.
 type Version string
 
 // An Object is an element of a listing.
@@ -69,7 +70,7 @@ type Bucket interface {
 	// List iterates over the objects whose keys begin with prefix and come after the key after, or over all with
 	// the prefix if that is "", in the order of the keys' bytes. An error is the last thing it yields, with a zero Object.
 	List(ctx context.Context, prefix, after string) iter.Seq2[Object, error]
-	// Delete removes an object. It returns nil if the object does not exist.
+	// Delete removes an object, whatever its version. It returns nil if the object does not exist.
 	Delete(ctx context.Context, key string) error
 }
 

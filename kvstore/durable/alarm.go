@@ -209,7 +209,8 @@ func (c *class) dueAlarms() (names []string, next int64, err error) {
 }
 
 // fireAlarm has the object with this name handle its alarm, and waits for that. If that fails, it logs the error, and the alarm is stored to be tried
-// again, or if that is impossible, held back in memory. Then fireAlarm marks the alarm as not running, and wakes the loop.
+// again, or if that is impossible, held back in memory; if the runtime is closed, the store keeps the alarm as it was. Then fireAlarm marks the alarm
+// as not running, and wakes the loop.
 func (c *class) fireAlarm(name string) {
 	a := &c.alarms
 	a.mu.Lock()
@@ -281,8 +282,8 @@ func (c *class) retryAt(before uint32) int64 {
 }
 
 // recordAlarmFailure counts a failure in the alarm of the object with this name, sets the alarm to its next attempt, and returns when that is
-// durable. It does so only if the alarm is still due, because the instance was stopped before it could do so. Otherwise it changes nothing, and
-// returns nil.
+// durable. It does so only if the alarm is still due, because the instance was stopped before it could do so; otherwise it changes nothing. An error
+// says that the alarm could not be read or set.
 func (c *class) recordAlarmFailure(name string) error {
 	ctx := c.runtime.ctx
 	return c.withInstance(name, func(o *object) error {

@@ -226,8 +226,8 @@ func (c *class) withInstance(name string, f func(*object) error) error {
 }
 
 // handleEvent runs an event, which is f, in a goroutine when it has the turn, and returns its error once everything that the object wrote before is
-// durable. If the instance is stopped meanwhile, it waits for f only a second longer. limited says that the limit of events applies, beyond which the
-// error is [ErrOverloaded].
+// durable. If the instance is stopped before f begins, the error is errStale. If it is stopped later, handleEvent waits for f only a second longer,
+// and then returns why. limited says that the limit of events applies, beyond which the error is [ErrOverloaded].
 func (o *object) handleEvent(ctx context.Context, f handle, limited bool) error {
 	o.mu.Lock()
 	if limited && o.events >= o.class.limits.Events {
@@ -284,8 +284,8 @@ func (o *object) handleEvent(ctx context.Context, f handle, limited bool) error 
 // grace is how long an event whose instance was stopped may take to say what came of it.
 const grace = time.Second
 
-// runStrand calls f, an event, with the object's instance for a strand that has the turn, and waits for the tasks that f began. It creates the
-// instance if none exists. A panic stops the instance.
+// runStrand calls f, an event, with the object's instance for a strand that has the turn, waits for the tasks that f began, and returns the errors of
+// all, joined. It creates the instance if none exists; if that fails, it does not call f. A panic stops the instance.
 func (o *object) runStrand(ctx context.Context, st *strand, f handle) (err error) {
 	s := &State{strand: st}
 	defer o.recover(&err)

@@ -27,9 +27,9 @@ const (
 	ended                    // its event has ended
 )
 
-// State gives an event access to its object: the storage, and the ways out. Only the goroutine that receives it may
-// use it, until that returns. Its methods return
-// [ErrOutside] elsewhere, and [ErrReset] once the object was stopped.
+// State gives an event access to its object: the storage, and the ways out. Only the function that receives it may
+// use it, until that returns, and only in its own goroutine. Methods that use the storage or call out return
+// [ErrOutside] once that has returned or while a call is under way, and [ErrReset] once the object was stopped.
 //
 // Transactions, blocks and tasks get a State of their own.
 type State struct {
@@ -106,7 +106,8 @@ func (s *State) lock(ctx context.Context) error {
 }
 
 // yieldTurn lets other events of the object run while this one waits for something outside, unless the state keeps the turn (in blocks and
-// transactions). It unlocks the object's mu, which the caller holds. The caller calls back afterwards, which waits for the turn.
+// transactions). It unlocks the object's mu, which the caller holds. The caller calls back afterwards, without mu: back waits for the turn, also that
+// of a stopped instance. If the event has ended meanwhile, back returns without the turn.
 func (s *State) yieldTurn() (back func()) {
 	o := s.object
 	if s.blocking || s.tx != nil {
