@@ -17,7 +17,7 @@ import (
 // RepairContent reads and decodes a content in all its encodings, and deletes the damaged ones, which it returns, in one synced write. A damaged
 // identity is among them, and is stored again from a sound encoding. A damaged row is written again. If either was damaged, the content then counts
 // as not recompressed and gets a row in [Queue] whose key begins with [Repaired], so that the recompressor makes the deleted encodings again. dropped
-// is nil if no encoding is damaged, also if the row was.
+// is nil if no encoding is damaged, also if the row was. With an error it means nothing.
 //
 // A store that is open for writing calls it by itself for contents that its readers find damaged.
 //

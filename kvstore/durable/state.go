@@ -269,8 +269,9 @@ type transaction struct {
 	done    chan struct{} // closed when it is over
 }
 
-// Transaction runs f, whose writes take effect together when it returns nil; with an error or a panic, none of them does, and the error is returned.
-// They are one atomic write, whatever is read between them, and do not wait for the disk. Tasks that run beside it wait when they use the storage.
+// Transaction runs f, whose writes take effect together when it returns nil. With an error none of them does, and the error is returned; with a panic
+// none does, and the panic goes on. They are one atomic write, whatever is read between them, and do not wait for the disk. Tasks that run beside it
+// wait when they use the storage.
 //
 // f has to use the State that it receives. It cannot call out, begin tasks or block, and not open another transaction. It must not wait for tasks
 // either, because they may wait for its end.
