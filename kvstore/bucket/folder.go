@@ -61,14 +61,14 @@ func (f *folder) Create(ctx context.Context, key string, data []byte) (Version, 
 	return f.writeWith(ctx, key, data, disk.Create)
 }
 
-// Replace implements [Bucket]: it replaces the object's file if the object has the version old, and otherwise returns [ErrChanged]. While it
-// compares and writes, no other Replace, Put or Delete changes the folder.
+// Replace implements [Bucket]: it replaces the object's file if the object has the version old, and otherwise returns [ErrChanged]. Only one Replace
+// at a time compares and writes, under a lock of the folder; Put and Delete take no lock, so a key that is replaced must not be written by them.
 func (f *folder) Replace(ctx context.Context, key string, data []byte, old Version) (Version, error) {
 	return f.writeWith(ctx, key, data, func(path string, data []byte, mode fs.FileMode) error {
-		return f.withLock(ctx, unix.LOCK_EX, func() error {
+		return f.withLock(ctx, func() error {
 			if have, err := versionAt(path); err != nil {
 				return err
-			} else if have != old {
+			} else if have != old || old == "" {
 				return ErrChanged
 			}
 			return disk.Replace(path, data, mode)
@@ -78,9 +78,7 @@ func (f *folder) Replace(ctx context.Context, key string, data []byte, old Versi
 
 // Put implements [Bucket]: it creates or replaces the object's file, whatever its version.
 func (f *folder) Put(ctx context.Context, key string, data []byte) error {
-	_, err := f.writeWith(ctx, key, data, func(path string, data []byte, mode fs.FileMode) error {
-		return f.withLock(ctx, unix.LOCK_SH, func() error { return disk.Replace(path, data, mode) })
-	})
+	_, err := f.writeWith(ctx, key, data, disk.Replace)
 	return err
 }
 
@@ -106,17 +104,17 @@ func (f *folder) writeWith(ctx context.Context, key string, data []byte, how fun
 // lockRest is how long a writer waits before it looks at the lock again.
 const lockRest = 5 * time.Millisecond
 
-// withLock waits for the lock of the bucket's folder and returns the result of fn, which it calls while it has the lock: alone with unix.LOCK_EX,
-// with unix.LOCK_SH beside others that have it so, in this process or another. If ctx ends first, it returns the error and does not call fn. If a
+// withLock waits for the lock of the bucket's folder and returns the result of fn, which it calls while no other process, and no other
+// goroutine, has the lock. If ctx ends first, it returns the error and does not call fn. If a
 // process ends, the system releases its lock. The folder must exist.
-func (f *folder) withLock(ctx context.Context, how int, fn func() error) error {
+func (f *folder) withLock(ctx context.Context, fn func() error) error {
 	lock, err := os.OpenFile(filepath.Join(f.dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
 	defer lock.Close() // which unlocks it
 	for {
-		err := unix.Flock(int(lock.Fd()), how|unix.LOCK_NB)
+		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			return fn()
 		}
@@ -206,7 +204,7 @@ func (f *folder) List(ctx context.Context, prefix, after string) iter.Seq2[Objec
 func (f *folder) Delete(ctx context.Context, key string) error {
 	err := errors.Join(checkKey(key), ctx.Err())
 	if err == nil {
-		err = f.withLock(ctx, unix.LOCK_SH, func() error { return os.Remove(f.path(key)) })
+		err = os.Remove(f.path(key))
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil

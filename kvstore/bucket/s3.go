@@ -224,38 +224,50 @@ func (s *s3) get(ctx context.Context, key string, most int64, o minio.GetObjectO
 }
 
 // List implements [Bucket]: it iterates over the objects whose keys begin with prefix and come after the key after, in the store's order, with a
-// request for each 1,000. A request, and what the loop does with its objects, may together take 10 s. An error is the last thing it yields.
+// request for each 1,000, which may take 10 s. An error is the last thing it yields.
 func (s *s3) List(ctx context.Context, prefix, after string) iter.Seq2[Object, error] {
 	if after != "" {
 		after = s.prefix + after
 	}
 	return func(yield func(Object, error) bool) {
-		for page := ""; ; {
-			var last string
-			n := 0
-			inner, cancel := withTimeout(ctx, 0)
-			for item := range s.client.listObjects(inner, s.name, minio.ListObjectsOptions{Prefix: s.prefix + prefix, StartAfter: max(after, page), Recursive: true, MaxKeys: listPage}) {
-				if item.Err != nil {
-					yield(Object{}, objectError(s, prefix, s.explainError(item.Err)))
-					cancel()
+		for {
+			page, err := s.readPage(ctx, prefix, after)
+			for _, object := range page {
+				after = s.prefix + object.Key
+				if !yield(object, nil) {
 					return
-				}
-				last, n = item.Key, n+1
-				if !yield(Object{strings.TrimPrefix(item.Key, s.prefix), item.Size}, nil) {
-					cancel()
-					return
-				}
-				if n == listPage {
-					break
 				}
 			}
-			cancel()
-			if n < listPage {
+			if err != nil {
+				yield(Object{}, objectError(s, prefix, s.explainError(err)))
 				return
 			}
-			page = last
+			if len(page) < listPage {
+				return
+			}
 		}
 	}
+}
+
+// readPage returns the objects of one response to a list request: up to listPage whose keys begin with prefix and come after the key
+// after, which includes the prefix of the bucket's URL. The time limit of requests is for this one. Beside an error, it returns the
+// objects that came before it.
+func (s *s3) readPage(ctx context.Context, prefix, after string) (page []Object, err error) {
+	ctx, cancel := withTimeout(ctx, 0)
+	defer cancel()
+	items := s.client.listObjects(ctx, s.name, minio.ListObjectsOptions{Prefix: s.prefix + prefix, StartAfter: after, Recursive: true, MaxKeys: listPage})
+	for item := range items {
+		if item.Err != nil {
+			return page, item.Err
+		}
+		if page = append(page, Object{strings.TrimPrefix(item.Key, s.prefix), item.Size}); len(page) == listPage {
+			break
+		}
+	}
+	cancel()
+	for range items { // its goroutine ends once all is read
+	}
+	return page, nil
 }
 
 // Delete implements [Bucket]: it removes an object, if it exists, whatever its version.

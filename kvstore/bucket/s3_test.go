@@ -1,14 +1,18 @@
 package bucket
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
+
+	"github.com/minio/minio-go/v7"
 
 	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
@@ -75,6 +79,47 @@ func TestStalledGet(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSlowLoopOverList tests that what a loop does with the listed objects may take longer than a request, that it gets each object once, and that
+// nothing goes on once a loop has ended early.
+func TestSlowLoopOverList(t *testing.T) {
+	const objects = 2*listPage + 500
+	bubble.Test(t, func(t *testing.T) { // which fails if a goroutine is left
+		s := &s3{name: "bucket", client: s3Client{listObjects: func(ctx context.Context, _ string, o minio.ListObjectsOptions) <-chan minio.ObjectInfo {
+			items := make(chan minio.ObjectInfo, 1)
+			go func() {
+				defer close(items)
+				for i := range objects {
+					item := minio.ObjectInfo{Key: fmt.Sprintf("%05d", i)}
+					if item.Key <= o.StartAfter {
+						continue
+					}
+					select {
+					case items <- item:
+					case <-ctx.Done():
+						items <- minio.ObjectInfo{Err: ctx.Err()}
+						return
+					}
+				}
+			}()
+			return items
+		}}}
+		listed := 0
+		for o, err := range s.List(t.Context(), "", "") {
+			if err != nil || o.Key != fmt.Sprintf("%05d", listed) {
+				t.Fatalf("object %d is %q, %v", listed, o.Key, err)
+			}
+			listed++
+			time.Sleep(requestTime / 100)
+		}
+		if listed != objects {
+			t.Errorf("%d objects were listed, want %d", listed, objects)
+		}
+		for range s.List(t.Context(), "", "") {
+			break
+		}
+	})
 }
 
 type transport func(*http.Request) (*http.Response, error)
