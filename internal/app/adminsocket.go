@@ -18,8 +18,8 @@ import (
 	"github.com/larder-cdn/larder/server"
 )
 
-// openAdminSocket opens the admin socket in the data folder, on which commands speak to the process. The socket is closed when the
-// run ends.
+// openAdminSocket opens the admin socket in the data folder, to which commands send their requests. It is served by
+// [roleRun.serveAdmin] and closed when the run ends.
 func (r *roleRun) openAdminSocket() (net.Listener, error) {
 	socket, err := admin.Listen(r.settings.Data)
 	if err != nil {
@@ -29,10 +29,10 @@ func (r *roleRun) openAdminSocket() (net.Listener, error) {
 	return socket, nil
 }
 
-// serveAdmin serves the admin socket until the run ends: the operations in all, reload and upgrade; below schedulePath the
-// handler schedule, which lists and changes scheduled requests; and requests to the site that an older process forwards after an
-// upgrade. The folder is not closed while an operation in all runs. check returns an error for settings that a reload must
-// refuse.
+// serveAdmin serves the admin socket until the run ends: the operations in all, reload, upgrade and the state of the process;
+// below schedulePath the handler schedule, which lists and changes scheduled requests; and requests to the site that an older
+// process forwards after an upgrade. The folder is not closed while an operation in all runs. check returns an error for
+// settings that a reload must refuse.
 func (r *roleRun) serveAdmin(socket net.Listener, folder *Reader, all operations, schedule http.Handler, check func(*settings.Settings) error) {
 	counted := folder.trackOperations(all)
 	r.addProcessOperations(counted, check) // not counted: the folder is closed while an upgrade is under way
@@ -40,9 +40,9 @@ func (r *roleRun) serveAdmin(socket net.Listener, folder *Reader, all operations
 	r.addServer("admin server", s, []net.Listener{socket})
 }
 
-// newAdminServer returns the server of the admin socket, which is not started. It passes requests with paths from schedulePath on
-// to the handler schedule, those that an older process forwards after an upgrade to late, and all others to the operations, whose
-// contexts end when ctx does.
+// newAdminServer returns the server of the admin socket, which it does not start. It passes requests with paths from
+// schedulePath on to the handler schedule, those that an older process forwards after an upgrade to late, and all others to the
+// operations. The contexts of all requests end when ctx does.
 func newAdminServer(ctx context.Context, operations map[string]admin.Operation, schedule, late http.Handler, logger *slog.Logger) *server.Server {
 	logger = logger.With("part", "admin")
 	mux := http.NewServeMux()
@@ -108,7 +108,7 @@ type lockedError struct {
 	by   *Process // that process, nil if it is not known
 }
 
-// Error says which process has the folder open, if it is known, and what the operator can do.
+// Error names the process that has the folder open if it is known and serves a site, and says what the operator can do.
 func (e *lockedError) Error() string {
 	if e.by != nil && e.by.Address != "" {
 		return fmt.Sprintf("another larder, process %d, serves %s from %s; use that, stop it, or choose another folder with --data", e.by.PID, e.by.Address, e.data)
@@ -119,7 +119,8 @@ func (e *lockedError) Error() string {
 // Unwrap returns [kvstore.ErrLocked], by which callers see that another process has the data folder open.
 func (e *lockedError) Unwrap() error { return kvstore.ErrLocked }
 
-// A process has the folder open and no admin socket for a moment when it starts and when it ends.
+// A process has the folder open and no admin socket for a moment when it starts and when it ends. Commands try again at the interval
+// reachInterval for up to reachTimeout then.
 const (
 	reachTimeout  = 2 * time.Second
 	reachInterval = 20 * time.Millisecond
@@ -128,13 +129,15 @@ const (
 // noProcessTimeout is how long dialRunning waits for a process to lock the folder. A process that changes its role has it unlocked for less.
 const noProcessTimeout = 500 * time.Millisecond
 
-// errNoSocket returns the error of a command for the running process, which has the data folder open, but no admin socket.
+// errNoSocket returns the error for a command that needs the process that has the folder data open, if that has no admin
+// socket. It is never nil.
 func errNoSocket(data string) error {
 	return fmt.Errorf("a larder process has %s open, but takes no commands now: it starts, ends, changes its role or is another command; try again when it serves", data)
 }
 
-// dialRunning returns a client of the process that has a data folder open. While that starts, ends or changes its role, it has no admin socket:
-// dialRunning retries for up to reachTimeout then. The error is [ErrNoProcess] if no process has the folder open.
+// dialRunning returns a client of the process that has the folder data open. While that starts, ends or changes its role, it
+// has no admin socket: dialRunning retries for up to reachTimeout, and then returns the error of errNoSocket. The error is
+// [ErrNoProcess] if no process has the folder open.
 func dialRunning(ctx context.Context, data string) (*Client, error) {
 	seen := time.Now()
 	for deadline := seen.Add(reachTimeout); ; {
@@ -158,9 +161,10 @@ func dialRunning(ctx context.Context, data string) (*Client, error) {
 	}
 }
 
-// Reach returns a client of the process that has a data folder open. Without such a process, it opens the folder by open, returns a
-// client of that, and own is true: closing the client closes the folder. It retries for up to reachTimeout while a process that
-// starts or ends has the folder locked. Errors are those of open, or of a process that runs and cannot be reached.
+// Reach returns a client of the process that has the folder data open; own is false then. Without such a process, it opens the
+// folder by open, and returns a client of that; own is true, and closing the client closes the folder. It retries for up to
+// reachTimeout while a process that starts or ends has the folder locked. Errors are those of open, or of a process that runs
+// and cannot be reached.
 func Reach(ctx context.Context, data string, open func() (interface{ Client() *Client }, error)) (client *Client, own bool, err error) {
 	for deadline := time.Now().Add(reachTimeout); ; {
 		if client, err = Dial(ctx, data); !errors.Is(err, ErrNoProcess) {

@@ -33,22 +33,23 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
-// A backup in a bucket or a folder has the log with its contents below public/, as a cluster's bucket has it, and a record of each run
-// with what does not follow from the log. Runs share the contents, by their hashes. `larder repair --from` restores from it.
+// A backup in a bucket or a folder has the log with its contents below public/, as a cluster's bucket has it, and for each run a
+// record of the data that cannot be derived from the log. Runs share the contents, by their hashes. `larder repair --from` restores
+// from it.
 const (
 	restoreTestAge = 30 * 24 * time.Hour
 	backupRetry    = 15 * time.Minute
 )
 
-// BackupRequest names the target of a backup: an absolute path, or the URL of a bucket or folder. Without the Endpoint of the bucket's
-// object store, the process that makes the backup uses that of its settings.
+// BackupRequest names the target of a backup: the absolute path of a folder, or the URL of a bucket or folder (s3: or file:). Region
+// is that of the bucket. If Endpoint, the URL of its object store, is "", the process uses endpoint and region of its settings.
 type BackupRequest struct {
 	Target   string `json:"target"`
 	Endpoint string `json:"endpoint,omitempty"`
 	Region   string `json:"region,omitempty"`
 }
 
-// EntryProgress counts the log entries whose contents are in a backup or a bundle.
+// EntryProgress counts the log entries whose contents are in a backup or a bundle so far, of all that it gets.
 type EntryProgress struct {
 	Entries int64 `json:"entries"`
 	Of      int64 `json:"of"`
@@ -58,10 +59,11 @@ type EntryProgress struct {
 type BackupResult struct {
 	Entries  int64 `json:"entries"`            // of the log
 	Unsigned int64 `json:"unsigned,omitempty"` // newer entries, which are not in it because they are not signed
-	// Tested is when the backup was last restored as a test, and JustTested says that this run did.
+	// Tested is when a backup of the data folder was last restored as a test with success, zero for never. JustTested says that
+	// this run did that.
 	Tested     time.Time `json:"tested"`
 	JustTested bool      `json:"justTested,omitempty"`
-	// Keys is the key folder of the process that made the backup, which is not in it, and by which it is restored.
+	// Keys is the key folder of the process that made the backup. The backup does not contain it, and a restore needs it.
 	Keys string `json:"keys"`
 }
 
@@ -145,9 +147,10 @@ func (r *Reader) backedUpSize(ctx context.Context, b bucket.Bucket, size int64) 
 	return have, nil
 }
 
-// testRestore restores the backup in b to a new folder in temp as a mirror does, which verifies every byte, and removes that
-// folder. It returns an error if that fails, or if the backup has fewer than size log entries. key is the public key that signed
-// the log, and keys open the backup's newest record.
+// testRestore restores the log and the contents of the backup in b to a new folder in temp as a mirror does, which verifies
+// every byte, and removes that folder. It also decrypts the newest record with keys, but restores nothing from it. It returns
+// an error if one of these fails, or if the backup has fewer than size log entries. key is the verifier key that signed the
+// log.
 func testRestore(ctx context.Context, b bucket.Bucket, keys *backupKeys, key string, size int64, temp string, logger *slog.Logger) (err error) {
 	if err := os.MkdirAll(temp, 0o700); err != nil {
 		return err
@@ -197,8 +200,8 @@ func folderURL(dir string) string {
 }
 
 // backUp makes a backup as [Reader.backUpNow] does, and returns how many log entries it has, how many are missing because they
-// are not signed, when it was last restored as a test, and the key folder that a restore needs. The target may also be the
-// absolute path of a folder.
+// are not signed, when a backup was last restored as a test, and the key folder that a restore needs. The target may also be
+// the absolute path of a folder. report is called with the progress.
 func (r *Reader) backUp(ctx context.Context, q BackupRequest, report func(EntryProgress)) (result BackupResult, err error) {
 	if filepath.IsAbs(q.Target) {
 		q.Target = folderURL(q.Target)
@@ -214,9 +217,10 @@ func (r *Reader) backUp(ctx context.Context, q BackupRequest, report func(EntryP
 	return result, err
 }
 
-// backUpNow makes a backup in the target of q, a URL, and returns how many log entries it has. If no backup in that target was
-// successfully restored as a test within 30 days, or the last test failed, it also restores this one as a test; a failure of that
-// is an error. It stores the outcomes for `larder doctor`. It waits while another backup of the data folder is made.
+// backUpNow makes a backup in the target of q, a URL, and returns how many log entries it has. Then it restores the backup as a
+// test, unless the last test that succeeded was of this target and within 30 days, and none has failed since; a failed test is
+// an error. It records the outcomes for `larder doctor`, but not errUnsigned or the end of ctx. While another backup of the
+// data folder is made, it waits, also after ctx has ended.
 func (r *Reader) backUpNow(ctx context.Context, q BackupRequest, report func(EntryProgress)) (size int64, err error) {
 	target := q.Target
 	if q.Endpoint == "" {
@@ -265,9 +269,9 @@ func (r *Reader) backUpNow(ctx context.Context, q BackupRequest, report func(Ent
 	return size, nil
 }
 
-// checkBackupTarget returns an error if target is the URL of a folder (file:) in which no backup can be made: it has to be outside
-// of the data folder, and be missing with a parent that exists, or empty, or have a backup. Any other target is left to
-// [bucket.Open] and is no error here. checkBackupTarget creates nothing.
+// checkBackupTarget returns an error if target is the URL of a folder (file:) in which no backup can be made. The folder has to
+// be outside of the data folder. It has a backup, or is empty but for hidden files and lost+found, or is missing and its parent
+// exists. Any other target is left to [bucket.Open] and is no error here. checkBackupTarget creates nothing.
 func (r *Reader) checkBackupTarget(target string) error {
 	u, err := url.Parse(target)
 	if err != nil || u.Scheme != "file" {
@@ -305,8 +309,8 @@ func escapeGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// explainPermission adds to a permission error that the running process, not the command, may not write. It returns other errors,
-// and nil, unchanged.
+// explainPermission adds to a permission error that process, which is this one, writes the file, not the command. It returns
+// other errors, and nil, unchanged.
 func explainPermission(process *Process, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w; the running larder process (%d) writes the file and has no permission", err, process.PID)
@@ -345,7 +349,8 @@ func (r *Reader) isInDataFolder(dir string) (bool, error) {
 	}
 }
 
-// lockBackups waits until no process makes a backup of the data folder, and locks out others until the caller calls unlock.
+// lockBackups waits without a limit until no process makes a backup of the data folder data, and locks out others until the
+// caller calls unlock. It creates the lock file if that is missing.
 func lockBackups(data string) (unlock func(), err error) {
 	file := upkeepFile(data, upkeepBackup) + ".lock"
 	if err := disk.MakeFolder(vfs.Default, filepath.Dir(file)); err != nil {
@@ -354,8 +359,10 @@ func lockBackups(data string) (unlock func(), err error) {
 	return lockedfile.MutexAt(file).Lock()
 }
 
-// backupPart returns the part that makes a backup in the target of the settings at the interval of the settings, the first once
-// the log has an entry. It signs the newest entries before. After a failure it logs the error and tries again after backupRetry.
+// backupPart returns the part that makes a backup in the target of the settings at the interval of the settings, counted from
+// the last success that is recorded for this target; without one it starts at once, but not before the log has an entry. It
+// signs the newest entries before; if that fails, it logs that and makes the backup without them. After a failed backup it logs
+// the error and tries again after backupRetry.
 func (r *roleRun) backupPart(w *Writer) parts.Part {
 	return parts.Part{Name: "backups", Run: parts.RunUntilDone(func(ctx context.Context) {
 		logger := r.logger.With("part", "backup")

@@ -51,12 +51,13 @@ func backupRecordName(size int64, now time.Time) string {
 // backupKeys are the keys of a key folder that encrypt and authenticate records.
 type backupKeys struct {
 	dir  string
-	keys []cipher.AEAD // the first one seals
+	keys []cipher.AEAD // the first one encrypts new records; all decrypt
 }
 
 // openBackupKeys derives the keys that encrypt backup records from the private keys (*.key) in the key folder dir. New records
-// are encrypted with that of the log's key or, without one, of [backupKeyFile]. If that file is needed and missing,
-// openBackupKeys makes it if create is true, and otherwise goes without.
+// are encrypted with that of log.key or, if the folder has none, of [backupKeyFile]. If that file is needed and missing,
+// openBackupKeys creates it if create is true. Otherwise the result can only decrypt, and has no key at all if dir has none or
+// is missing. A key file that cannot be read is an error.
 func openBackupKeys(dir string, create bool) (*backupKeys, error) {
 	k := &backupKeys{dir: dir}
 	files, err := filepath.Glob(filepath.Join(escapeGlob(dir), "*.key"))
@@ -97,8 +98,9 @@ func openBackupKeys(dir string, create bool) (*backupKeys, error) {
 	return k, nil
 }
 
-// putRecord writes the record content to the backup in b as the object name. It is compressed, encrypted with the first key, and
-// authenticated together with its name.
+// putRecord writes the record content to the backup in b as the object name. It is compressed, encrypted with the first key,
+// and authenticated together with its name. k must have been opened with create. A record of over maxBackupRecord bytes is an
+// error.
 func (k *backupKeys) putRecord(ctx context.Context, b bucket.Bucket, name string, content backupRecord) error {
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)
@@ -133,8 +135,9 @@ func (k *backupKeys) readRecord(ctx context.Context, b bucket.Bucket, name strin
 	return content, fmt.Errorf("%s: the record %s was not sealed with a key in %s, or was changed: name the key folder of the backed-up Larder with --keys, or delete the record to go on with the one before", b, name, k.dir)
 }
 
-// pruneBackup deletes all records of the backup target except the keep newest, and the contents that were erased, by entries of
-// the log, between the oldest deleted record and the oldest that stays. It does nothing if there are at most keep records.
+// pruneBackup deletes all records of the backup target except the keep newest, keep > 0, and before that the contents that
+// entries of the log between the sizes of the oldest deleted record and the oldest one that stays have erased. It does nothing
+// if there are at most keep records. After an error some of this may be deleted; the next call deletes the rest.
 func pruneBackup(ctx context.Context, target cluster.PublicCopy, keep int) error {
 	names, err := listBackupRecords(ctx, target.Bucket)
 	if err != nil || len(names) <= keep {
@@ -171,7 +174,7 @@ func listBackupRecords(ctx context.Context, b bucket.Bucket) (names []string, er
 	return names, nil
 }
 
-// A backupSource is a backup as a source of a repair.
+// A backupSource is a backup as a source of the log and its contents, and of what its newest record has.
 type backupSource struct {
 	replication.Source
 	bucket bucket.Bucket
@@ -196,14 +199,16 @@ func newBackupSource(b bucket.Bucket, keys *backupKeys) *backupSource {
 }
 
 // CarriedRows implements [check.RowSource]: it returns the rows of the backup's newest record, which cannot be derived from the
-// log. The record is read once, without the context.
+// log; nil if the backup has no record. The record is read once, without the context; later calls return the same result or
+// error.
 func (s *backupSource) CarriedRows(context.Context) ([]check.CarriedRow, error) {
 	content, err := s.newest()
 	return content.Rows, err
 }
 
-// restoreRooms writes the settings of waiting rooms from the first backup among the sources to the data folder. It does nothing
-// if the data folder has such settings, or if the newest record of that backup has none.
+// restoreRooms writes the settings of waiting rooms in the newest record of a backup to the data folder data. The backup is the
+// first one among the sources; others are not looked at. restoreRooms does nothing if the data folder has such settings, or if
+// the record has none.
 func restoreRooms(data string, sources []check.Source) error {
 	for _, source := range sources {
 		backup, ok := source.(*backupSource)

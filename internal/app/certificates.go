@@ -11,8 +11,8 @@ import (
 )
 
 // openCertificates opens the ACME client for the domains of the settings, with the certificates that are in the data folder. It
-// adds its part and its status to the run, and requests no certificate yet. It returns nil and no error if the settings name no
-// domain.
+// adds its part, its metrics and its status to the run, and requests no certificate yet. It returns nil and no error if the
+// settings name no domain.
 func (r *roleRun) openCertificates() (*server.CertificateManager, error) {
 	c := r.settings
 	if len(c.ACMEDomains) == 0 {
@@ -35,9 +35,9 @@ func (r *roleRun) openCertificates() (*server.CertificateManager, error) {
 	return m, nil
 }
 
-// openPlainServer serves plain HTTP on the socket for it, if there is one: it redirects to HTTPS and responds to ACME challenges.
-// It also adds the part that renews certificates. certificates is the ACME client, nil without one. The role calls it once the
-// site serves.
+// openPlainServer serves plain HTTP on the socket for it, if there is one: it redirects to HTTPS and responds to ACME
+// challenges. It also adds the part that requests and renews certificates, unless certificates, the ACME client, is nil. The
+// role calls it once the site serves.
 func (r *roleRun) openPlainServer(certificates *server.CertificateManager) error {
 	if plain := r.supervisor.sockets.find(forPlain); plain != nil {
 		l, err := plain.newListener()
@@ -67,9 +67,9 @@ func (r *roleRun) addCertificates(states func() []server.CertificateState) {
 	r.console.addStatus(func(status *Status) { status.Certificates = states() })
 }
 
-// certificateState returns the state of the certificate in the file at path, as a list of one. problem is the error of reading
-// the file; leaf is nil after such an error. The state has a Problem after an error, and if the certificate has expired or
-// expires soon.
+// certificateState returns the state of the certificate in the file at path, as a list of one. leaf is the certificate in use.
+// problem is why the file, or its new content, cannot be used, nil for none; leaf may be nil only with a problem. The state's
+// Problem is problem, or else says that the certificate has expired or expires soon.
 func certificateState(path string, leaf *x509.Certificate, problem error) []server.CertificateState {
 	s := server.CertificateState{Domain: path}
 	if leaf != nil {

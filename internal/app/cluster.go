@@ -41,7 +41,7 @@ const (
 	encodingsInterval  = 10 * time.Second // between two exchanges of smaller encodings with other nodes
 )
 
-// ClusterIntervals are how long a node of a cluster waits between two attempts. A field that is 0 has its default.
+// ClusterIntervals are how long a node of a cluster waits between two attempts. 0 is for the default.
 type ClusterIntervals struct {
 	// Takeover is the backoff after the first failed takeover. Default: 10 s.
 	Takeover time.Duration
@@ -77,7 +77,7 @@ type clusterNode struct {
 	peers     peers
 	since     time.Time
 	candidate bool                   // it has the log's key
-	first     int64                  // number of the next commit when this run started; 0 for a new store
+	first     int64                  // number of the first commit that the store lacked when this run started; 0 for a new store
 	refuses   atomic.Pointer[string] // why it may not lead; nil where it may, or has not tried
 	rooms     *waitingroom.Sharing
 	missing   func() (int64, string) // how many signed entries are not here, and the file with the evidence of a fork
@@ -102,16 +102,17 @@ func (p *peers) close() {
 	}
 }
 
-// A signedView has the published view of a log that another node signs, and the record in the key folder.
+// A signedView has the published view of the cluster's log, by which a follower shows what the leader signs, and the record in the
+// key folder.
 type signedView struct {
 	showing *cluster.PublishedView
 	record  *signing.Record // in the key folder
 }
 
-// setAsideStore renames a store that is damaged or lacks signed entries, as short says, and removes its mark from the key folder,
-// so that the node starts with a new store, which it fills from the bucket. It returns nil once there is room for the new store.
-// If the bucket has no log, the store may be the only copy: then it stays, and setAsideStore returns short. Other errors say why
-// it failed, such as a bucket that does not respond.
+// setAsideStore renames a store that is damaged or lacks signed entries, as short says, and removes its mark from the key
+// folder, so that the node starts with a new store, which it fills from the bucket. It returns nil once the path of the store
+// is free. If the bucket has no log, the store may be the only copy: then it stays, and setAsideStore returns short. Other
+// errors say why it failed, such as a bucket that does not respond within a minute; then the store stays, too.
 func (r *roleRun) setAsideStore(b bucket.Bucket, short *Shortfall) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -141,9 +142,9 @@ func (r *roleRun) setAsideStore(b bucket.Bucket, short *Shortfall) error {
 	return nil
 }
 
-// openNodeFolder opens the data folder of a cluster node, and its bucket. A store that is damaged or lacks signed entries is set
-// aside if the bucket has the log; the new one is filled from there. A bucket that does not respond causes an error only when it
-// is used.
+// openNodeFolder opens the data folder of a cluster node until the run ends, and its bucket, to which it sends no request
+// unless the store is damaged or lacks signed entries. Such a store is set aside if the bucket has the log, and the new one is
+// filled from there.
 func (r *roleRun) openNodeFolder(ctx context.Context, config writerConfig) (*Writer, bucket.Bucket, error) {
 	b, err := bucket.Open(r.settings.Bucket, r.settings.BucketEndpoint, r.settings.BucketRegion)
 	if err != nil {
@@ -219,10 +220,12 @@ func openClusterNode(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket
 	return n, view, nil
 }
 
-// findLog returns the name of the log in the bucket; "" if the bucket has none, or does not respond to a node that has joined the
-// cluster before. bootstraps reports that the bucket has no log, so that this node brings its own. Then findLog has w create the
-// log's key if the node has not joined before and the key is missing. The error is that of the bucket if the node has not joined
-// or is to bring its log there, or why the key cannot be created.
+// findLog returns the name of the log in the bucket; "" if the bucket has none, or does not respond to a node that has joined
+// the cluster before. bootstraps reports that the bucket has no log, so that this node brings its own. If the node has not
+// joined before and the bucket has no log, findLog opens the signer, which creates the log's key if it is missing, and closes
+// it. It probes the bucket, by writing objects and deleting them, unless the node has joined and the bucket has a log. The
+// error is that of the bucket, unless the node has joined and need not bring its log there, or says why the log cannot be
+// signed.
 func (n *clusterNode) findLog(ctx context.Context, w *Writer) (bootstraps bool, name string, err error) {
 	joined, err := cluster.Joined(n.folder.store)
 	if err != nil {
@@ -247,8 +250,9 @@ func (n *clusterNode) findLog(ctx context.Context, w *Writer) (bootstraps bool, 
 	return true, "", err
 }
 
-// trustedKey returns the last signed checkpoint that the node has seen, and the log's key that it trusts: its own, else the one
-// that it saw first, else the one by which its store was signed; "" for none.
+// trustedKey returns the last signed checkpoint that the node has seen and its store contains, the zero value for none. key is
+// the log's verifier key that the node trusts: its own, else the one that it saw first, else the one by which its store was
+// signed; "" for none.
 func (n *clusterNode) trustedKey(record *signing.Record) (last signing.Signed, key string, err error) {
 	last, seen, err := record.Last(n.folder.log.Checkpoint())
 	if err != nil {
@@ -299,8 +303,9 @@ func (n *clusterNode) addExchangeParts(r *roleRun) {
 	r.parts.Add(parts.Part{Name: "usage of all nodes", Run: parts.RunUntilDone(n.shareUsage)})
 }
 
-// mayServe reports whether the node may serve files: it has caught up with the bucket once, or it has entries and the bucket does
-// not respond. From then on it stays true, until a run starts with a new store.
+// mayServe reports whether the node may serve files: it has caught up with the bucket once; or its store is not new and the
+// node cannot follow the bucket at the moment, such as one that does not respond. After it has returned true, it does so until
+// a run starts with a new store.
 func (n *clusterNode) mayServe() bool {
 	if n.memory.caughtUp.Load() {
 		return true
@@ -311,8 +316,8 @@ func (n *clusterNode) mayServe() bool {
 	return n.memory.caughtUp.Load()
 }
 
-// exchangeEncodings shares the smaller encodings and deltas that were made here with the other nodes over the bucket, and applies
-// theirs, at intervals until ctx ends. It logs errors, and tries again.
+// exchangeEncodings applies the smaller encodings and deltas that other nodes have put into the bucket, and puts the queued
+// ones of this node there, at intervals until ctx ends. It logs errors, and tries again.
 func (n *clusterNode) exchangeEncodings(ctx context.Context) {
 	for retry.Sleep(ctx, encodingsInterval) == nil {
 		shared, err := n.cluster.ShareEncodings(ctx)
@@ -325,14 +330,16 @@ func (n *clusterNode) exchangeEncodings(ctx context.Context) {
 	}
 }
 
-// usageInterval is the interval at which nodes exchange request counts, and usageRetention how long the bucket has them.
+// usageInterval is the interval at which nodes exchange request counts, and usageRetention the age at which the leader deletes
+// them from the bucket.
 const (
 	usageInterval  = 2 * time.Minute
 	usageRetention = (usage.MostDays + 31) * 24 * time.Hour
 )
 
-// shareUsage exchanges the counts of requests with the other nodes over the bucket until ctx ends, so that each node has the
-// counts of all. The leader also deletes old counts from the bucket. shareUsage logs errors, and tries again.
+// shareUsage exchanges the counts of requests with the other nodes over the bucket, at once and then at intervals until ctx
+// ends, so that each node has the counts of all. The leader also deletes old counts from the bucket, at most every
+// reconcileEvery. shareUsage logs errors, and tries again.
 func (n *clusterNode) shareUsage(ctx context.Context) {
 	counts := n.folder.usage()
 	var reader cluster.CountsReader

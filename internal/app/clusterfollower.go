@@ -18,7 +18,7 @@ type clusterFollower struct {
 	run     *roleRun
 	view    signedView
 	role    followerRole
-	dropped bool // its outbox is empty
+	dropped bool // the outbox of an earlier time as the leader has been deleted in this run
 }
 
 // A followerRole is that of a node of a cluster while another one publishes: nothing in it publishes, signs or sends.
@@ -63,8 +63,9 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 	return r.markReady(s.Stopping)
 }
 
-// openClusterFollower opens the node as a follower, adds its status to the outputs of the process and the site, and adds the part
-// that closes it. It returns a [*readOnlyError] if the bucket does not respond and the node has entries to serve.
+// openClusterFollower opens the node as a follower, adds its status to the outputs of the process and the site, sets the signer
+// in site, and adds the part that closes the node. It does not run it. It returns a [*readOnlyError] if the bucket does not
+// respond and the node has entries to serve.
 func openClusterFollower(ctx context.Context, r *roleRun, o followerRole, w *Writer, b bucket.Bucket, site *siteOptions) (*clusterFollower, error) {
 	n, view, err := openClusterNode(ctx, r, w, b)
 	if err != nil {
@@ -83,10 +84,11 @@ func openClusterFollower(ctx context.Context, r *roleRun, o followerRole, w *Wri
 	return &clusterFollower{node: n, run: r, view: view, role: o}, nil
 }
 
-// follow copies new entries from the log in the bucket until ctx ends. Once caught up, it lets the node serve, deletes the outbox
-// of an earlier time as the leader, and keeps the served checkpoint up to date. If no node leads and this one may, it requests a
-// restart of the run as the leader. If this one must not lead, it logs why, adds that to the node's status, and tries again after
-// a backoff.
+// follow copies new entries from the log in the bucket until ctx ends. Whenever it has caught up, it lets the node serve,
+// deletes the outbox of an earlier time as the leader (once), and updates the served checkpoint. If the node is a candidate, no
+// node leads and this one may, follow requests a restart of the run as the leader, and waits for the end of ctx. If this one
+// must not lead, it logs why, adds that to the node's status, and tries to lead again after a backoff, while it goes on
+// following.
 func (f *clusterFollower) follow(ctx context.Context) {
 	each := func(ctx context.Context) error {
 		if f.node.cluster.Bootstrapping() { // a node that writes has to bring the log there
@@ -131,10 +133,10 @@ func (f *clusterFollower) follow(ctx context.Context) {
 	}
 }
 
-// checkMayLead returns why the node must not lead now, nil if it may. Another node has replaced the log's key; or the bot cannot
-// start, which is checked only after a failed takeover; or the bucket's log lacks entries that this node signed or saw signed; or
-// the bucket's checkpoint is of another log; or an error prevents a check. It takes over the newest checkpoint in the bucket, which
-// it serves and stores in the key folder.
+// checkMayLead returns why the node must not lead now, nil if it may. Another node has replaced the log's key; or the bot
+// cannot start, which is checked only after a failed takeover; or the bucket's log lacks entries that this node signed or saw
+// signed; or the bucket's checkpoint is of another log; or an error prevents a check. Unless the bucket is new and has no log
+// yet, it takes over the newest checkpoint in the bucket: the site serves it, and the key folder and the store record it.
 func (f *clusterFollower) checkMayLead(ctx context.Context) error {
 	changes, err := f.view.showing.KeyChanges()
 	if err != nil {

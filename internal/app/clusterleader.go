@@ -18,7 +18,7 @@ import (
 // A leaderRole is that of the node of a cluster that publishes.
 type leaderRole struct {
 	server   Server
-	epoch    int64 // that the node replaces as the leader
+	epoch    int64 // of the leader that this node replaces; see [cluster.Node.Lead]
 	takeover takeoverBackoff
 }
 
@@ -42,7 +42,7 @@ func (o leaderRole) start(ctx context.Context, r *roleRun) error {
 // A takeoverBackoff is the backoff of a node that could not lead.
 type takeoverBackoff struct {
 	after    time.Time // the node does not try before
-	failures int       // one after the other
+	failures int       // in a row; a takeover in which another node was faster does not count
 }
 
 // afterFailure returns the backoff after one more takeover, which failed with err, and leaves b unchanged. The wait is first, and
@@ -76,9 +76,10 @@ type clusterLeader struct {
 	saved  outboxSaved
 }
 
-// openClusterLeader makes the node the leader in place of the leader of epoch, before it publishes anything: it completes
-// committed entries, records the newest checkpoint in the bucket as signed, which protects against forks, and loads the outbox of
-// the previous leader. After an error the node does not lead.
+// openClusterLeader opens the node, and makes it the leader in place of the leader of epoch, before it publishes anything: it
+// applies what is committed in the bucket, records the newest checkpoint there as signed, which protects against forks, and
+// loads the outbox of the previous leader. It adds the part that ends the leadership. After an error the node does not lead,
+// and only w stays open.
 func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Bucket, epoch int64) (*clusterLeader, error) {
 	n, view, err := openClusterNode(ctx, r, w, b)
 	if err != nil {
@@ -120,8 +121,8 @@ func (l *clusterLeader) logUnshared(h kvstore.Hash, err error) {
 	}
 }
 
-// stepDown saves the outbox if the node leads, and ends its leadership, so that another node can lead at once. It only logs
-// errors.
+// stepDown saves the outbox in the bucket if the node leads, and ends its leadership, so that another node can lead at once. It
+// takes at most leaveTimeout, and only logs errors.
 func (l *clusterLeader) stepDown() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
@@ -158,8 +159,9 @@ func (l *clusterLeader) addClusterParts(r *roleRun, site *siteOptions) error {
 	return nil
 }
 
-// updatePublishedView copies each checkpoint that the leader signs, and its tiles, to the published view in the bucket until ctx
-// ends. At the end, if the node still leads, it signs and copies the last entries. It logs errors, and tries again.
+// updatePublishedView copies the newest checkpoint that the leader has signed, and the tiles and contents for it, to the
+// published view in the bucket, whenever there is a new one until ctx ends. At the end, if the node still leads, it signs and
+// copies the last entries. It logs errors, and tries again; at the end it tries once.
 func (l *clusterLeader) updatePublishedView(ctx context.Context) {
 	signer := l.writer.signature.signer
 	var shown signing.Signed
@@ -227,9 +229,9 @@ func (l *clusterLeader) reconcilePublishedView(ctx context.Context) {
 // rooms implements [publisher]: it returns the node, because the nodes of the cluster share the state of waiting rooms.
 func (l *clusterLeader) rooms() roomsCluster { return l.node }
 
-// localCommands implements [publisher]: it returns the operations and the schedule's handler for commands on this machine, and
-// leaves all unchanged. Changes of schedules and webhooks return once the bucket has them, and operations that publish report the
-// size of the log.
+// localCommands implements [publisher]: it returns operations and the schedule's handler for commands on this machine, and
+// leaves all and schedule unchanged. Changes of schedules and webhooks return once the bucket has them, and operations that
+// publish report the size of the log as an event.
 func (l *clusterLeader) localCommands(all operations, schedule http.Handler) (operations, http.Handler) {
 	all = l.saveBeforeReturn(maps.Clone(all))
 	reportLogSize(all)
@@ -237,8 +239,8 @@ func (l *clusterLeader) localCommands(all operations, schedule http.Handler) (op
 }
 
 // serveOtherNodes implements [publisher]: it serves the other nodes those operations in all that followers forward, and the
-// contents that f has to recompress; f is nil without a bot. Changes of schedules and webhooks return once the bucket has them.
-// It leaves all unchanged.
+// contents that the bot of f wants recompressed; f is nil without a bot. Changes of schedules and webhooks return once the
+// bucket has them. It leaves all unchanged.
 func (l *clusterLeader) serveOtherNodes(r *roleRun, all operations, f *filler) {
 	forNodes, besides := operations{}, map[string]http.Handler{}
 	all = l.saveBeforeReturn(maps.Clone(all))

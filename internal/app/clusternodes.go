@@ -26,14 +26,14 @@ import (
 const (
 	reportInterval      = 30 * time.Second // between two reports of the node's status
 	reportCheckInterval = 3 * time.Second  // between two checks whether the status has changed
-	// nodesTimeout is how long a page waits for what the bucket knows of the nodes.
+	// nodesTimeout is how long the operator's page waits until the bucket returns the status of the nodes.
 	nodesTimeout = 3 * time.Second
 )
 
 // A Node is the status of a node of the cluster, and its JSON form.
 type Node = cluster.Member
 
-// OpNodes lists the nodes.
+// OpNodes returns the status of each node of the cluster, as the bucket has it.
 const OpNodes Operation[struct{}, any, []Node] = "nodes"
 
 // refuseNodes carries out [OpNodes] in a process that is not a node of a cluster: it always returns an error.
@@ -46,9 +46,9 @@ var forwarded = []string{string(OpAdd), string(opMissingContents), string(opImpo
 	string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookList), string(OpWebhookRemove),
 	string(OpSetRoom), string(OpApplyRooms), string(OpUndoRooms)}
 
-// listenForNodes opens the socket on which other nodes reach this one, with TLS by the cluster's key, and sets n.peers.url to its
-// URL; it accepts nothing yet. Without --node-url it only sets the TLS configurations of n.peers, and without the cluster's key
-// it does nothing; both return nil.
+// listenForNodes opens the socket on which other nodes reach this one, and sets the listener, the TLS configurations by the
+// cluster's key, and the URL in n.peers. It accepts nothing yet. Without --node-url it sets only the TLS configurations, and
+// without the cluster's key it does nothing; neither is an error.
 func (n *clusterNode) listenForNodes(ctx context.Context) (err error) {
 	if n.key == nil {
 		return nil
@@ -91,14 +91,15 @@ func (n *clusterNode) serveNodes(r *roleRun, all operations, besides map[string]
 	r.addServer("server for nodes", s, []net.Listener{n.peers.listener})
 }
 
-// notLeaderError returns the error that this node does not publish, never nil. It names the leader.
+// notLeaderError returns a [*cluster.NotWriterError], never nil, for what only the leader can do. It names the leader if this
+// node knows it.
 func (n *clusterNode) notLeaderError() error {
 	return &cluster.NotWriterError{Writer: n.cluster.Status().Writer}
 }
 
-// operations returns the operations that commands can request from a follower. It forwards those that change the log, the outbox
-// or the waiting rooms to the leader, and then waits until the site in served has the new entries. Operations that only the
-// leader's machine can do return an error that names the leader.
+// operations returns the operations that commands can request from a follower. It forwards those that change the log, the
+// outbox or the waiting rooms to the leader, and then waits up to arrivalTimeout until the site in served has the new entries.
+// Repairs repair this node. Other operations that write return an error that says to run them on the leader.
 func (f *clusterFollower) operations(served *published) operations {
 	n := f.node
 	all := refuseWrites(n.folder.operations(), errors.New("another node of the cluster publishes: run the command there"))
@@ -118,8 +119,9 @@ func (f *clusterFollower) operations(served *published) operations {
 	return f.run.addConsole(all, n.folder)
 }
 
-// awaitArrival waits until the site in served has the first size entries of the log; the leader has reported that size after an
-// operation. It does nothing if size is 0. If the wait takes longer than arrivalTimeout, it logs that and returns.
+// awaitArrival waits up to arrivalTimeout until the site in served has the first size entries of the log; the leader has
+// reported that size after the operation, whose name is for the log. It does nothing if size is 0. If they do not arrive in
+// time, it logs that and returns.
 func (f *clusterFollower) awaitArrival(ctx context.Context, operation string, size int64, served *published) {
 	if size == 0 {
 		return
@@ -148,7 +150,8 @@ func (n *clusterNode) refuseExceptOnLeader(message string) admin.Operation {
 }
 
 // forwardToLeader requests the operation name from the leader, and returns its result. The result, and the events that report
-// receives, are JSON (json.RawMessage). The error is the operation's, or says why the leader cannot be reached.
+// receives, are JSON (json.RawMessage). The error is the operation's, with the leader's URL, or says why the leader cannot be
+// reached, such as that this node is the leader.
 func (n *clusterNode) forwardToLeader(ctx context.Context, name string, request admin.Request, report func(any)) (any, error) {
 	at, err := n.findLeader(ctx)
 	if err != nil {
@@ -190,8 +193,9 @@ func (n *clusterNode) defaultName() string {
 	return host + ":" + data
 }
 
-// ownStatus returns the present status of this node, as it is listed with those of the others. Behind is in seconds, -1 for
-// unknown.
+// ownStatus returns the present status of this node, in the form in which the bucket lists the nodes. Behind is in seconds: 0
+// for a leader, -1 if a follower has not caught up in this run. Problem is that of following or leading, else why the node may
+// not lead.
 func (n *clusterNode) ownStatus() Node {
 	s := n.cluster.Status()
 	checkpoint := n.folder.log.Checkpoint()
@@ -215,8 +219,9 @@ func (n *clusterNode) ownStatus() Node {
 	return m
 }
 
-// reportStatus writes the status of this node to the bucket, for the other nodes and `larder nodes`, after changes and every 30
-// seconds until ctx ends. Then it removes the status from the bucket. After an error it tries again.
+// reportStatus writes the status of this node to the bucket, for the other nodes and `larder nodes`, until ctx ends: within 3
+// seconds of a change of its entries, problem or evidence, and every 30 seconds. Then it removes the status from the bucket. An
+// error of writing is not logged, because the status has it; it tries again.
 func (n *clusterNode) reportStatus(ctx context.Context) {
 	var reported Node
 	for wait := time.Duration(0); retry.Sleep(ctx, wait) == nil; wait = reportCheckInterval {
@@ -253,8 +258,9 @@ func (n *clusterNode) checkReadiness(report *readinessReport) {
 	}
 }
 
-// listNodes returns the status of all nodes in the bucket for the operator's page, that of this node up to date. If the bucket
-// does not respond in time, it returns only this node, and the error.
+// listNodes returns the status of all nodes that the bucket lists, for the operator's page, with the present status of this
+// node in place of the listed one. If the bucket does not respond within nodesTimeout, it returns only this node, and the
+// error.
 func (n *clusterNode) listNodes(ctx context.Context) ([]Node, error) {
 	own := n.ownStatus()
 	ctx, cancel := context.WithTimeout(ctx, nodesTimeout)
@@ -289,7 +295,7 @@ const (
 )
 
 // newNodeClient returns an HTTP client for requests to other nodes. If keep is true, its requests share connections. Otherwise
-// each opens its own, so that dialing detects a lost machine: a response has no timeout, because an operation may take long.
+// each opens its own, so that dialing detects a lost machine. A response has no timeout, because an operation may take long.
 func (n *clusterNode) newNodeClient(keep bool) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig: n.peers.clientTLS, DialContext: (&net.Dialer{Timeout: nodeDial}).DialContext, TLSHandshakeTimeout: nodeDial,
@@ -297,8 +303,9 @@ func (n *clusterNode) newNodeClient(keep bool) *http.Client {
 	}}
 }
 
-// findLeader returns the URL of the leader. The error says why this node cannot send requests there: the leader is unknown or has
-// no URL, is this node itself, or the node lacks the cluster's key.
+// findLeader returns the URL of the leader, which it reads from the bucket. The error says why this node cannot send requests
+// there: the bucket does not respond, no node leads, the leader has no URL or is this node itself, or the node lacks the
+// cluster's key. The URL counts only without an error.
 func (n *clusterNode) findLeader(ctx context.Context) (url string, err error) {
 	epoch, url, err := n.cluster.Leader(ctx)
 	switch {

@@ -50,8 +50,9 @@ func readDownloadCounts(store *kvstore.Store) (rows []notify.Row, err error) {
 	return rows, nil
 }
 
-// deleteOutbox deletes the outbox (schedules, webhooks and unsent messages) from the store of a follower, and the mark that it is
-// the cluster's. Without the mark it does nothing: a node that has just joined keeps its own outbox, for when it leads.
+// deleteOutbox deletes the outbox (schedules, webhooks and unsent messages) from the store of a follower, and the mark that it
+// is the cluster's. Without the mark it does nothing: a node that has just joined keeps its own outbox, for the time when it
+// leads.
 func deleteOutbox(store *kvstore.Store) error {
 	for _, err := range store.Scan(kvstore.Meta, kvstore.Range{Prefix: outboxKey}) {
 		if err != nil {
@@ -62,9 +63,9 @@ func deleteOutbox(store *kvstore.Store) error {
 	return nil
 }
 
-// loadOutbox replaces the outbox (schedules, webhooks and unsent messages) in the store by the one that the previous leader saved
-// in the bucket, and marks it as the cluster's. The first leader of a cluster keeps its own, marks it, and saves it in the
-// bucket.
+// loadOutbox replaces the outbox (schedules, webhooks and unsent messages) in the store by the one that the previous leader
+// saved in the bucket, adds the saved download counts, and marks the outbox as the cluster's. If the bucket has none, because
+// no node has led before, the node keeps its own, marks it, and saves it in the bucket.
 func (l *clusterLeader) loadOutbox(ctx context.Context) error {
 	data, err := l.node.cluster.LoadSharedState(ctx, l.node.key)
 	if err != nil {
@@ -126,8 +127,8 @@ func (l *clusterLeader) saveOutboxRegularly(ctx context.Context) {
 	}
 }
 
-// explainNotShared adds to err, an error of saving the outbox (schedules and webhooks) in the bucket, that only this node has the
-// change. It returns nil for nil.
+// explainNotShared adds to err, an error of saving the outbox (schedules and webhooks) in the bucket, that so far only this
+// node has the change. It returns nil for nil.
 func explainNotShared(err error) error {
 	if err == nil {
 		return nil
@@ -136,7 +137,7 @@ func explainNotShared(err error) error {
 }
 
 // saveBeforeReturn replaces the operations in all that add or remove schedules and webhooks by ones that return only once the
-// outbox is saved in the bucket. It returns all.
+// outbox is saved in the bucket, see [clusterLeader.thenSaveOutbox]. It changes all, and returns it.
 func (l *clusterLeader) saveBeforeReturn(all operations) operations {
 	for _, name := range []string{string(OpScheduleAdd), string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookRemove)} {
 		all[name] = l.thenSaveOutbox(all[name])

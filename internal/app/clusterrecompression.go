@@ -20,16 +20,17 @@ import (
 
 const (
 	squeezePath   = "/squeeze"
-	squeezeFind   = time.Minute      // between two searches for the leader
+	squeezeFind   = time.Minute      // until the next search for the leader, after a failure
 	squeezeTime   = 30 * time.Minute // far more than the largest content takes
 	squeezeAsk    = time.Minute      // for the response of the leader
 	maxEncodings  = 16 << 20         // bytes of a content's encodings
 	maxConcurrent = 2                // responses that are decoded at a time, which may be large
 )
 
-// serveRecompression returns the leader's handler for followers that recompress: it stores the encodings in a request's body, and
-// responds with the hash of the next content to recompress, or 204 if the bot b has none. It responds 400 to encodings that it
-// cannot use.
+// serveRecompression returns the leader's handler for followers that recompress: it has the bot b store the encodings in a
+// request's body, which may be empty, and responds with the hash of the next content to recompress, or 204 if b has none. It
+// responds 405 to methods other than POST, and 400 to encodings that it cannot use, which it logs. It decodes at most
+// maxConcurrent bodies at a time; other requests wait.
 func (l *clusterLeader) serveRecompression(b *bot.Bot) http.Handler {
 	decoding := make(chan struct{}, maxConcurrent)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -66,8 +67,9 @@ func (l *clusterLeader) serveRecompression(b *bot.Bot) http.Handler {
 	})
 }
 
-// recompressForLeader finds the leader and recompresses contents for it until ctx ends. It returns at once if this node lacks the
-// cluster's key or enough memory. every is the interval between requests while the leader has no content.
+// recompressForLeader finds the leader and recompresses contents for it until ctx ends. It returns at once if this node lacks
+// the cluster's key or enough memory. every is the time until the first request, and between requests while the leader has no
+// content.
 func (n *clusterNode) recompressForLeader(ctx context.Context, every time.Duration) {
 	if n.peers.clientTLS == nil || n.settings.Memory < recompression.HelperMemory() {
 		return
@@ -85,9 +87,9 @@ func (n *clusterNode) recompressForLeader(ctx context.Context, every time.Durati
 	}
 }
 
-// recompressContents recompresses the contents that the leader at the URL to offers, one after the other, until ctx ends or
-// requests or the encoders fail. It always returns an error. It leaves a content that it cannot recompress to the leader. every
-// is the interval between requests while the leader has no content, and after a failure.
+// recompressContents recompresses the contents that the leader at the URL to offers, one after the other, until ctx ends, a
+// request fails or the encoders cannot start. It always returns an error. It leaves a content that it cannot recompress to the
+// leader. every is the interval between requests while the leader has no content, and after such a content.
 func (n *clusterNode) recompressContents(ctx context.Context, every time.Duration, encoders *worker.Pool, to string) error {
 	var packed []byte
 	for contents := 0; ; {
@@ -122,8 +124,9 @@ func (n *clusterNode) recompressContents(ctx context.Context, every time.Duratio
 	}
 }
 
-// recompress finds the smallest encodings of the content h in a worker process, stores them here, and returns them packed for the
-// leader. After an error the leader has to do it.
+// recompress finds the smallest encodings of the content h in a worker process, stores them here, and returns them packed for
+// the leader. An error, such as that of a content that this node does not have yet or of a crash, leaves the content to the
+// leader.
 func (n *clusterNode) recompress(ctx context.Context, encoders *worker.Pool, h kvstore.Hash) (packed []byte, err error) {
 	data, err := n.folder.store.Identity(h) // not found if this node is behind
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
-// recordBackends implements [roomsCluster]: it returns where the versions of the waiting rooms' settings are stored: encrypted in
-// the cluster's bucket, with a copy in folder. Without the cluster's key the node has its own versions, in folder only.
+// recordBackends implements [roomsCluster]: the versions of the waiting rooms' settings are stored encrypted in the cluster's
+// bucket, with a copy in folder. Without the cluster's key the node has its own versions, in folder only.
 func (n *clusterNode) recordBackends(folder bucket.Bucket) waitingroom.RecordBackends {
 	if n.key == nil {
 		return waitingroom.IsolatedRecord(folder)
@@ -31,7 +31,8 @@ func (n *clusterNode) recordLeader() waitingroom.RecordChanger {
 
 // shareState implements [roomsCluster]: it returns the options of waiting rooms whose state the nodes share, and the function
 // that exchanges the state while the rooms are open. alone are the options of rooms that share nothing, and known the names of
-// the rooms whose state this process has had before.
+// the rooms that had state before, from the key folder; those that the bucket lists for this node are added. After an error it
+// returns alone.
 func (n *clusterNode) shareState(ctx context.Context, alone waitingroom.Options, known []string) (waitingroom.Options, runRooms, error) {
 	keys, err := n.ticketKeys(alone.Keys)
 	if err != nil {

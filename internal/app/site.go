@@ -35,7 +35,7 @@ type siteOptions struct {
 	readOnly  bool                    // nothing is written to the data folder
 	publishes bool                    // the process publishes releases
 	fills     bool                    // the process, or the leader of its cluster, keeps a catalogue filled
-	lacking   bool                    // the data folder may be missing files that were published
+	lacking   bool                    // the data folder may lack files that were published; missing ones are 503, not 404
 }
 
 // newSiteOptions returns options of a site without hooks, to which the parts of a role add.
@@ -50,8 +50,8 @@ type published struct {
 }
 
 // openSite opens the public site of a folder by the options o, and adds its parts to the run: access log, certificates, site
-// server, counts of requests and plain server. Late requests on connections of earlier runs go to this site from now on. It
-// returns the data that the site publishes.
+// server, counts of requests and plain server. In read-only mode it adds no part that counts requests or follows the log. Late
+// requests on connections of earlier runs go to this site from now on. openSite returns the data that the site publishes.
 func (r *roleRun) openSite(folder *Reader, o *siteOptions) (*published, error) {
 	accessLog, err := r.openAccessLog(o.readOnly)
 	if err != nil {
@@ -79,9 +79,10 @@ func (r *roleRun) openSite(folder *Reader, o *siteOptions) (*published, error) {
 	return what, r.openPlainServer(certificates)
 }
 
-// newSite returns the server of the public site, which is not started, and the data that it publishes. The site has assets, also
-// on the fast lane, contents by hash, the log, webhooks, API, pages and archives. accessLog may be nil. certificates is nil if
-// none come from an ACME server.
+// newSite returns the server of the public site, which it does not start, and the data that the site publishes. The site has
+// assets, also on the fast lane, contents by hash, the log, webhooks, API, pages and archives. newSite also adds to the run
+// what these need: subscriptions, a readiness check, parts, and the site for the private address. accessLog may be nil.
+// certificates is nil if no certificate comes from an ACME server.
 func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *server.AccessLog, certificates *server.CertificateManager) (*server.Server, *published, error) {
 	c, logger := r.settings, r.logger.With("part", "server")
 	const tags server.CacheTags = true
@@ -160,8 +161,9 @@ func (r *roleRun) newSite(folder *Reader, o *siteOptions, accessLog *server.Acce
 	return made, what, nil
 }
 
-// newAPI returns the handler of API, pages and archives. It adds the parts that render documents and pages, and the one that
-// requests known vulnerabilities if the settings say so. tags says whether responses carry cache tags.
+// newAPI returns the handler of API, pages and archives. It adds to the run the part that renders documents, the one that
+// renders pages if the process publishes, and the one that requests known vulnerabilities if the settings say so. It sets Turns
+// in the options o. tags says whether responses carry cache tags.
 func (r *roleRun) newAPI(what *published, o *siteOptions, tags server.CacheTags) (http.Handler, error) {
 	c, counts := r.settings, what.folder.usage()
 	pages := o.pages
@@ -198,8 +200,8 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags server.CacheTags)
 	return api.Public(a), nil
 }
 
-// withHooks returns a handler that passes requests to the handlers of incoming webhooks in hooks by their exact paths, and all
-// others to rest.
+// withHooks returns a handler that passes a request whose path is a key of hooks to that handler of an incoming webhook, and
+// all other requests to rest. Paths are compared exactly.
 func withHooks(hooks map[string]http.Handler, rest http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if hook, ok := hooks[r.URL.Path]; ok {
@@ -213,8 +215,8 @@ func withHooks(hooks map[string]http.Handler, rest http.Handler) http.Handler {
 // operatorPages are the paths of pages that only the private address has, and the beginning of the message about each.
 var operatorPages = map[string]string{"/rooms": "The waiting rooms are", "/nodes": "The nodes are"}
 
-// hideOperatorPages returns a handler for the public address that responds 404 to requests for operatorPages and for what is
-// below them, and passes others to next.
+// hideOperatorPages returns a handler for the public address that responds 404 to requests for operatorPages, also with a
+// suffix such as /rooms.json or /rooms/NAME, and passes all other requests to next.
 func hideOperatorPages(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for path, what := range operatorPages {
@@ -251,12 +253,12 @@ func (r *roleRun) openAccessLog(readOnly bool) (*server.AccessLog, error) {
 	return opened, nil
 }
 
-// indexTimeout is how long a command waits for search and pages, which may still be reading all libraries. A
-// withdrawn release is not served meanwhile, because releases are looked up.
+// indexTimeout is how long a withdrawal waits until search and pages show it; the index may still be reading all libraries. The
+// site serves no file of a withdrawn release meanwhile, because requests for files look the release up.
 const indexTimeout = 10 * time.Second
 
-// awaitLog waits until the site serves all present entries of the log. It waits for search and pages up to indexTimeout: if they
-// take longer, it only logs that. It returns an error if ctx ends before.
+// awaitLog waits until the site serves files by all entries that the log has at the call. Then it waits up to indexTimeout for
+// search and pages: if they take longer or fail, it only logs that. It returns the error of ctx if that ends first, else nil.
 func (p *published) awaitLog(ctx context.Context) error {
 	entries := p.folder.log.Checkpoint().Size
 	if err := p.follower.Wait(ctx, entries); err != nil {
