@@ -220,8 +220,8 @@ func (n *clusterNode) ownStatus() Node {
 }
 
 // reportStatus writes the status of this node to the bucket, for the other nodes and `larder nodes`, until ctx ends: within 3
-// seconds of a change of its entries, problem or evidence, and every 30 seconds. Then it removes the status from the bucket. An
-// error of writing is not logged, because the status has it; it tries again.
+// seconds of a change of its entries, problem or evidence, and every 30 seconds. Then it removes the status from the bucket. It
+// does not log errors of writing, and tries again.
 func (n *clusterNode) reportStatus(ctx context.Context) {
 	var reported Node
 	for wait := time.Duration(0); retry.Sleep(ctx, wait) == nil; wait = reportCheckInterval {
@@ -304,8 +304,8 @@ func (n *clusterNode) newNodeClient(keep bool) *http.Client {
 }
 
 // findLeader returns the URL of the leader, which it reads from the bucket. The error says why this node cannot send requests
-// there: the bucket does not respond, no node leads, the leader has no URL or is this node itself, or the node lacks the
-// cluster's key. The URL counts only without an error.
+// there: the bucket does not respond, no node has ever led, the last one that led has no URL or is this node itself, or the
+// node lacks the cluster's key. The URL counts only without an error.
 func (n *clusterNode) findLeader(ctx context.Context) (url string, err error) {
 	epoch, url, err := n.cluster.Leader(ctx)
 	switch {

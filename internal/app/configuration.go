@@ -22,8 +22,8 @@ const OpReload Operation[struct{}, any, Reloaded] = "reload"
 // Reloaded is what a reload has changed.
 type Reloaded struct {
 	Changed []string `json:"changed"` // settings, and settings that name a file with other content
-	Restart []string `json:"restart"` // those of them that only a restart of the process changes
-	// Restarted says that the role restarts with the others: connections wait for a moment.
+	Restart []string `json:"restart"` // those of Changed that come into force only when the process is started again
+	// Restarted says that the role restarts, which applies the others: connections wait for a moment.
 	Restarted bool `json:"restarted"`
 }
 
@@ -38,8 +38,8 @@ type configuration struct {
 	reading sync.Mutex                        // held by a reload, which ends before its run of the role does
 }
 
-// restoreWorking puts the last version of the settings that worked into force in place of failed, and applies its log level. If
-// there is no such version, or it is failed itself, it changes nothing and returns false.
+// restoreWorking replaces failed, the settings in force, by the last version with which all parts of a role have started, and
+// applies the log level of that. If there is no such version, or it is failed itself, it changes nothing and returns false.
 func (c *configuration) restoreWorking(failed *settings.Settings) bool {
 	working := c.working.Load()
 	if working == nil || working == failed {
@@ -50,16 +50,17 @@ func (c *configuration) restoreWorking(failed *settings.Settings) bool {
 	return true
 }
 
-// subscribe calls apply with each new version of the settings before that comes into force, until the run ends. If apply returns an
-// error, the version does not come into force.
+// subscribe has apply called with each new version of the settings before that comes into force, until the run ends. If apply
+// returns an error, the version does not come into force; other subscribers may have applied it already.
 func (r *roleRun) subscribe(apply func(context.Context, *settings.Settings) error) {
 	unsubscribe := r.supervisor.configuration.inForce.Subscribe(apply)
 	r.parts.Add(parts.Part{Name: "subscription to the configuration", Stop: parts.StopBy(unsubscribe)})
 }
 
-// reload reopens log files, reads the configuration again, and puts it into force. If check or a subscriber returns an error, the
-// old configuration stays in force. If only a log file cannot be reopened, the error says so, and the new configuration is in
-// force. It logs a failure, and adds it to the status of the process. Between two runs it does nothing and returns errNotReady.
+// reload reopens log files, reads the configuration again, and puts it into force. If check or a subscriber returns an error,
+// the old configuration stays in force. If only a log file cannot be reopened, the new configuration is in force, and the error
+// says so, unless the role restarts. reload does not wait for such a restart. It logs a failure, and adds it to the status of
+// the process unless a restart or an upgrade is under way. Between two runs it changes nothing and returns errNotReady.
 func (r *roleRun) reload(ctx context.Context, check func(*settings.Settings) error) (done Reloaded, err error) {
 	c := &r.supervisor.configuration
 	c.reading.Lock()
@@ -94,9 +95,10 @@ func (r *roleRun) reload(ctx context.Context, check func(*settings.Settings) err
 	return done, err
 }
 
-// replaceConfiguration reads the configuration again, checks it, notifies the subscribers, and puts it and its log level into
-// force. If a changed setting needs it, it requests a restart of the role, which it does not wait for; errUpgrading says that an
-// upgrade prevents that. It returns which settings changed. After any error the old configuration stays in force.
+// replaceConfiguration reads the configuration again, checks it by check, notifies the subscribers, and puts it and its log
+// level into force. If a changed setting needs it, it requests a restart of the role, which it does not wait for; errUpgrading
+// says that an upgrade prevents that. It returns which settings changed; these count only without an error. After any error the
+// old configuration stays in force.
 func (r *roleRun) replaceConfiguration(ctx context.Context, check func(*settings.Settings) error) (done Reloaded, err error) {
 	c, changing := &r.supervisor.configuration, &r.supervisor.changing
 	old := c.inForce.Get()
@@ -134,8 +136,9 @@ func (r *roleRun) replaceConfiguration(ctx context.Context, check func(*settings
 	return done, nil
 }
 
-// Reload makes the process on a data folder reload its configuration. It returns when the configuration is in force, and the role
-// has restarted if that was necessary. The error says why not; see [roleRun.reload].
+// Reload makes the process on the data folder data reload its configuration. It returns when the configuration is in force, and
+// the role has restarted if that was necessary. The error is that of the process, of reaching it, or that with which the new
+// run failed; in the last case the old configuration is in force again. For states after other errors see [roleRun.reload].
 func Reload(ctx context.Context, data string) (done Reloaded, err error) {
 	client, err := dialRunning(ctx, data)
 	if err != nil {
@@ -153,7 +156,8 @@ func Reload(ctx context.Context, data string) (done Reloaded, err error) {
 }
 
 // awaitNextRun waits until the process on the data folder data has restarted its role since p, an earlier state of the process,
-// was read. It returns the error with which the new run failed, but not one that p had already, or an error after upgradeTimeout.
+// was read. It returns the failure that the process reports, unless p has the same one, and an error if ctx ends or
+// upgradeTimeout passes.
 func (p Process) awaitNextRun(ctx context.Context, data string) error {
 	ctx, cancel := context.WithTimeout(ctx, upgradeTimeout)
 	defer cancel()

@@ -14,9 +14,9 @@ import (
 )
 
 // openDataFolder opens the data folder for writing until the run ends, and registers its metrics. If the store is damaged or
-// lacks signed entries, it calls replace: once that has moved the store away and returned nil, openDataFolder makes a new store;
-// it returns an error of replace. Once the process is ready, the store takes its newest file format. A [*readOnlyError] says that
-// the folder may still be served read-only.
+// lacks signed entries, it calls replace: once that has moved the store away and returned nil, openDataFolder makes a new
+// store; it returns an error of replace. Once the process is ready, the store takes its newest file format. A [*readOnlyError]
+// or a [*Shortfall] says that the folder may still be served read-only.
 func (r *roleRun) openDataFolder(ctx context.Context, o writerConfig, replace func(*Shortfall) error) (*Writer, error) {
 	if err := kvstore.CheckSpaceToOpen(storeDir(r.settings.Data)); err != nil {
 		return nil, r.asReadOnly(err)
@@ -51,8 +51,8 @@ func (r *roleRun) openDataFolder(ctx context.Context, o writerConfig, replace fu
 	return w, nil
 }
 
-// watchDisk reports the free space on the store's disk to the log and to probes. If a full disk has made the store read-only, it
-// replaces this process by a new one of the same program once there is space again.
+// watchDisk reports the free space on the store's disk to the log and to probes. If a full disk has made the store read-only,
+// it requests a restart once there is space again, in which a new process of the same program replaces this one.
 func (r *roleRun) watchDisk(store *kvstore.Store) {
 	r.supervisor.readiness.addCheck(func(report *readinessReport) { // nodes that fill up together go on serving
 		note, err := store.CheckSpace()
@@ -74,8 +74,8 @@ func refuseReplacement(short *Shortfall) error { return short }
 const commandTimeout = 10 * time.Second
 
 // openWhenUnlocked opens the data folder for writing. It waits while a short command, such as `larder status`, has it open. The
-// first run of a role gives up after commandTimeout, or at once if the folder is that of a process with an admin socket; the error
-// is [kvstore.ErrLocked] then. A later run waits without a limit, because clients wait, too.
+// first run of a role gives up after commandTimeout, or at once if the folder is that of a process with an admin socket. A
+// later run waits without a limit, because clients wait, too. If it gives up or ctx ends, the error is [kvstore.ErrLocked].
 func (r *roleRun) openWhenUnlocked(ctx context.Context, o writerConfig) (*Writer, error) {
 	deadline := time.Now().Add(commandTimeout)
 	for logged := false; ; logged = true {
@@ -108,9 +108,9 @@ func (r *roleRun) openWhenUnlocked(ctx context.Context, o writerConfig) (*Writer
 	}
 }
 
-// openDamagedFolder opens the data folder read-only until the run ends, and registers its metrics and that of read-only mode. If
-// its store cannot be opened, readable is false and folder has an empty store in memory. It returns an error if the data folder
-// cannot be made, or another process has it open.
+// openDamagedFolder opens the data folder read-only until the run ends, and registers its metrics and that of read-only mode.
+// It creates a missing data folder, without a store. If the store cannot be opened, readable is false and folder has an empty
+// store in memory. It returns an error if the data folder cannot be created, or another process has it open.
 func (r *roleRun) openDamagedFolder() (folder *Reader, readable bool, err error) {
 	if err := os.MkdirAll(r.settings.Data, 0o700); err != nil { // for the admin socket
 		return nil, false, err

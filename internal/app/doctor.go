@@ -23,7 +23,7 @@ import (
 type Finding struct {
 	Check string `json:"check"` // what was checked, such as "disk"
 	Cause string `json:"cause"` // what is wrong, in a line
-	Fix   string `json:"fix"`   // the command that repairs it, with capitals in the place of names; after # what to do before or after it
+	Fix   string `json:"fix"`   // the shell command that repairs it; capitals stand for names, and # begins what to do before or after it
 }
 
 // OpDoctor examines a process and its data folder, or a data folder without a process, and returns what is wrong, nil for nothing.
@@ -65,8 +65,9 @@ func quoteForShell(text string) string {
 // command returns a shell command: larder, the subcommand name with its arguments, and --data with the examined data folder.
 func (e *examination) command(name string) string { return "larder " + name + " --data " + e.data }
 
-// Doctor examines the process that runs on the data folder of the settings, or if none runs the folder. It returns what is wrong, nil
-// for nothing. A folder that cannot be opened is a finding.
+// Doctor examines the process that runs on the data folder of the settings or, if none runs, the folder. It returns what is
+// wrong, nil for nothing. A folder or a process that cannot be reached is a finding. The error is that of the examination, or
+// that ctx has ended.
 func Doctor(ctx context.Context, s *settings.Settings, logger *slog.Logger) ([]Finding, error) {
 	client, _, err := Reach(ctx, s.Data, func() (interface{ Client() *Client }, error) { return OpenReader(s, true, logger) })
 	if err != nil {
@@ -86,8 +87,8 @@ func Doctor(ctx context.Context, s *settings.Settings, logger *slog.Logger) ([]F
 	return findings, errors.Join(err, client.Close())
 }
 
-// repairCommand returns the larder repair command for the store, with the source that the settings name (bucket or backup), or
-// else the word SOURCE.
+// repairCommand returns the larder repair command for the store, with the source that the settings name: the bucket, else the
+// backup, else the word SOURCE.
 func (e *examination) repairCommand() string {
 	source := quoteForShell(cmp.Or(e.settings.Backup, "SOURCE"))
 	if e.settings.Bucket != "" {
@@ -110,8 +111,8 @@ func (e *examination) reportUnopened(err error) {
 	e.report("data folder", fix, err.Error())
 }
 
-// examineFolder examines an open data folder that no process serves, with its bucket and upstreams. It returns what is wrong, nil
-// for nothing.
+// examineFolder examines an open data folder that no process serves, the bucket of the settings, and the upstreams of its
+// packages, to which it sends requests. It returns what is wrong, nil for nothing.
 func (r *Reader) examineFolder(ctx context.Context, _ struct{}) ([]Finding, error) {
 	e := newExamination(r.settings)
 	status, err := r.readStatus("")
@@ -127,9 +128,9 @@ func (r *Reader) examineFolder(ctx context.Context, _ struct{}) ([]Finding, erro
 	return e.findings, nil
 }
 
-// examineProcess examines this process and its data folder, and runs the examinations that the parts of its role have registered.
-// status is that of the process. It returns what is wrong, nil for nothing. It leaves out packages that cannot be polled if a
-// registry or GitHub does not respond, which is the cause.
+// examineProcess examines this process and its data folder, and runs the examinations that the parts of its role have
+// registered. status is that of the process. It returns what is wrong, nil for nothing. If a registry or GitHub does not
+// respond, it leaves out the packages that cannot be polled.
 func (r *roleRun) examineProcess(ctx context.Context, folder *Reader, status *Status) []Finding {
 	e := newExamination(r.settings)
 	e.examineStatus(status)
@@ -230,8 +231,8 @@ func (e *examination) examineUpstreamStatus(s *Status) {
 	}
 }
 
-// examineStore adds findings about an open data folder: a disk that is almost full, a last log entry in the future, the owners of
-// files, the log's key, and for a log with entries backups and checks.
+// examineStore adds findings about an open data folder: a disk that is almost full, a last log entry in the future, the log's
+// key, the owner of files, and for a log with entries backups, copies of the keys and deep checks.
 func (e *examination) examineStore(r *Reader) {
 	if note, err := r.store.CheckSpace(); err != nil || note != "" {
 		if err != nil {

@@ -38,8 +38,9 @@ const (
 	fsckMaxAge    = 35 * 24 * time.Hour
 )
 
-// examineUpkeep adds a finding for each deep check, backup, restore test and copy of the keys that failed, is old, or was never
-// made.
+// examineUpkeep adds findings about the work of the operator: a deep check, a backup or a restore test that failed, is old, or
+// was never made, and keys that were never copied or have changed since. It expects a backup if the settings name one or the
+// key folder has the log's key, a restore test only if the settings name a backup, and copies only of the log's key.
 func (e *examination) examineUpkeep() {
 	e.examineJob(upkeepFsck, "deep fsck", e.command("fsck --deep"), fsckMaxAge)
 	if e.settings.Backup == "" && !signing.HasKey(e.settings.KeyFolder()) {
@@ -84,8 +85,9 @@ func (e *examination) examineJob(job upkeepJob, name, fix string, maxAge time.Du
 	}
 }
 
-// examineFolders adds findings about the log's key, and about the owners of the data folder, the key folder and the files in
-// them. The folders may be missing.
+// examineFolders adds a finding if the log's key cannot be used, and one if the data folder belongs to another user than this
+// process, or if the key folder, the store's folder or a file directly in them belongs to another user than the data folder.
+// The folders may be missing.
 func (e *examination) examineFolders() {
 	keys := e.settings.KeyFolder()
 	if err := signing.CheckKey(keys); err != nil {
@@ -136,8 +138,9 @@ func (e *examination) examineCertificateFiles() {
 	e.examineStatus(&Status{Certificates: certificateState(s.TLSCert, pair.Leaf, problem)})
 }
 
-// examineSigned adds a finding if entries of the folder's log are not signed yet, or if the log was signed and the key folder has
-// no key or cannot be read.
+// examineSigned examines the signatures of a log that was signed before; it does nothing for another or an empty log. It adds a
+// finding if the key folder has no verifier key, if the key or the last signed checkpoint cannot be read, or if newer entries
+// are not signed.
 func (e *examination) examineSigned(r *Reader) {
 	signed, key, err := signing.ReadFolder(e.settings.KeyFolder())
 	size := r.log.Checkpoint().Size
@@ -161,9 +164,10 @@ const (
 	probedRegistries = 8
 )
 
-// examineUpstreams requests each registry of the packages in status, at most probedRegistries, and GitHub's API if the settings
-// have a token or a package is from there. It adds findings for those that do not respond or refuse the credentials, and for a
-// clock that differs from theirs.
+// examineUpstreams requests a package from each registry of the packages in status, at most probedRegistries, and GitHub's API
+// if the settings have a token or a package is from there; without any of these it requests npm from its registry. It adds
+// findings for those that do not respond or refuse the credentials, and for a clock that differs from a registry's. status has
+// to list all packages.
 func (e *examination) examineUpstreams(ctx context.Context, folder *Reader, status *Status) {
 	o := bot.ClientOptions{OwnConfig: true}
 	o.Fetch.Tries = 1
@@ -226,8 +230,8 @@ func (e *examination) probeRegistry(ctx context.Context, c *bot.Clients, registr
 	e.report("registry", fix, registry+": "+err.Error())
 }
 
-// examineBucket requests the bucket of the settings, if they name one, and adds a finding if it does not respond. It is for a
-// node whose process does not run.
+// examineBucket requests the name of the log from the bucket of the settings, if they name one, and adds a finding if that
+// fails. It is for a node whose process does not run.
 func (e *examination) examineBucket(ctx context.Context) {
 	if e.settings.Bucket == "" {
 		return
@@ -258,8 +262,8 @@ func (n *clusterNode) examineNodes(ctx context.Context, e *examination) {
 	e.compareNodes(n.ownStatus(), all)
 }
 
-// compareNodes adds findings about the nodes in all: the problem that own, this node, has, and of the others those that are
-// silent, have a problem, or differ in version or settings.
+// compareNodes adds findings: the problem of own, the present status of this node, and for each other node in all that it is
+// silent, or else that it has a problem, another version, or other settings.
 func (e *examination) compareNodes(own Node, all []Node) {
 	if own.Problem != "" {
 		e.report("node", e.command("status"), own.Problem)

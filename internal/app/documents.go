@@ -30,7 +30,8 @@ type documents struct {
 // renderTimeout ends a worker that gets no processor time, or whose processor time the system does not count.
 const renderTimeout = time.Minute
 
-// newWorkers returns a pool of worker processes of this program, which start on first use.
+// newWorkers returns a pool of worker processes of this program, which start when they are first used. The caller closes it. It
+// sets Program in o.
 func newWorkers(o worker.Options) *worker.Pool {
 	var err error
 	if o.Program, err = os.Executable(); err != nil {
@@ -46,9 +47,9 @@ func newDocuments(workers *worker.Pool, store *kvstore.Store, logger *slog.Logge
 	return d
 }
 
-// render renders one document in a worker process. Requests to find the imports of modules share a process if they have the same
-// owner, a release; every other document gets a process of its own. A [*document.RefusedError] says that the document would fail
-// again.
+// render renders one document in a worker process. Requests to find the imports of modules share a process if they have the
+// same owner, a release; every other document gets a process of its own. A [*document.RefusedError] says that the document
+// would fail again; other errors may not be the document's fault.
 func (d *documents) render(ctx context.Context, owner string, r document.Request) (document.Result, error) {
 	if r.Kind != document.Imports {
 		owner = "" // so that no other document is rendered in the process

@@ -23,8 +23,8 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 )
 
-// openFiller opens the bot and the watcher of its catalogue, without running them, and adds their metrics, status and
-// examinations to the run. After a reload of the configuration the catalogue is read again.
+// openFiller opens the bot and the watcher of its catalogue, which it does not run, and adds their metrics, status and
+// examinations to the run. After a reload of the configuration the catalogue is read again. The bot is closed with w.
 func (r *roleRun) openFiller(w *Writer) (*filler, error) {
 	f, err := w.filler.get()
 	if err != nil {
@@ -55,9 +55,9 @@ func (r *roleRun) openFiller(w *Writer) (*filler, error) {
 	return f, nil
 }
 
-// addToSite adds to the options of a site what the bot has for visitors: the catalogue, drafts of package JSONs and releases from
-// fallback origins. It adds incoming webhooks, which secret authenticates, unless secret is "". The site notifies the bot of
-// files in demand.
+// addToSite adds to the options of a site what the bot has for visitors: the catalogue, drafts of package JSONs and releases
+// from fallback origins. It adds incoming webhooks, which secret authenticates, unless secret is "". The catalogue and its
+// webhook are left out if the catalogue can never change. The site notifies the bot of files in demand.
 func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret string) (err error) {
 	site.hot = f.bot.Prioritize
 	logger := r.logger.With("part", "hook")
@@ -78,9 +78,9 @@ func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret
 }
 
 // runOnce has the bot read the catalogue and make a single pass, and calls filled with the summary of the pass, also after an
-// error of it. Then the bot compares published releases with their upstreams as far as that is due, and runOnce calls beforeEnd
-// unless ctx has ended. It never returns nil: after a pass without failures it returns [parts.ErrDone], which ends the role. A
-// failed release is an error, too.
+// error of it. If that succeeded, the bot compares published releases with their upstreams as far as that is due. In any case
+// runOnce then calls beforeEnd, unless ctx has ended. A failed release is an error. It never returns nil: after a pass without
+// failures it returns [parts.ErrDone], which ends the role. If the catalogue cannot be read, it returns that error at once.
 func (f *filler) runOnce(ctx context.Context, filled func(events.Summary), beforeEnd func(context.Context) error) error {
 	if err := f.refreshCatalogue(ctx); err != nil {
 		return err
@@ -108,9 +108,9 @@ const (
 	diskFullBackoff = 20 * time.Second
 )
 
-// runBot runs the bot until ctx ends. If the bot fails and serve says that the process also serves, it logs the error and starts
-// the bot again after a backoff; so it does in any case if the disk is full, because the operator may make room. It returns other
-// errors of the bot.
+// runBot runs the bot until ctx ends. If the bot fails because the disk is full, or if serve says that the process also serves,
+// it logs the error and starts the bot again after a backoff. It returns other errors of the bot, and nil if the bot ended
+// without one.
 func (f *filler) runBot(ctx context.Context, serve bool, logger *slog.Logger) error {
 	for {
 		err := f.bot.Run(ctx)
@@ -131,8 +131,9 @@ func (f *filler) runBot(ctx context.Context, serve bool, logger *slog.Logger) er
 	}
 }
 
-// newCatalogueWatcher returns the watcher that reads the catalogue named by the settings, with the git client of c. It sends the
-// token of the settings to GitHub only. dir is the folder for a copy of the last valid catalogue.
+// newCatalogueWatcher returns the watcher of the catalogue that the settings name, with the git client of c. It sends the token
+// of the settings to GitHub only. dir is the folder for a copy of the last valid catalogue of a remote source. An error names
+// the setting.
 func newCatalogueWatcher(s *settings.Settings, dir string, c *bot.Clients, logger *slog.Logger) (*bot.CatalogueWatcher, error) {
 	watcher, err := bot.NewCatalogueWatcher(bot.CatalogueOptions{
 		Source: s.Catalogue, Dir: dir, Git: c.Git, Interval: min(s.Interval, 5*time.Minute), Logger: logger,
@@ -172,8 +173,9 @@ func (f *filler) describeCatalogue() site.Catalogue {
 	return shown
 }
 
-// RunIfWorker runs a worker if args, those of this process, are those with which a bot starts one: it runs the jobs from standard input and
-// then ends the process. Otherwise it returns false. A program with a bot calls it before anything else.
+// RunIfWorker runs the worker of a bot if args, those of this process, are those with which a bot starts one: it runs the jobs
+// from standard input, ends the process, and never returns. Otherwise it returns false. A program with a bot calls it before
+// anything else.
 func RunIfWorker(args []string) bool {
 	if len(args) < 2 || args[1] != worker.Argument {
 		return false
@@ -202,8 +204,9 @@ func checkFallback(s *settings.Settings) error {
 	return nil
 }
 
-// addFallback has the site request missing releases from the fallback origins in the settings, if there are any. It adds a part
-// to the run that has the bot of f fetch these releases into the store, and its status, readiness notes and metrics.
+// addFallback has the site request missing releases from the fallback origins in the settings. It adds the part that has the
+// bot of f fetch these releases into the store, and its status, readiness notes and metrics. It does nothing if the settings
+// name no origin.
 func (r *roleRun) addFallback(f *filler, folder *Reader, site *siteOptions) error {
 	c := r.settings
 	if len(c.Fallback) == 0 {

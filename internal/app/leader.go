@@ -56,9 +56,9 @@ func (standalone) localCommands(all operations, schedule http.Handler) (operatio
 	return all, schedule
 }
 
-// writerConfig returns how the run opens the data folder for writing: the outbox sends what is due; the catalogue is followed if
-// the process fills the folder; the bot's events are counted in the metrics and passed to s.Events; and recompression leaves a
-// processor to a site.
+// writerConfig returns how the run opens the data folder for writing: the outbox sends what is due; if s.Fill is set, the bot
+// may start before a remote catalogue was read; the bot's events are counted in new metrics of the run and passed to s.Events;
+// and with s.Serve recompression leaves a processor to the site. It is called once in a run.
 func (s Server) writerConfig(r *roleRun) writerConfig {
 	c := writerConfig{
 		open:   openOptions{working: true, address: r.self.Address},
@@ -70,9 +70,9 @@ func (s Server) writerConfig(r *roleRun) writerConfig {
 	return c
 }
 
-// startPublishing opens the parts of a role that publishes and signs, and adds them to the run: signer, outbox and commands, and,
-// as s says, site, scheduled backups and bot. Then it reports that the process is ready. open opens the data folder and joins the
-// cluster, if any; its publisher serves the other nodes.
+// startPublishing opens the parts of a role that publishes and signs, and adds them to the run: signer, outbox and commands; as
+// s says, site and bot; and as the settings say, scheduled backups. Then it reports that the process is ready. open opens the
+// data folder and joins the cluster, if any; its publisher serves the other nodes.
 func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Writer, publisher, error)) error {
 	secret, repository, err := s.readPublishingSettings(r)
 	if err != nil {
@@ -127,8 +127,9 @@ func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Wr
 	return r.markReady(s.Stopping)
 }
 
-// readPublishingSettings returns the secret of incoming webhooks, "" for none, and the GitHub client that pushes the log, nil for
-// none. Without a bot it returns neither. Errors are mistakes in these settings.
+// readPublishingSettings returns the secret of incoming webhooks, and the GitHub client that pushes the log. secret is "" if
+// the settings have none, or if s does not both serve and fill; repository is nil if the settings name none, or if s does not
+// fill. Errors are mistakes in these settings.
 func (s Server) readPublishingSettings(r *roleRun) (secret string, repository *git.GitHubClient, err error) {
 	if s.Serve && s.Fill {
 		if secret, err = r.settings.HookSecret(); err != nil {
@@ -141,9 +142,9 @@ func (s Server) readPublishingSettings(r *roleRun) (secret string, repository *g
 	return secret, repository, err
 }
 
-// servePublished opens the public site with its waiting rooms, adds withdrawals and purges of caches, and has the run announce
-// the site once all parts work. f adds what the bot has for visitors; it is nil without a bot. secret authenticates incoming
-// webhooks, "" for none.
+// servePublished opens the public site with its waiting rooms and the options site, adds the operations that withdraw releases
+// and the purge hook, and has the run announce the site once all parts work. f adds what the bot has for visitors; it is nil
+// without a bot. secret authenticates incoming webhooks, "" for none.
 func (s Server) servePublished(ctx context.Context, r *roleRun, w *Writer, f *filler, site *siteOptions, rooms roomsCluster, secret string) error {
 	if f != nil {
 		if err := f.addToSite(r, w.folder, site, secret); err != nil {
@@ -162,8 +163,8 @@ func (s Server) servePublished(ctx context.Context, r *roleRun, w *Writer, f *fi
 	return nil
 }
 
-// serveCommands serves operations to the commands on this machine, over the admin socket, and in a cluster to the other nodes. f
-// is nil without a bot.
+// serveCommands serves operations to the commands on this machine, over socket, the admin socket, and in a cluster to the other
+// nodes. f is nil without a bot.
 func (s Server) serveCommands(r *roleRun, socket net.Listener, w *Writer, p publisher, f *filler) error {
 	e, err := w.folder.outbox.get()
 	if err != nil {
@@ -176,8 +177,9 @@ func (s Server) serveCommands(r *roleRun, socket net.Listener, w *Writer, p publ
 	return nil
 }
 
-// addBot adds the part that runs the bot of f, nil for none: for a single pass if s.Once is set, else until the role ends, with
-// the part that follows its catalogue. pusher pushes the log to GitHub, after the single pass or all the time; it may be nil.
+// addBot adds the part that runs the bot of f: for a single pass if s.Once is set, else until the role ends, with the part that
+// follows its catalogue. f is nil without a bot; then addBot does nothing. pusher pushes the log to GitHub, after the single
+// pass or all the time; it may be nil.
 func (s Server) addBot(r *roleRun, w *Writer, f *filler, pusher *gitlog.Pusher) {
 	if s.Once {
 		push := func(ctx context.Context) error {

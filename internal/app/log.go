@@ -24,10 +24,10 @@ type (
 	LogShowRequest struct {
 		Index int64 `json:"index"`
 	}
-	// LogFollowRequest requests the entries after one as they come.
+	// LogFollowRequest requests the entries after one as they come. Of the query, only package, version and kinds count.
 	LogFollowRequest struct {
 		logs.Query
-		After int64 `json:"after"`
+		After int64 `json:"after"` // number of the entry before the first one, counted from 0; -1 for all
 	}
 	// LogExportRequest requests the changes that a git repository is missing.
 	LogExportRequest struct {
@@ -35,17 +35,17 @@ type (
 	}
 )
 
-// A LogPage is the result of a query.
+// A LogPage is a page of the entries that a query selects, newest first.
 type LogPage struct {
 	Entries []logs.Indexed `json:"entries"`
-	Next    int64          `json:"next,omitempty"` // Before of what follows
+	Next    int64          `json:"next,omitempty"` // Before in the query for the next page; 0 if there are no more entries
 	Size    int64          `json:"size"`           // entries of the log
 }
 
 // LogDetails are an entry and what it refers to.
 type LogDetails struct {
 	logs.Indexed
-	Hash      string           `json:"hash"` // in the log's tree
+	Hash      string           `json:"hash"` // of its leaf in the log's tree
 	Documents gitlog.Documents `json:"documents,omitzero"`
 }
 
@@ -83,8 +83,8 @@ func (r *Reader) listLog(_ context.Context, q logs.Query) (LogPage, error) {
 	return LogPage{Entries: append([]logs.Indexed{}, page.Entries...), Next: page.Next, Size: size}, err
 }
 
-// showLogEntry returns the entry with the number in q, its hash and the documents that it refers to. A number beyond the log is
-// an error.
+// showLogEntry returns the entry with the number in q, counted from 0, its leaf hash and the documents that it refers to. A
+// number beyond the log is an error.
 func (r *Reader) showLogEntry(_ context.Context, q LogShowRequest) (LogDetails, error) {
 	if size := r.log.Checkpoint().Size; q.Index >= size {
 		return LogDetails{}, fmt.Errorf("the log has %s, and none with the number %d", text.Count(int(size), "entry", "entries"), q.Index)
@@ -97,7 +97,8 @@ func (r *Reader) showLogEntry(_ context.Context, q LogShowRequest) (LogDetails, 
 	return LogDetails{e, gitlog.EntryHash(e), d}, err
 }
 
-// followLog reports the entries after q.After that match the query, also new ones, until ctx ends. It always returns an error.
+// followLog reports the entries after q.After whose package, version and kind match the query, oldest first, also new ones,
+// until ctx ends. It always returns an error, that of ctx or of reading.
 func (r *Reader) followLog(ctx context.Context, q LogFollowRequest, report func(logs.Indexed)) error {
 	for next := q.After + 1; ; {
 		entries, after, err := r.log.Next(ctx, next, q.Query)
@@ -111,8 +112,8 @@ func (r *Reader) followLog(ctx context.Context, q LogFollowRequest, report func(
 	}
 }
 
-// exportLog reports the changes of the log after a position, which is that of a git repository, in the repository's form. Each
-// has the number of log entries at the start of the export.
+// exportLog reports the changes that the log made after a position, which is that of a git repository, in the repository's
+// form, oldest first. Each has the number of log entries at the start of the export, at which the export ends.
 func (r *Reader) exportLog(ctx context.Context, position gitlog.Position, report func(ExportedChange)) error {
 	size := r.log.Checkpoint().Size
 	for c, err := range gitlog.Changes(r.store, position, size) {
@@ -124,15 +125,15 @@ func (r *Reader) exportLog(ctx context.Context, position gitlog.Position, report
 	return nil
 }
 
-// An ExportedChange also says how many entries the log has.
+// An ExportedChange is a change of the log with the number of entries that the log has.
 type ExportedChange struct {
 	gitlog.Change
-	Of int64 `json:"of"`
+	Of int64 `json:"of"` // entries that the log had at the start of the export
 }
 
-// ExportLog adds the entries of the log that a git repository lacks to it, and returns how many. It calls report with how many
-// entries the repository has, and how many the log has. After an error of a request, the added entries stay; if the repository
-// cannot store them, added is 0.
+// ExportLog requests the changes of the log that a git repository lacks, adds them to it, and returns how many. After each it
+// calls report with how many entries of the log the repository has, and how many the log has. After an error of the request or
+// of adding, the changes before stay, and added counts them; if the repository cannot store them, added is 0.
 func ExportLog(ctx context.Context, client *Client, repository *gitlog.Repository, report func(has, of int64)) (added int, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -195,15 +196,16 @@ type BundleRequest struct {
 	File string `json:"file"` // an absolute path
 	// Since is how many log entries the reader of the bundle has.
 	Since int64 `json:"since,omitempty"`
-	// Packages are patterns of the releases whose files are in it, PACKAGE or PACKAGE@VERSION. Default: all.
+	// Packages are patterns, PACKAGE or PACKAGE@VERSION, of the releases whose files are in the bundle. nil is for all.
 	Packages []string `json:"packages,omitempty"`
 }
 
 // OpBundle writes the log and its contents into one file.
 const OpBundle Operation[BundleRequest, EntryProgress, replication.BundleResult] = "bundle"
 
-// writeBundle writes the signed log, and the contents of the entries that q selects, into the file of q, from which another
-// Larder can read them. It calls report with the number of entries done. The error is errUnsigned if the log is not signed.
+// writeBundle writes the signed log, and the contents of the entries that q selects, into the new file of q, from which another
+// Larder can read them. It resumes an interrupted bundle; see [replication.WriteBundle]. It calls report with the number of
+// entries done. The error is errUnsigned if the log is not signed.
 func (r *Reader) writeBundle(ctx context.Context, q BundleRequest, report func(EntryProgress)) (replication.BundleResult, error) {
 	note, key, err := signing.PublishedNote(r.store, r.settings.KeyFolder())
 	if err != nil {

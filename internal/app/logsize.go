@@ -31,8 +31,8 @@ type Written struct {
 	LogSize int64 `json:"log_size"`
 }
 
-// reportLogSize changes the operations in all that publish, so that they report the size of the log as an event afterwards. A
-// program sends that size with its next request, which may reach another node.
+// reportLogSize changes the operations in all that publish, so that after success they report the size of the log as an event.
+// A program sends that size with its next request, which may reach another node.
 func reportLogSize(all operations) {
 	for _, name := range []string{string(OpAdd), string(opImport)} {
 		next := all[name]
@@ -46,8 +46,8 @@ func reportLogSize(all operations) {
 	}
 }
 
-// logSizeOf returns the number of log entries that the result of an operation has, 0 for none. A result from another node is
-// JSON.
+// logSizeOf returns the number of log entries that the result of an operation has, 0 if it has none. A result from another node
+// is a json.RawMessage, of which only log_size is read.
 func logSizeOf(result any) int64 {
 	switch result := result.(type) {
 	case Written:
@@ -78,9 +78,10 @@ func (p *published) delayForLogSize(next http.Handler) http.Handler {
 	})
 }
 
-// awaitLogSize waits until the site serves as many log entries as a request names in [sizeField]; pages and the API also wait for
-// the index of libraries. It returns nil then, and at once without the field. It returns the response if that takes longer than
-// arrivalTimeout, if too many requests wait, or if the field is invalid. places limits the number of waiting requests.
+// awaitLogSize waits until the site serves as many log entries as a request names in [sizeField]. Except for files below
+// /ajax/, it also waits for the index of libraries. It returns nil then, and at once without the field. It returns the response
+// to send, 400 if the field is invalid, and 503 if the wait takes longer than arrivalTimeout, fails, or cannot begin because
+// too many requests wait for new entries. places limits these, also for each client.
 func (p *published) awaitLogSize(r *http.Request, places *answers.Shares) *answers.Failure {
 	named := r.Header[sizeField]
 	if len(named) == 0 {

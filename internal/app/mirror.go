@@ -18,13 +18,13 @@ import (
 
 // A Mirror says whose log a process follows.
 type Mirror struct {
-	// From is the URL of the Larder that is followed, or the path of a bundle or of a folder with a store.
+	// From is the URL of the Larder that is followed, or the path of a bundle, or of a folder with a store or a backup.
 	From string
-	// Trust says whose signatures count; without a key the one counts that was seen first.
+	// Trust says whose signatures count. Without a key in it, the key that was seen first counts.
 	Trust verify.Trust
-	// Only are patterns of the releases that are taken over, as PACKAGE or PACKAGE@VERSION. Default: all.
+	// Only are patterns, PACKAGE or PACKAGE@VERSION, of the releases whose files are copied. Default: all.
 	Only []string
-	// Following is notified of how far it has come.
+	// Following is called when the state of following changes; nil for nothing.
 	Following func(FollowState)
 }
 
@@ -34,8 +34,9 @@ type FollowState = replication.State
 // A mirrorRole follows another Larder: nothing in it publishes or signs.
 type mirrorRole struct{ server Server }
 
-// start implements [role] for a mirror: it opens the parts that copy the log of another Larder and serve it, and adds them to the
-// run. The error says why a part cannot be opened, or is a mistake in the settings.
+// start implements [role] for a mirror: it opens the parts that copy the log of another Larder, once or all the time, and serve
+// it if the server says so, and adds them to the run. The error says why a part cannot be opened, or is a mistake in the
+// settings.
 func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	s := m.server
 	only, err := replication.ParseOnly(s.Mirror.Only)
@@ -102,8 +103,8 @@ func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	return r.markReady(s.Stopping)
 }
 
-// makeKeyFolder makes the key folder if it is missing. It is called before the store is opened, because the store's mark is in
-// that folder.
+// makeKeyFolder creates the key folder if it is missing. It is called before the store is opened, because the store's mark is
+// in that folder.
 func makeKeyFolder(s *settings.Settings) error {
 	if err := disk.MakeFolder(vfs.Default, s.KeyFolder()); err != nil {
 		return fmt.Errorf("couldn't make the key folder: %w", err)
@@ -111,8 +112,9 @@ func makeKeyFolder(s *settings.Settings) error {
 	return nil
 }
 
-// openMirrorFollower returns the follower that copies the log and the releases from the source of a mirror, without running it,
-// and adds its status, metrics, readiness check and closing to the run. only reports whether the release of a package is copied.
+// openMirrorFollower returns the follower that copies the log and the releases from the source of the mirror m, and does not
+// run it. It adds the follower's status, metrics, readiness check and closing, and the closing of the source, to the run. only
+// reports whether the files of a release are copied; nil is for all.
 func (r *roleRun) openMirrorFollower(folder *Reader, m *Mirror, only func(pkg, version string) bool) (*replication.Follower, error) {
 	source, err := openSource(r.settings, m.From, r.logger.With("part", "store"))
 	if err != nil {

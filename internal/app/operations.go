@@ -22,15 +22,16 @@ import (
 
 // Requests to the bot.
 type (
-	// AddRequest names a release.
+	// AddRequest names a release that the bot publishes now.
 	AddRequest struct {
-		Package string `json:"package"`
-		// NPM is the npm package that the releases come from, if the catalogue has no Package of that name.
+		Package string `json:"package"` // its name in the catalogue
+		// NPM is the name of an npm package, by which the package is found if the catalogue has none with the name Package; ""
+		// for no such search.
 		NPM     string `json:"npm,omitempty"`
 		Version string `json:"version,omitempty"` // "" for the newest releases, as for a new package
 		// Retry requests, if Version is "", all releases that were refused or have failed.
 		Retry bool `json:"retry,omitempty"`
-		// Override is why Version is published although it does not satisfy the policy of its package.
+		// Override is why Version is published although it does not satisfy the policy of its package; "" if it has to.
 		Override string `json:"override,omitempty"`
 	}
 )
@@ -47,12 +48,13 @@ const (
 // Operations of the bot's.
 const (
 	OpAdd Operation[AddRequest, events.Event, Written] = "add"
-	// OpImportTree has absolute paths.
+	// OpImportTree publishes the releases in a folder, which the process reads: the paths in the request are absolute.
 	OpImportTree Operation[ingest.Tree, ingest.TreeEvent, ingest.TreeSummary] = "import-tree"
 	OpSqueeze    Operation[struct{}, events.Event, recompression.Summary]     = "squeeze"
 )
 
-// Operations about the log's key. OpUnsigned returns why the log's newest entries are not signed, and what to do, or "".
+// Operations about the log's key. OpUnsigned returns why the log's newest entries are not signed, and what to do, "" if nothing is
+// wrong. OpRotateKey replaces the key.
 const (
 	OpUnsigned  Operation[struct{}, any, string]   = "unsigned"
 	OpRotateKey Operation[struct{}, any, Rotation] = "rotate-key"
@@ -132,8 +134,8 @@ func (w *Writer) operations() operations {
 }
 
 // publishingOperations returns the operations of a process that publishes: those of the Writer, the status of the process, its
-// key folder, and backups, bundles and repair as this process makes them; a backup signs the newest entries before. It also adds
-// the state of the log's signatures to the status and to `larder doctor`.
+// key folder, and backups, bundles and repair as this process makes them. A backup signs the newest entries before, and fails
+// if that fails. publishingOperations also adds the state of the log's signatures to the status and to `larder doctor`.
 func (r *roleRun) publishingOperations(w *Writer) operations {
 	all := w.operations()
 	signature := &w.signature
@@ -242,10 +244,11 @@ type Client struct {
 	stop   func() error
 }
 
-// ErrNoProcess is what Dial returns where no process runs.
+// ErrNoProcess is the error of [Dial] if no process listens on the admin socket of the data folder.
 var ErrNoProcess = admin.ErrNoProcess
 
-// Dial returns a client of the process that runs on a data folder. The error is [ErrNoProcess] if none runs.
+// Dial returns a client of the process that runs on a data folder. It tries once: the error is [ErrNoProcess] if none runs, and
+// also while a process has no admin socket because it starts, ends or changes its role.
 func Dial(ctx context.Context, data string) (*Client, error) {
 	client, err := admin.Dial(ctx, data)
 	if err != nil {
@@ -266,18 +269,19 @@ func (r *Reader) newClient(all operations, closeFolder func() error) *Client {
 	return &Client{client, func() error { return errors.Join(stop(), closeFolder()) }}
 }
 
-// Close closes the client, and the folder if this process has opened it for the client.
+// Close closes the client, and the folder if this process has opened it for the client. Before that it waits for operations of
+// this process.
 func (c *Client) Close() error { return c.stop() }
 
-// FsckRequest says what `larder fsck` compares the folder with.
+// FsckRequest says what `larder fsck` checks, and what it compares the folder with. See [check.Options].
 type FsckRequest struct {
-	Deep bool            `json:"deep,omitempty"`
-	All  bool            `json:"all,omitempty"`
-	Keys string          `json:"keys"` // used unless the process signs
-	Seen logs.Checkpoint `json:"seen"`
+	Deep bool            `json:"deep,omitempty"` // contents are decoded, those that no earlier deep check has verified
+	All  bool            `json:"all,omitempty"`  // with Deep: all contents are decoded
+	Keys string          `json:"keys"`           // absolute path of the key folder: that of [OpKeyFolder], else that of the command
+	Seen logs.Checkpoint `json:"seen"`           // checkpoint of an earlier run; the zero value for none
 }
 
-// FsckEvent is sent while a check runs; one of its fields is set.
+// FsckEvent is sent while a check runs. Exactly one of its fields is not nil.
 type FsckEvent struct {
 	Finding  *check.Finding  `json:"finding,omitempty"`
 	Progress *check.Progress `json:"progress,omitempty"`
@@ -286,7 +290,7 @@ type FsckEvent struct {
 // Operations of `larder fsck`.
 const (
 	OpFsck      Operation[FsckRequest, FsckEvent, check.Summary] = "fsck"
-	OpKeyFolder Operation[struct{}, any, string]                 = "key-folder" // "" if the process does not sign
+	OpKeyFolder Operation[struct{}, any, string]                 = "key-folder" // of the process; "" if that does not sign
 )
 
 // addFsckOperations adds the operations of `larder fsck`: the check, whose outcome is stored for `larder doctor` if it is deep or
@@ -308,33 +312,37 @@ func (r *Reader) addFsckOperations(all operations) {
 	addRequest(all, OpKeyFolder, func(context.Context, struct{}) (string, error) { return "", nil })
 }
 
-// fsckOptions returns options of a check of the folder, which calls report with its progress.
+// fsckOptions returns the options of a check of the folder that do not depend on the request. The check calls report with its
+// progress, and not with its findings.
 func (r *Reader) fsckOptions(report func(FsckEvent)) check.Options {
 	return check.Options{Temp: tmpDir(r.settings.Data), Workers: r.workers, Progress: func(p check.Progress) { report(FsckEvent{Progress: &p}) }}
 }
 
 // Operations of an [Importer].
 const (
-	opMissingContents Operation[ingest.ImportRequest, any, []kvstore.Hash]   = "import-missing"
-	opImport          Operation[ingest.ImportRequest, events.Event, Written] = "import" // with contents
+	opMissingContents Operation[ingest.ImportRequest, any, []kvstore.Hash]   = "import-missing" // returns what opImport has to send
+	opImport          Operation[ingest.ImportRequest, events.Event, Written] = "import"         // with contents
 )
 
-// Importer returns the process of a client as the receiver of [ingest.SendRelease]: the command reads the source of the release,
-// and the process receives a list of its files, and those contents that its store does not have. report is called with each event
-// of the process.
+// Importer returns the process of a client as the receiver of [ingest.SendRelease]: the command reads the source of the
+// release, and the process receives a list of its files, and those contents that its store does not have. report is called with
+// each event of the process. The caller closes c afterwards.
 func Importer(c *Client, report func(events.Event)) ingest.Importer { return importClient{c, report} }
 
+// An importClient is the [ingest.Importer] that [Importer] returns.
 type importClient struct {
 	process *Client
 	report  func(events.Event)
 }
 
-// MissingContents returns which contents of a release the process does not have. It implements [ingest.Importer].
+// MissingContents implements [ingest.Importer]: it returns the hashes of the contents of a release that the process does not
+// have.
 func (c importClient) MissingContents(ctx context.Context, r ingest.ImportRequest) ([]kvstore.Hash, error) {
 	return opMissingContents.Ask(ctx, c.process, r, nil)
 }
 
-// Import sends a release and its contents to the process, which publishes it. It implements [ingest.Importer].
+// Import implements [ingest.Importer]: it sends a release and its contents to the process, which publishes it before Import
+// returns. It calls c.report with each event.
 func (c importClient) Import(ctx context.Context, r ingest.ImportRequest, contents io.Reader) error {
 	_, err := admin.Send[Written](ctx, c.process.client, string(opImport), r, contents, c.report)
 	return err

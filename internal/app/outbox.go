@@ -8,11 +8,11 @@ import (
 	"github.com/larder-cdn/larder/kvstore/durable"
 )
 
-// runtimeClose is far more than a write takes; what is being sent ends at once.
+// runtimeClose is how long closing a runtime may take. That is far more than a write takes; requests that it sends end at once.
 const runtimeClose = 30 * time.Second
 
-// closeRuntime closes a runtime of durable objects, and waits for their writes. It returns an error if that takes longer than
-// runtimeClose.
+// closeRuntime closes a runtime of durable objects, and waits for their writes up to runtimeClose. It returns an error if they
+// take longer.
 func closeRuntime(r *durable.Runtime) error {
 	ctx, cancel := context.WithTimeout(context.Background(), runtimeClose)
 	defer cancel()
@@ -37,9 +37,9 @@ const schedulePath = "/schedule"
 
 // Requests of `larder schedule`.
 type (
-	// ScheduleListRequest requests some requests on the schedule.
+	// ScheduleListRequest requests up to 100 requests on the schedule, in the order of their ids.
 	ScheduleListRequest struct {
-		After string `json:"after,omitempty"` // an id; "" from the first
+		After string `json:"after,omitempty"` // the id before the first one; "" from the beginning
 	}
 	// IDRequest names a request on the schedule, or a webhook.
 	IDRequest struct {
@@ -54,7 +54,7 @@ type (
 		URL string `json:"url"`
 		notify.Subject
 	}
-	// WebhookAdded is a new webhook, and its JSON form.
+	// WebhookAdded is a new webhook with the secret that authenticates its messages, and its JSON form.
 	WebhookAdded struct {
 		notify.Webhook
 		Secret string `json:"secret"`
@@ -72,10 +72,10 @@ const (
 	OpWebhookRemove  Operation[IDRequest, any, any]                      = "webhook-remove"
 )
 
-// scheduleAtOnce is how many requests a response lists at most.
+// scheduleAtOnce is how many requests a response to [OpScheduleList] lists at most.
 const scheduleAtOnce = 100
 
-// addOutboxOperations adds the operations of `larder schedule` and `larder webhook`.
+// addOutboxOperations adds to all the operations of `larder schedule` and `larder webhook`, which open the outbox on first use.
 func (r *Reader) addOutboxOperations(all operations) {
 	addOutboxOperation(r, all, OpScheduleAdd, func(ctx context.Context, o *notify.Outbox, q notify.Request) (notify.State, error) {
 		return o.Schedule.Post(ctx, "", q)

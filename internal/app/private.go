@@ -18,18 +18,18 @@ type privateListener struct {
 	socket  *socket // nil for none
 	logger  *slog.Logger
 	ready   func() api.Readiness
-	hosts   func() []string                     // by which the operator reaches it, of the settings in force
+	hosts   func() []string                     // returns the host names that requests may have, by the settings in force
 	metrics atomic.Pointer[prometheus.Registry] // of the run of the role
 	site    atomic.Pointer[http.Handler]        // as the operator sees it; nil if no site is served
 	server  *server.Server                      // nil while the listener is closed
 }
 
-// noTimeout is for responses that take as long as they take: an operation's events, a CPU profile. As IdleAtEnd it has idle
-// connections end at once: programs on this machine retry.
+// noTimeout is the timeout of responses that may take any time, such as an operation's events or a CPU profile. As IdleAtEnd it
+// has idle connections end at once when the server stops: programs on this machine retry.
 const noTimeout = -1
 
-// open starts a goroutine that serves probes, metrics, profiles and the operator's view of the site on the private address.
-// Without such an address it does nothing and returns nil.
+// open opens a listener on a duplicate of the socket of the private address, and starts a goroutine that serves probes,
+// metrics, profiles and the operator's view of the site there. Without such an address it does nothing and returns nil.
 func (p *privateListener) open() error {
 	if p.socket == nil {
 		return nil
@@ -45,8 +45,8 @@ func (p *privateListener) open() error {
 	return nil
 }
 
-// close stops serving the private address, and gives requests a second to end. It leaves the socket open, so that open can serve
-// it again.
+// close stops serving the private address, and gives requests a second to end. It leaves the socket open, so that open can
+// serve it again. If p is not open, close does nothing.
 func (p *privateListener) close() {
 	if p.server != nil {
 		stopServer(p.server, time.Second, p.logger) // a scrape ends by then; a profile need not
@@ -61,7 +61,7 @@ func (p *privateListener) setMetrics(metrics *prometheus.Registry) {
 	p.site.Store(nil)
 }
 
-// gatherMetrics returns the metrics of the present run of a role, for /metrics; nil before the first run.
+// gatherMetrics returns the metrics of the present run of a role, for /metrics; nil without an error before the first run.
 func (p *privateListener) gatherMetrics() ([]*dto.MetricFamily, error) {
 	if r := p.metrics.Load(); r != nil {
 		return r.Gather()
@@ -69,7 +69,7 @@ func (p *privateListener) gatherMetrics() ([]*dto.MetricFamily, error) {
 	return nil, nil
 }
 
-// currentSite returns the site's handler, nil if no site is served.
+// currentSite returns the handler of the site for the operator, nil if no site is served.
 func (p *privateListener) currentSite() http.Handler {
 	if h := p.site.Load(); h != nil {
 		return *h

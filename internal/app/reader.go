@@ -42,7 +42,7 @@ import (
 type Reader struct {
 	settings         *settings.Settings
 	logger           *slog.Logger
-	assetBase        string // in front of the addresses of files; "" if that is not known
+	assetBase        string // URL in front of the paths of files; "" if it is not known
 	store            *kvstore.Store
 	log              *logs.Log
 	usage            func() *usage.Usage // counts of requests, read on first use
@@ -56,16 +56,16 @@ type Reader struct {
 	stopReaders      func() error   // stops serving other commands; nil if they are not served
 }
 
-// openOptions are the differences between Readers.
+// openOptions are what distinguishes one Reader from another.
 type openOptions struct {
 	store   kvstore.Options
 	working bool   // the outbox sends what is due; a short command would only begin to
-	address string // where the process serves
+	address string // URL at which the process serves, which lowers the number of workers of a check; "" if it does not serve
 }
 
 // OpenReader opens a data folder read-only. long says that the command takes long: then the Reader serves other commands that
-// only read, over the admin socket. During a short command they wait. OpenReader returns an error if the folder has no store or
-// another process has it open.
+// only read, over the admin socket. During a short command they wait. OpenReader returns an error if the folder has no store,
+// is damaged, or if another process has it open ([kvstore.ErrLocked]).
 func OpenReader(s *settings.Settings, long bool, logger *slog.Logger) (*Reader, error) {
 	if err := checkStoreExists(s); err != nil {
 		return nil, err
@@ -77,9 +77,9 @@ func OpenReader(s *settings.Settings, long bool, logger *slog.Logger) (*Reader, 
 	return r, err
 }
 
-// openFolder opens the store and the log of a data folder, for reading only or for writing too, as o says. The rest is opened on first use.
-// The error is a [*lockedError] if another process has the folder open, and a [*Shortfall] if the folder is damaged or lacks a store whose
-// entries were signed.
+// openFolder opens the store and the log of a data folder, for reading only or for writing too, as o says. The rest is opened
+// on first use. The error is a [*lockedError] if another process has the folder open, and a [*Shortfall] if the folder is
+// damaged, or lacks a store although entries of its log were signed.
 func openFolder(s *settings.Settings, o openOptions, logger *slog.Logger) (*Reader, error) {
 	o.store.Logger, o.store.CacheBytes, o.store.MemTableBytes = logger.With("part", "store"), s.StoreCache, s.MemTableBytes()
 	o.store.Program = ThisBuild().storeProgram()
@@ -115,8 +115,8 @@ func openFolder(s *settings.Settings, o openOptions, logger *slog.Logger) (*Read
 	return r, nil
 }
 
-// prepareLibraries sets how the index of libraries is opened on first use and closed. An open index reads all libraries, and then
-// follows the log, in a goroutine until it is closed.
+// prepareLibraries sets how the index of libraries is opened on first use and closed. An open index reads all libraries, and
+// then follows the log, in a goroutine until it is closed. A failure of that is only logged.
 func (r *Reader) prepareLibraries(logger *slog.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -142,15 +142,15 @@ func (r *Reader) popularity(l *library.Library) float64 {
 	return r.popularityScores().Score(l.Name, l.NPM(), l.Downloads)
 }
 
-// npmDownloads returns n, how often the package name was downloaded from npm in the month before asOf; ok is false if that is not
-// known.
+// npmDownloads returns n, how often the npm package of the library name was downloaded in the month before asOf; ok is false if
+// that is not known.
 func (r *Reader) npmDownloads(name string) (n int64, asOf time.Time, ok bool) {
 	d := r.popularityScores().Counts(name)
 	return d.Downloads, d.AsOf, !d.AsOf.IsZero()
 }
 
-// gitHubCounts returns the stars, forks and subscribers of the repository of the package name, as GitHub reported them last. The
-// bool is false if they are not known, or GitHub has no such repository.
+// gitHubCounts returns the stars, forks and subscribers of the repository of the library name, as GitHub reported them last.
+// The bool is false if they are not known, or GitHub has no such repository.
 func (r *Reader) gitHubCounts(name string) (library.GitHubCounts, bool) {
 	g := r.popularityScores().Counts(name).GitHub
 	if g == nil || g.Missing {
@@ -159,12 +159,12 @@ func (r *Reader) gitHubCounts(name string) (library.GitHubCounts, bool) {
 	return library.GitHubCounts{Stars: g.Stars, Forks: g.Forks, Subscribers: g.Subscribers}, true
 }
 
-// Close waits for running operations, whose contexts must have ended, and closes the folder.
+// Close waits for running operations, whose contexts must have ended, and closes the folder. It returns all errors of closing.
 func (r *Reader) Close() error { return r.closeAfter() }
 
 // closeAfter stops serving other commands, waits for running operations, closes the index of libraries, calls others one after
-// the other, and closes the rest of the folder. Each step is done also after an error; it returns all errors. The contexts of
-// operations must have ended.
+// the other, and closes the rest of the folder. Each step is done also after an error; closeAfter returns all errors, joined.
+// The contexts of operations must have ended.
 func (r *Reader) closeAfter(others ...func() error) error {
 	var err error
 	if r.stopReaders != nil {
@@ -196,9 +196,10 @@ type lazy[T any] struct {
 	opened bool
 }
 
+// errClosed is the error of [lazy.get] after the folder was closed before the value was used.
 var errClosed = errors.New("the data folder is being closed")
 
-// get returns the value, and opens it the first time. If that fails, each call returns the same error.
+// get returns the value, and opens it the first time, while other calls wait. If that fails, each call returns the same error.
 func (l *lazy[T]) get() (T, error) {
 	l.once.Do(func() {
 		l.value, l.err = l.open()
@@ -207,7 +208,8 @@ func (l *lazy[T]) get() (T, error) {
 	return l.value, l.err
 }
 
-// closeIfOpen closes the value if it was opened, and returns the error of that. If it was not, get returns errClosed from then on.
+// closeIfOpen closes the value if it was opened, and returns the error of that. If it was not, get returns errClosed from then
+// on. It must not be called twice.
 func (l *lazy[T]) closeIfOpen() error {
 	l.once.Do(func() { l.err = errClosed })
 	if !l.opened {

@@ -58,7 +58,7 @@ func checkLibraries(index *library.Index) readinessCheck {
 }
 
 // registerMetrics registers two gauges for alerts: whether the process can serve, and whether it can also publish. They call
-// [readiness.report].
+// [readiness.report] whenever metrics are gathered.
 func (r *readiness) registerMetrics(registry prometheus.Registerer) {
 	can := func(does func(api.Readiness) bool) func() float64 {
 		return func() float64 {
@@ -100,7 +100,7 @@ func (r *readiness) removeChecks() {
 }
 
 // report returns for probes what the process can do at the moment. While its state is an error, it returns only that error, as
-// the reason why it cannot serve; otherwise it calls all checks.
+// the reason why it cannot serve; otherwise it calls all checks, in the order in which they were added.
 func (r *readiness) report() api.Readiness {
 	r.mu.Lock()
 	state, checks := r.state, slices.Clone(r.checks)
@@ -115,8 +115,8 @@ func (r *readiness) report() api.Readiness {
 	return report.Readiness
 }
 
-// notifyManager sends states, such as READY=1, to the service manager (systemd), if that has started the process. It ignores
-// errors.
+// notifyManager sends states, such as READY=1, to the service manager (systemd), each in a message of its own. It does nothing
+// if the service manager expects none, and ignores errors.
 func notifyManager(states ...string) {
 	for _, state := range states {
 		_, _ = daemon.SdNotify(false, state) // it has gone, or never was

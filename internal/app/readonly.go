@@ -32,19 +32,21 @@ const (
 // cannot be written, the key of the log cannot be used, or the bucket of the cluster is not reached at the start.
 type readOnlyError struct {
 	err error
-	// resolved reports whether the reason is gone, so that the role can start. It is nil if only an operator can decide that.
+	// resolved reports whether the reason is gone, so that the role can start. If it is nil, the process never tries that by itself.
 	resolved func(context.Context) bool
 }
 
+// Error returns the text of the reason.
 func (e *readOnlyError) Error() string { return e.err.Error() }
 
 // Unwrap returns the reason.
 func (e *readOnlyError) Unwrap() error { return e.err }
 
-// asReadOnly wraps err, an error of opening the data folder or the key folder, in a [*readOnlyError], so that the process serves
-// read-only. If the process cannot write files now, the error is resolved once it can; otherwise only an operator can resolve it.
-// asReadOnly returns err unchanged if it is nil or a [*Shortfall], if the settings are mistaken, the start was canceled, another
-// process has the folder or the keys, a newer program wrote it, or there is no store to serve.
+// asReadOnly wraps err, an error of opening the data folder or the key folder, in a [*readOnlyError], so that the process
+// serves read-only. If the process cannot write files now, the error is resolved once it can; otherwise an operator has to
+// resolve it and restart the process. asReadOnly returns err unchanged if it is nil or a [*Shortfall], if the settings are
+// mistaken, the start was canceled, another process has the folder or the keys, a newer program wrote it, or there is no store
+// to serve.
 func (r *roleRun) asReadOnly(err error) error {
 	switch {
 	case err == nil, errors.As(err, new(*Shortfall)), errors.As(err, new(settings.Mistake)), errors.Is(err, context.Canceled):
@@ -59,8 +61,8 @@ func (r *roleRun) asReadOnly(err error) error {
 	return e
 }
 
-// asReadOnlyWithoutBucket wraps a network error of the bucket in a [*readOnlyError] if the node has entries to serve. It is
-// resolved once the bucket responds. asReadOnlyWithoutBucket returns other errors unchanged.
+// asReadOnlyWithoutBucket wraps err in a [*readOnlyError] if it is a network error of the bucket b and the log of w has entries
+// to serve; the error is resolved once the bucket responds. It returns other errors unchanged.
 func (r *roleRun) asReadOnlyWithoutBucket(err error, w *Writer, b bucket.Bucket) error {
 	if w.folder.log.Checkpoint().Size == 0 || !errors.As(err, new(net.Error)) || errors.Is(err, context.Canceled) {
 		return err
@@ -79,9 +81,9 @@ type readOnlyRole struct {
 	instead role  // that could not open the folder
 }
 
-// start implements [role] for read-only mode: it opens what can be read of the data folder, serves it, and adds the parts to the
-// run. If the reason can be resolved without an operator, a part waits for that and restarts the role that could not open the
-// folder.
+// start implements [role] for read-only mode: it opens what can be read of the data folder, serves it, and adds the parts to
+// the run. If the reason can be resolved without an operator, a part waits for that and restarts the role that could not open
+// the folder. If a store is damaged or lacks entries, `larder repair` can repair it.
 func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 	s, reason := o.server, o.reason
 	if err := r.removeReadyFile(); err != nil { // the disk may be read-only
@@ -145,8 +147,9 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 	return r.markReady(s.Stopping)
 }
 
-// openFrozenSigner returns a signer that publishes the last signed checkpoint, and signs nothing, until the run ends. It logs
-// reason, the cause of read-only mode. lacking says that signed entries are missing or cannot be read.
+// openFrozenSigner returns a signer that publishes the last signed checkpoint and signs nothing, and closes it when the run
+// ends. It logs reason, the cause of read-only mode. lacking says that signed entries are missing or cannot be read, which
+// clients of the log get as the reason.
 func (r *roleRun) openFrozenSigner(folder *Reader, reason error, lacking bool) (*signing.Signer, error) {
 	publicly, consequence := unsignedPublicly, "nothing is published until this is repaired; all files are served"
 	if lacking {
@@ -164,8 +167,8 @@ func (r *roleRun) openFrozenSigner(folder *Reader, reason error, lacking bool) (
 // resolvedEvery is the interval between two checks whether the reason for read-only mode is gone.
 const resolvedEvery = 10 * time.Second
 
-// awaitResolved checks at intervals whether the reason for read-only mode is gone, and then requests a restart of the run with
-// the role wanted. It always returns nil: then, or when ctx ends.
+// awaitResolved checks at intervals whether reason, the reason for read-only mode, is gone, and then requests a restart of the
+// run with the role wanted. It returns nil then, and when ctx ends. reason.resolved must not be nil.
 func (r *roleRun) awaitResolved(ctx context.Context, reason *readOnlyError, wanted role) error {
 	for retry.Sleep(ctx, resolvedEvery) == nil {
 		if reason.resolved(ctx) {
@@ -177,8 +180,8 @@ func (r *roleRun) awaitResolved(ctx context.Context, reason *readOnlyError, want
 	return nil
 }
 
-// canWrite reports whether files can be written to the data folder and the key folder, and the disk has enough space for the
-// store. It writes a small file in each, and removes it.
+// canWrite reports whether files can be written to the data folder, the store's folder and the key folder, and the disk has
+// enough space for the store. It writes a small file in each, and removes it. It returns false if a folder is missing.
 func (r *roleRun) canWrite() bool {
 	for _, dir := range []string{r.settings.Data, storeDir(r.settings.Data), r.settings.KeyFolder()} {
 		f, err := os.CreateTemp(dir, ".writable-*")

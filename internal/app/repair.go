@@ -28,20 +28,21 @@ import (
 
 // RepairRequest is a request of `larder repair`.
 type RepairRequest struct {
-	// From are the sources, in the order in which they are used: URLs of other Larders, absolute paths of folders,
-	// [FromBucket] and [FromUpstream].
+	// From are the sources, in the order in which they are used: [FromUpstream], or what openSource accepts: URLs of other
+	// Larders and of backups, absolute paths of folders and bundles, and [FromBucket].
 	From []string `json:"from,omitempty"`
 	// AcceptLoss continues the log under a new origin if its last entries are lost for good.
 	AcceptLoss bool `json:"acceptLoss,omitempty"`
 }
 
-// FromUpstream names the registries and repositories that releases were published from.
+// FromUpstream names, as a source of a repair, the registries and repositories that releases were published from.
 const FromUpstream = "upstream"
 
-// FromBucket names the bucket of a node's cluster. A node always uses it, after all other sources.
+// FromBucket names, as a source of a repair, the bucket of a node's cluster. A node always uses it: after all other sources,
+// unless the request has it elsewhere.
 const FromBucket = "bucket"
 
-// RepairEvent is sent while a repair runs; one of its members is there.
+// RepairEvent is sent while a repair runs. Exactly one of its fields is not nil.
 type RepairEvent struct {
 	Finding  *check.Finding        `json:"finding,omitempty"`
 	Progress *check.RepairProgress `json:"progress,omitempty"`
@@ -50,12 +51,14 @@ type RepairEvent struct {
 // RepairResult is the result of a repair.
 type RepairResult = check.RepairResult
 
-// OpRepair repairs the folder of a running process, which restarts its role afterwards.
+// OpRepair repairs the folder of a running process, which restarts its role afterwards if that changed something. It responds
+// before the restart.
 const OpRepair Operation[RepairRequest, RepairEvent, check.RepairResult] = "repair"
 
 // Repair repairs the data folder of the settings, with the sources of q. If a process runs on the folder, that process repairs
-// it, and Repair returns when the role of the process has restarted. Otherwise Repair does it itself, and retries for up to
-// reachTimeout while a process that starts or ends has the folder locked. report is called with findings and progress.
+// it, and Repair returns when the process has restarted its role, or at once if nothing was changed. Otherwise Repair does it
+// itself, and retries for up to reachTimeout while a process that starts or ends has the folder locked. report is called with
+// findings and progress.
 func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent)) (result check.RepairResult, err error) {
 	for deadline := time.Now().Add(reachTimeout); ; {
 		switch client, err := Dial(ctx, s.Data); {
@@ -79,8 +82,8 @@ func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *
 	}
 }
 
-// repairByProcess has the process of a client repair its data folder. If the repair changed something, it waits until the role of
-// the process has restarted. It closes the client.
+// repairByProcess has the process of a client, which runs on the folder data, repair that folder. If the repair changed
+// something, it waits until the process has restarted its role. It closes the client.
 func repairByProcess(ctx context.Context, client *Client, data string, q RepairRequest, report func(RepairEvent)) (check.RepairResult, error) {
 	before, unknown := OpProcess.Ask(ctx, client, struct{}{}, nil) // an error matters only if the repair changed something
 	result, err := OpRepair.Ask(ctx, client, q, report)
@@ -93,9 +96,9 @@ func repairByProcess(ctx context.Context, client *Client, data string, q RepairR
 	return result, err
 }
 
-// withSources opens the sources that q names for a repair of the data folder of the settings, calls do with them and the other
-// options, and closes the sources. After do has succeeded, it restores the settings of waiting rooms from the first backup among
-// the sources, unless the folder has some. It returns the error of any of these steps.
+// withSources opens the sources that q names for a repair of the data folder of the settings, and calls do with them and the
+// other options. After do has succeeded, it restores the settings of waiting rooms from the first backup among the sources,
+// unless the folder has some. In any case it closes the sources. It returns the errors of these steps.
 func withSources(s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent), do func(check.RepairOptions) error) (err error) {
 	o := repairOptions(s, report)
 	o.Logger, o.AcceptLoss = logger.With("part", "store"), q.AcceptLoss
@@ -117,8 +120,8 @@ var errAcceptLoss = errors.New("--accept-loss makes another log with another key
 // errRepairing is the error of a second repair at the same time.
 var errRepairing = errors.New("a repair is under way; wait until it is done")
 
-// addRepair adds to all the operation of `larder repair`, which do carries out. A request to accept loss, and a second repair at
-// the same time, return an error without calling do.
+// addRepair adds to all the operation of `larder repair`, which do carries out. A request to accept loss gets errAcceptLoss,
+// and one during another repair errRepairing; do is not called then.
 func addRepair(all operations, do func(context.Context, RepairRequest, func(RepairEvent)) (check.RepairResult, error)) {
 	var repairing sync.Mutex
 	addOperation(all, OpRepair, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (check.RepairResult, error) {
@@ -148,8 +151,9 @@ func (r *roleRun) addRepairInPlace(all operations, folder *Reader) {
 	})
 }
 
-// addRebuild adds to all the operation that builds a new store beside the damaged one, of which shortfall says what is damaged or
-// lost. If that succeeds, the role restarts, and the new store replaces the damaged one between the two runs.
+// addRebuild adds to all the operation that builds a new store beside the damaged one, of which shortfall says what is damaged
+// or lost. If that succeeds, it requests a restart of the role; the new store replaces the damaged one between the two runs. If
+// that replacement fails, the process ends.
 func (r *roleRun) addRebuild(all operations, shortfall *Shortfall) {
 	addRepair(all, func(ctx context.Context, q RepairRequest, report func(RepairEvent)) (result check.RepairResult, err error) {
 		err = withSources(r.settings, q, r.logger, report, func(o check.RepairOptions) error {
@@ -174,9 +178,9 @@ func (r *roleRun) addRebuild(all operations, shortfall *Shortfall) {
 	})
 }
 
-// finishRepair completes a repair that was interrupted after it had moved the damaged store away, or takes back one that was interrupted
-// before that, and logs which. It returns nil if no repair was interrupted. No process may have the store open. removeReplaced deletes the
-// replaced store later.
+// finishRepair completes a repair that was interrupted after it had moved the damaged store away, or takes back one that was
+// interrupted before that, and logs which. It does nothing if no repair was interrupted. No process may have the store open.
+// removeReplaced deletes the replaced store later.
 func finishRepair(s *settings.Settings, logger *slog.Logger) error {
 	did, err := check.FinishRepair(s.Data, filepath.Join(s.KeyFolder(), markFile))
 	if did != "" {
@@ -208,8 +212,8 @@ func repairOptions(s *settings.Settings, report func(RepairEvent)) check.RepairO
 	}
 }
 
-// openSources opens the sources that a store is repaired from: those named in from, and the bucket of the settings. close is never
-// nil, and closes what was opened, also after an error.
+// openSources opens the sources that a store is repaired from: those named in from, in that order, and then the bucket of the
+// settings, unless from names it. close is never nil, and closes what was opened; the caller calls it also after an error.
 func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sources []check.Source, close func() error, err error) {
 	release := func() {}
 	close = func() (err error) {
@@ -242,12 +246,14 @@ func openSources(s *settings.Settings, from []string, logger *slog.Logger) (sour
 	return sources, close, nil
 }
 
-// repairFailures is how many requests in a row may fail before a repair gives up a server: a repair needs many requests.
+// repairFailures is how many requests to a server may fail in a row before a repair stops using it. It is large because a
+// repair sends many requests.
 const repairFailures = 64
 
-// openSource opens a source of a log and its contents. where is the http or https URL of another Larder, the s3 or file URL of a
-// backup, a folder with a store or a backup, a bundle file, or [FromBucket], the bucket of the cluster. It reads nothing behind a URL.
-// The caller closes the source if it is an [io.Closer].
+// openSource opens a source of a log and its contents. where is the http or https URL of another Larder, the s3 or file URL of
+// a backup, the path of a folder with a store or a backup or of a bundle file, or [FromBucket], the bucket of the cluster. A
+// folder or a file has to exist. openSource sends no request: a server or an object store that does not respond is an error on
+// first use. The caller closes the source if it is an [io.Closer] and there was no error.
 func openSource(s *settings.Settings, where string, logger *slog.Logger) (replication.Source, error) {
 	switch {
 	case where == FromBucket && s.Bucket == "":
@@ -279,9 +285,9 @@ func openSource(s *settings.Settings, where string, logger *slog.Logger) (replic
 	return replication.OpenFolder(where, logger)
 }
 
-// openBackupSource returns the backup at the URL target as a source. It reads nothing of the backup yet: the source's methods fail
-// if it is missing, empty or cannot be decrypted. A missing folder is created. The keys in the key folder of the settings decrypt
-// the backup's newest record. A folder without keys is not an error.
+// openBackupSource returns the backup at the URL target as a source. It reads nothing of the backup yet: the source's methods
+// fail if the backup is missing, empty or cannot be decrypted. For a file URL a missing folder is created. The keys in the key
+// folder of the settings decrypt the backup's newest record; if that folder has no keys, only reading the record fails.
 func openBackupSource(s *settings.Settings, target string) (replication.Source, error) {
 	keys, err := openBackupKeys(s.KeyFolder(), false)
 	if err != nil {
@@ -294,8 +300,8 @@ func openBackupSource(s *settings.Settings, target string) (replication.Source, 
 	return newBackupSource(b, keys), nil
 }
 
-// openUpstreamSource returns a source that makes releases again from their registries and repositories. release closes its
-// connections; it is never nil, and is called after the source was closed.
+// openUpstreamSource returns a source that makes releases again from their registries and repositories. release closes the idle
+// connections to these; it is never nil, and is called after the source was closed.
 func openUpstreamSource(s *settings.Settings, logger *slog.Logger) (_ *bot.Regenerator, release func(), err error) {
 	o := bot.ClientOptions{OwnConfig: true}
 	o.Fetch.Concurrency = bot.DownloadsAtOnce
