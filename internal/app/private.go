@@ -18,7 +18,7 @@ type privateListener struct {
 	socket  *socket // nil for none
 	logger  *slog.Logger
 	ready   func() api.Readiness
-	hosts   func() []string                     // returns the host names that requests may have, by the settings in force
+	hosts   func() []string                     // returns the host names by which the operator reaches it
 	metrics atomic.Pointer[prometheus.Registry] // of the run of the role
 	site    atomic.Pointer[http.Handler]        // as the operator sees it; nil if no site is served
 	server  *server.Server                      // nil while the listener is closed

@@ -32,7 +32,7 @@ const (
 // cannot be written, the key of the log cannot be used, or the bucket of the cluster is not reached at the start.
 type readOnlyError struct {
 	err error
-	// resolved reports whether the reason is gone, so that the role can start. If it is nil, the process never tries that by itself.
+	// resolved reports whether the reason is gone, so that the role can start. nil if only an operator can resolve it and restart.
 	resolved func(context.Context) bool
 }
 

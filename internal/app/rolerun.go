@@ -33,14 +33,14 @@ type roleRun struct {
 	console    console
 	reopen     []func() error // called at a reload, to open logs again that were rotated
 	announce   []func() error // called once all parts work, to print the site's address and write the ready file
-	onReady    []func()       // called once the process has said that it is ready, when no older one goes on in its place any more
+	onReady    []func()       // called once the process has reported that it is ready, so that no older one can continue in its place
 	leaving    []func()       // called before the run ends for another one, while its parts work
 	again      bool           // another run came before
 	ready      atomic.Bool    // all parts work
 	restarts   restarts
 }
 
-// A console has the operations of the role for commands.
+// A console collects what the parts of a role add to the operations, the status and the examinations for commands.
 type console struct {
 	operations   []func(operations)
 	status       []func(*Status)
@@ -50,7 +50,8 @@ type console struct {
 // addOperations registers add, which is called with the operations for commands and adds those of a part.
 func (c *console) addOperations(add func(operations)) { c.operations = append(c.operations, add) }
 
-// addStatus registers add, which is called for each status of the process and completes it.
+// addStatus registers add, which is called for each status of the process and adds what a part knows. Later functions get the
+// changes of earlier ones.
 func (c *console) addStatus(add func(*Status)) { c.status = append(c.status, add) }
 
 // addExamination registers examine, which `larder doctor` calls to add findings about a part of the role. It takes no lock: it is
@@ -59,9 +60,9 @@ func (c *console) addExamination(examine func(context.Context, *examination)) {
 	c.examinations = append(c.examinations, examine)
 }
 
-// newRoleRun prepares a run of a role with the settings in force. It removes the readiness checks of the run before, and has the private
-// address publish the new run's metrics. again says that a run of this process came before; then the process is not ready until this run
-// is.
+// newRoleRun prepares a run of a role with the settings in force. It removes the readiness checks of the run before, has the
+// private address publish the new run's metrics, and no site until the new one is open. again says that a run of this process
+// came before; then newRoleRun sets the state of the process to errRecovering, until this run is ready.
 func newRoleRun(ctx context.Context, v *supervisor, again bool) *roleRun {
 	r := &roleRun{
 		settings: v.configuration.inForce.Get(), logger: v.logger, metrics: prometheus.NewRegistry(), supervisor: v, parts: parts.NewGroup(ctx, v.logger),
@@ -79,9 +80,9 @@ func newRoleRun(ctx context.Context, v *supervisor, again bool) *roleRun {
 	return r
 }
 
-// runRole starts the role what, waits until one of its parts ends the run or the context of the run ends, and stops all parts. It
-// returns the restart that a part has requested, nil for none, and the error of the run, nil if it ended as intended. It waits
-// for a reload that is under way.
+// runRole starts the role what, waits until one of its parts ends the run or the context of the run ends, and stops all parts.
+// It returns the restart that was requested, nil for none, and the errors of starting, of the parts and of stopping them, nil
+// if the run ended as intended. It waits for a reload that is under way. After it no restart can be requested.
 func (r *roleRun) runRole(what role) (*restart, error) {
 	err := r.parts.Wait(what.start(r.parts.Context(), r))
 	reading := &r.supervisor.configuration.reading
@@ -128,14 +129,14 @@ func (r *roleRun) addServer(name string, s *server.Server, all []net.Listener) {
 	})
 }
 
-// relinquishTimeout is how long clients are waited for where others wait for the next run of the role. Those that take
-// longer are answered by that run.
+// relinquishTimeout is how long a run waits for clients of its servers while other clients wait for the next run of the role.
+// The servers of the run respond to the others in the background.
 const relinquishTimeout = 1200 * time.Millisecond
 
 // stopServing has s accept no more connections and complete its responses, and cuts off clients after --drain. Late requests on
-// connections of earlier runs no longer go to s. If another run follows, it waits for relinquishTimeout at most; s completes the
-// rest later, and the next run handles the requests that come late on connections of s. Otherwise it also waits for the servers
-// of earlier runs.
+// connections of earlier runs no longer go to s. If another run follows, stopServing waits for relinquishTimeout at most; s
+// completes the rest in the background, and the next run handles the requests that come late on connections of s. Otherwise
+// stopServing also waits for the servers of earlier runs.
 func (r *roleRun) stopServing(s *server.Server) {
 	late := &r.supervisor.late
 	if !r.restarts.pending.Load() {
@@ -152,8 +153,9 @@ func (r *roleRun) stopServing(s *server.Server) {
 	}
 }
 
-// stopServer has s accept no more requests and complete its responses, cuts off the clients that have not received theirs after timeout, and
-// then waits up to 10 s for handlers that still run. They may go on running when it returns; it logs that, and how many clients it cut off.
+// stopServer has s accept no more requests and complete its responses, cuts off the clients that have not received theirs after
+// timeout, and then waits up to 10 s for handlers that still run. They may go on running when it returns; it logs that, and how
+// many clients it cut off.
 func stopServer(s *server.Server, timeout time.Duration, logger *slog.Logger) {
 	cutOff, err := s.Stop(timeout)
 	if cutOff > 0 {
@@ -165,7 +167,7 @@ func stopServer(s *server.Server, timeout time.Duration, logger *slog.Logger) {
 }
 
 // withTLS returns the options o of the public server with the TLS certificate of the settings, unchanged if they name none. A
-// reload changes the certificate.
+// reload changes the certificate. withTLS adds the certificate's state to the metrics and the status of the process.
 func (r *roleRun) withTLS(o server.HTTPOptions) (server.HTTPOptions, error) {
 	if r.settings.TLSCert == "" {
 		return o, nil
@@ -200,8 +202,8 @@ func (r *roleRun) removeReadyFile() error {
 	return nil
 }
 
-// addReadyFile writes the URL of the site to the ready file, which tells other programs that the process serves, if the settings
-// name one. The file appears complete, and is removed when the role ends.
+// addReadyFile writes the URL of the site and a newline to the ready file, which tells other programs that the process serves,
+// if the settings name one. The file appears complete, and is removed when the role ends.
 func (r *roleRun) addReadyFile() error {
 	file := r.settings.ReadyFile
 	if file == "" {
@@ -224,7 +226,8 @@ func (r *roleRun) addReadyFile() error {
 
 // markReady announces the site and reports that the process is ready, after all parts of the role have started: to probes, the
 // service manager and an older process. It records that the role starts with these settings, and calls the functions in
-// r.onReady. From then on a requested restart ends the run, and stopping is called when the process is asked to stop.
+// r.onReady. From then on a requested restart ends the run, and stopping is called when the process is asked to stop. An error
+// is that of announcing the site; then nothing is reported.
 func (r *roleRun) markReady(stopping func()) error {
 	r.ready.Store(true) // those who read the announcement may reload or upgrade the process at once
 	for _, f := range r.announce {
@@ -250,22 +253,22 @@ func (r *roleRun) markReady(stopping func()) error {
 	return nil
 }
 
-// A restart says how the process goes on after a run of a role: after a reload, a repair or an upgrade that failed, and where a node of a
-// cluster changes its role.
+// A restart says how the process goes on after a run of a role: after a reload, a repair or an upgrade that failed, when a node
+// of a cluster changes its role, and when the reason for read-only mode is gone.
 type restart struct {
 	before  func() error // is called between the two runs; errTaken ends the process without an error
 	role    role         // of the next run; nil for the one that the settings say
-	abandon func()       // is called if the restart is not followed, since the run or the process ends for another reason; nil for nothing
+	abandon func()       // is called if the run ends with an error, or another restart is followed; nil for nothing
 }
 
-// cancel calls abandon, if any, because the restart will not happen. r may be nil.
+// cancel calls r.abandon, if that is set, because the restart will not happen. r may be nil.
 func (r *restart) cancel() {
 	if r != nil && r.abandon != nil {
 		r.abandon()
 	}
 }
 
-// restarts are what has requested that another run follows.
+// restarts are the requests of the parts that another run follows this one. Only the first one counts.
 type restarts struct {
 	pending atomic.Bool   // another run follows at once, so that clients must not wait for this one
 	begin   chan struct{} // closed when the run is to end for the restart
@@ -302,8 +305,8 @@ func (r *restarts) endRun() *restart {
 	return r.requested
 }
 
-// requestRestart ends this run at once, so that another follows as next says. Only the first request counts: if there was one
-// before, or the run has ended, next is cancelled.
+// requestRestart ends this run at once, so that another follows as next says, and does not wait for that. Only the first
+// request counts: if there was one before, or the run has ended, requestRestart calls next.abandon instead.
 func (r *roleRun) requestRestart(next restart) {
 	if !r.restarts.request(next) {
 		next.cancel()
@@ -312,8 +315,9 @@ func (r *roleRun) requestRestart(next restart) {
 	r.beginRestart()
 }
 
-// requestQuietRestart ends this run once clients have left or --drain has passed, so that another follows as next says. It does
-// not wait. Only the first request counts: if there was one before, or the run has ended, it returns false and does nothing.
+// requestQuietRestart ends this run once clients have left or --drain has passed, so that another follows as next says. It
+// returns true at once. Only the first request counts: if there was one before, or the run has ended, it returns false and does
+// nothing; it does not call next.abandon.
 func (r *roleRun) requestQuietRestart(next restart) bool {
 	if !r.restarts.request(next) {
 		return false

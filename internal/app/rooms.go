@@ -25,22 +25,22 @@ type roomsOptions struct {
 	webhooks bool // webhooks are notified of the rooms
 }
 
-// A roomsCluster is what waiting rooms share with other nodes: a [clusterNode], or nothing.
+// A roomsCluster has what waiting rooms share with other nodes: it is a [clusterNode], or [standaloneRooms] without other nodes.
 type roomsCluster interface {
 	// nodeName returns the name of this node, which identifies it to the other nodes and names it as the origin of a change of
 	// settings.
 	nodeName() string
 	// recordBackends returns where the versions of the rooms' settings are stored. folder is a place for them in the data folder.
 	recordBackends(folder bucket.Bucket) waitingroom.RecordBackends
-	// recordLeader returns what has the leader of the cluster change the rooms' settings, nil if this process changes them
-	// itself.
+	// recordLeader returns a Changer that has the leader of the cluster change the rooms' settings, nil if this process changes
+	// them itself.
 	recordLeader() waitingroom.RecordChanger
 	// shareState returns the options of rooms that share their state with other nodes, and the function that exchanges it. alone
 	// are the options of rooms that share nothing, and known the names of the rooms whose state this process has had before.
 	shareState(ctx context.Context, alone waitingroom.Options, known []string) (waitingroom.Options, runRooms, error)
 }
 
-// runRooms runs beside waiting rooms until its context ends.
+// runRooms is a function that runs beside open waiting rooms until its context ends.
 type runRooms func(context.Context, *waitingroom.Rooms)
 
 // standaloneRooms is the roomsCluster of a process that shares its rooms with no other node.
@@ -67,8 +67,9 @@ func (standaloneRooms) shareState(_ context.Context, alone waitingroom.Options, 
 	return alone, func(context.Context, *waitingroom.Rooms) {}, nil
 }
 
-// openRooms opens the waiting rooms, puts them in front of a site and its fast lane, and adds their operations and parts to the
-// run. It also subscribes the rooms to changes of their settings and to reloads.
+// openRooms opens the waiting rooms, puts them in front of a site and its fast lane by setting them in the options site, and
+// adds their operations and parts to the run. It also subscribes the rooms to changes of their settings and to reloads. In
+// read-only mode the part of the rooms does nothing.
 func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptions, o roomsOptions) error {
 	roomRecord, err := r.openRoomRecord(ctx, o)
 	if err != nil {
@@ -107,8 +108,8 @@ func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptio
 	return nil
 }
 
-// openRoomRecord opens the versioned record of the rooms' settings. The rooms file becomes its first version, and a changed file
-// the next one. A mistake in the file is passed on to the record, which decides whether that matters.
+// openRoomRecord opens the versioned record of the rooms' settings. The rooms file becomes its first version, and a changed
+// file the next one. If the file cannot be read, it passes the error on to the record, which decides whether that matters.
 func (r *roleRun) openRoomRecord(ctx context.Context, o roomsOptions) (*waitingroom.Record, error) {
 	file, _, broken := r.settings.ReadRooms()
 	return waitingroom.OpenRecord(ctx, waitingroom.RecordOptions{
@@ -135,8 +136,8 @@ func (r *roleRun) applyRooms(rooms *waitingroom.Rooms, configured []config.Room,
 }
 
 // newRooms creates the waiting rooms by the version of their settings in force, without running them, and returns the function
-// that exchanges their state with other nodes while they run. Unless o is read-only, it records the names of the rooms in the key
-// folder.
+// that exchanges their state with other nodes while they run. It creates the key of the tickets in the key folder if that has
+// none. Unless o is read-only, it records the names of the rooms in the key folder.
 func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *waitingroom.Record, o roomsOptions) (*waitingroom.Rooms, runRooms, error) {
 	configured, err := roomRecord.Rooms()
 	if err != nil {
@@ -185,8 +186,8 @@ func checkRooms(s *settings.Settings) error {
 	return err
 }
 
-// readRooms reads the rooms file, or the rooms that take its place, and checks them. on is false if the settings turn rooms off. A
-// mistake in the rooms is a [settings.Mistake].
+// readRooms reads the rooms file, or the rooms that take its place, and checks them. on is false if the settings turn rooms
+// off; then nothing is checked. A mistake in the rooms is a [settings.Mistake].
 func readRooms(s *settings.Settings) (file config.File, on bool, err error) {
 	if file, on, err = s.ReadRooms(); err != nil || !on {
 		return file, on, err
@@ -203,12 +204,15 @@ type (
 	RoomsRequest struct {
 		Room string `json:"room,omitempty"` // "" for all
 	}
-	SetRoomRequest    = waitingroom.SetRoomRequest
+	// A SetRoomRequest changes settings of one room.
+	SetRoomRequest = waitingroom.SetRoomRequest
+	// An ApplyRoomsRequest replaces the settings of all rooms by those of a file.
 	ApplyRoomsRequest = waitingroom.ApplyRoomsRequest
-	UndoRoomsRequest  = waitingroom.UndoRoomsRequest
+	// An UndoRoomsRequest restores an older version of the settings of all rooms.
+	UndoRoomsRequest = waitingroom.UndoRoomsRequest
 	// A RoomHistoryRequest requests the versions of the settings of all rooms.
 	RoomHistoryRequest struct {
-		Version int64 `json:"version,omitempty"` // that File has; 0 for none
+		Version int64 `json:"version,omitempty"` // the version that the response has in File; 0 for none
 	}
 )
 
@@ -218,7 +222,7 @@ type RoomVersion = waitingroom.Version
 // A RoomHistory is the versions of the settings of all rooms, newest first.
 type RoomHistory struct {
 	Versions []RoomVersion `json:"versions"`
-	File     string        `json:"file,omitempty"` // the settings of the requested version, as a file of rooms
+	File     string        `json:"file,omitempty"` // the settings of the requested version, as a file of rooms; "" if none was requested
 }
 
 // Operations about waiting rooms.
@@ -261,8 +265,8 @@ func addRoomOperations(all operations, rooms *waitingroom.Rooms, roomRecord *wai
 	addRequest(all, OpUndoRooms, roomRecord.Undo)
 }
 
-// checkWebhookRooms changes the operation in all that adds webhooks, if there is one, so that it refuses those for a room that is
-// not in rooms. roomRecord only words the error, which names rooms with similar names.
+// checkWebhookRooms changes the operation in all that adds webhooks, if all has it, so that it returns an error for a webhook
+// of a room that is not in rooms. roomRecord makes that error, which names a room with a similar name.
 func checkWebhookRooms(all operations, rooms *waitingroom.Rooms, roomRecord *waitingroom.Record) {
 	add := all[string(OpWebhookAdd)]
 	if add == nil {

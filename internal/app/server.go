@@ -19,19 +19,21 @@ import (
 type Server struct {
 	Settings *settings.Settings
 	Logger   *slog.Logger
-	// Serve makes it serve on the public address, Fill run the bot; with Once the bot makes a single pass, and that ends
-	// the process. At least one of the first two.
+	// With Serve the process serves on the public address, with Fill it runs the bot. With Once the bot makes a single pass, or
+	// a mirror catches up once, and that ends the process. Without a Mirror, Serve or Fill is set, and Once needs Fill.
 	Serve, Fill, Once bool
-	// Mirror has it follow the log of another Larder, and serve that. It goes with Serve, or with Once.
+	// Mirror has the process follow the log of another Larder, and with Serve serve that. It is set with Serve or with Once,
+	// and not with Fill.
 	Mirror *Mirror
-	// Events is notified of what the bot does.
+	// Events is called with what the bot does. It must not be nil.
 	Events func(events.Event)
-	// Serving is called once the process serves. example looks up the path of a file in the store, and returns
-	// kvstore.ErrNotFound if the store serves none; example is nil in read-only mode.
+	// Serving is called whenever a run of the role has begun to serve; for a node of a cluster only if that is the first run.
+	// address is the URL of the site. example looks up the path of a file in the store, and returns kvstore.ErrNotFound if the
+	// store serves none; example is nil if a read-only store may lack files.
 	Serving func(address string, example func() (path string, err error))
-	// Filled is called when the single pass has been made.
+	// Filled is called when the bot has ended its single pass, also with an error.
 	Filled func(events.Summary)
-	// Stopping is called when the process is asked to stop.
+	// Stopping is called when the process is asked to stop while it is ready. It must not be nil.
 	Stopping func()
 	// Intervals are those of a node of a cluster.
 	Intervals ClusterIntervals
@@ -45,7 +47,7 @@ type role interface {
 }
 
 // chooseRole returns the role of the next run: that of a mirror if s has one, that of a follower if the settings c make the
-// process a node of a cluster, else the standalone role. takeover says when a follower may try to lead.
+// process a node of a cluster, else the standalone role. takeover says when a follower may try to lead; other roles ignore it.
 func (s Server) chooseRole(c *settings.Settings, takeover takeoverBackoff) role {
 	switch {
 	case s.Mirror != nil:
@@ -62,10 +64,11 @@ func (s Server) isClusterNode(c *settings.Settings) bool {
 	return s.Serve && s.Mirror == nil && c.Bucket != ""
 }
 
-// Run runs one role after the other until ctx ends, the work is done or another process has taken over, and returns nil then; but a
-// single pass (Once) that ctx interrupts returns its error, as does what fails while the process stops. It also returns an error
-// before the first run, such as that of a socket that cannot be opened, and that of a run that no other run can follow. Each reload that needs it, repair, failed upgrade, change between
-// leader and follower, and change to or from read-only mode is a transition from one run to the next.
+// Run runs one role after the other until ctx ends, the work is done or another process has taken over, and returns nil then.
+// But a single pass (Once) that ctx interrupts returns its error, as does what fails while the process stops. Run also returns
+// an error before the first run, such as that of a socket that cannot be opened, and that of a run that no other run can
+// follow. Another run follows after a reload that needs it, a repair, a failed upgrade, and a change between leader and
+// follower or to or from read-only mode.
 func (s Server) Run(ctx context.Context) (err error) {
 	s.Intervals = s.Intervals.withDefaults()
 	v, ctx, err := newSupervisor(ctx, s.Settings, s.Serve, s.Logger, func() error { return s.checkSettings(s.Settings) })
@@ -140,8 +143,8 @@ func (s Server) transition(ctx context.Context, r *roleRun, ended role, requeste
 }
 
 // followRestart calls the restart's function between runs, and returns the role of the run that follows r for the requested
-// restart. The role is nil if the process ends: with the error of that function, or without one because another process has taken over or
-// this one was asked to stop.
+// restart. The role is nil if the process ends: with the error of that function, or without one because another process has
+// taken over or this one was asked to stop.
 func (s Server) followRestart(ctx context.Context, r *roleRun, takeover takeoverBackoff, requested *restart) (role, error) {
 	if requested.before != nil {
 		switch err := requested.before(); {
@@ -160,8 +163,9 @@ func (s Server) followRestart(ctx context.Context, r *roleRun, takeover takeover
 	return s.chooseRole(r.supervisor.configuration.inForce.Get(), takeover), nil
 }
 
-// checkSettings completes settings before they come into force: it reads the files that they name, and changes c so that default
-// sizes fit into the memory and the open files that the system allows. It returns the mistakes in c, nil for none.
+// checkSettings completes settings before they come into force: it reads the files that they name, and changes c so that
+// default sizes fit into the memory and the open files that the system allows. It returns mistakes in c, not always all of
+// them, and nil for none. It sends no request.
 func (s Server) checkSettings(c *settings.Settings) error {
 	c.ReadFiles()
 	if _, err := witnessPolicy(c); err != nil {

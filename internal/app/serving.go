@@ -45,9 +45,9 @@ func (s Server) openSiteWithRooms(ctx context.Context, r *roleRun, folder *Reade
 	return r.openSite(folder, site)
 }
 
-// announceSite registers a function that the run calls once all parts work: it calls s.Serving, with a function that returns the path of a file in
-// folder as an example, and writes the ready file. For a
-// node of a cluster it calls s.Serving only in the first run.
+// announceSite registers a function that the run calls once all parts work. It calls s.Serving, with the URL of the site and a
+// function that returns the path of a file in folder as an example, and writes the ready file. For a node of a cluster it calls
+// s.Serving only in the first run.
 func (s Server) announceSite(r *roleRun, folder *Reader) {
 	r.announce = append(r.announce, func() error {
 		if !r.again || !s.isClusterNode(r.settings) {

@@ -16,13 +16,13 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// A Shortfall is the error where nothing may write to a data folder, because it is damaged, or
-// lacks what was signed of its log. Nothing in it has been changed.
+// A Shortfall is the error of a data folder to which nothing may write, because its store is damaged, or lacks entries of its
+// log that were signed. Nothing in the folder has been changed.
 type Shortfall struct {
 	Data   string // the folder
-	Here   int64  // entries of its log; -1 where they cannot be counted
-	Signed int64  // entries that were signed as its key folder knows; 0 where that is none
-	Damage error  // what is damaged; nil if there is no store, too little, or another log
+	Here   int64  // entries of its log; -1 if they cannot be counted
+	Signed int64  // entries in the last signed checkpoint of the key folder; 0 if it has none, or is that of another log
+	Damage error  // what is damaged; nil if the store is missing, lacks entries, or has another log
 }
 
 // Error says what is damaged or missing, and which commands repair it.
@@ -66,8 +66,9 @@ func checkLogKey(s *settings.Settings) error {
 const markFile = "store-mark"
 
 // checkFolder compares a data folder with the key folder before it is opened for writing, and changes nothing. It returns the
-// path of the file that marks the store's last state, "" if the key folder belongs to another log. The error is a [*Shortfall] if
-// the folder is damaged or lacks signed entries. If it cannot compare the two, it returns no error.
+// path of the file that marks the store's last state, "" if the key folder belongs to another log or the store cannot be read.
+// The error is a [*Shortfall] if the folder is damaged or lacks signed entries. If it cannot compare the two, such as when the
+// key folder has no signed checkpoint or another process has the data folder open, it returns the path and no error.
 func checkFolder(s *settings.Settings) (mark string, err error) {
 	keys := s.KeyFolder()
 	mark = filepath.Join(keys, markFile)
@@ -91,9 +92,9 @@ func checkFolder(s *settings.Settings) (mark string, err error) {
 	return mark, errors.Join(err, r.Close())
 }
 
-// findShortfall compares the open folder with the last signed checkpoint in the key folder. The Shortfall says what of the store
-// is damaged, missing or cannot be read; it is nil if nothing is. same reports whether the key folder belongs to the same log, or
-// no key has signed this one.
+// findShortfall compares the open folder with the last signed checkpoint in the key folder. The Shortfall says what of the
+// store is damaged, missing or cannot be read; it is nil if nothing is. A key folder of another log is not compared. same
+// reports whether the key folder belongs to the same log, or no key has signed this one.
 func (r *Reader) findShortfall() (_ *Shortfall, same bool) {
 	s := &Shortfall{Data: r.settings.Data, Here: r.log.Checkpoint().Size}
 	if damage := r.store.Damage(); damage != nil {
@@ -120,7 +121,7 @@ func (r *Reader) findShortfall() (_ *Shortfall, same bool) {
 	return s, same
 }
 
-// originOf returns the name of a log from its verifier key, NAME+HASH+KEY; "" from "".
+// originOf returns the name of a log from its verifier key, NAME+HASH+KEY; "" if key is "".
 func originOf(key string) string {
 	name, _, _ := strings.Cut(key, "+")
 	return name
@@ -142,8 +143,8 @@ func openingError(s *settings.Settings, err error) error {
 	return short
 }
 
-// checkStoreExists returns an error if the data folder has no store, for commands that have nothing to do in a new one. It does
-// not open the store.
+// checkStoreExists returns an error if the data folder has no folder of a store, for commands that have nothing to do in a new
+// data folder. It does not open the store. If it cannot look, for lack of permission, it returns nil.
 func checkStoreExists(s *settings.Settings) error {
 	if _, err := os.Stat(storeDir(s.Data)); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return fmt.Errorf("%s holds no store; name the data folder with --data, or fill this one with `larder up`", s.Data)

@@ -13,15 +13,15 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// A signature is how a Writer signs the log: with a signer, or not at all, and unsigned says why where that is wrong. The
-// zero value does not sign a log that was never signed.
+// A signature is how a Writer signs the log: with signer, or not at all if that is nil; unsigned then says why, "" if nothing
+// is wrong. The zero value is that of a log that was never signed and is not signed.
 type signature struct {
 	signer   *signing.Signer
 	unsigned string
 }
 
-// openSigner opens the signer of the log with the key folder of the settings, sets it in w.signature, and creates the key if it
-// is missing. registerer is nil for no metrics.
+// openSigner opens the signer of the log with the key folder of the settings, sets it in w.signature, and creates folder and
+// key if they are missing. The signer signs when it is run or closed. registerer is nil for no metrics.
 func (w *Writer) openSigner(logger *slog.Logger, registerer prometheus.Registerer) error {
 	s := w.folder.settings
 	policy, err := witnessPolicy(s)
@@ -38,8 +38,8 @@ func (w *Writer) openSigner(logger *slog.Logger, registerer prometheus.Registere
 	return nil
 }
 
-// witnessPolicy returns which witnesses must cosign the log by the settings, nil if they name none. It reads the policy file that
-// they name. An error is a mistake in the settings.
+// witnessPolicy returns which witnesses must cosign the log by the settings, nil if they name none. It reads the policy file
+// that they name. A [settings.Mistake] says what is wrong with these settings.
 func witnessPolicy(s *settings.Settings) (*signing.Policy, error) {
 	switch {
 	case s.WitnessPolicy != "" && len(s.Witnesses) > 0:
@@ -64,9 +64,11 @@ func witnessPolicy(s *settings.Settings) (*signing.Policy, error) {
 	return policy, nil
 }
 
-// openSignerIfAny opens the signer if the key folder has the key of this log. If it has another key, or none and the log was signed
-// before, or if the signer cannot be opened, it records in w.signature.unsigned why the log is not signed, and returns nil: commands
-// must be able to withdraw a release whatever became of the keys. It returns mistakes in the settings, and errors of reading the store.
+// openSignerIfAny opens the signer if the key folder has the key that signed this log. If the folder has any other key, also
+// one for a log that was never signed, or no key although the log was signed, or if the signer cannot be opened, it records in
+// w.signature.unsigned why the log is not signed, and returns nil: commands must be able to withdraw a release whatever became
+// of the keys. For a log that was never signed and no key it does nothing. It returns mistakes in the settings, and the error
+// of reading from the store by which key the log was signed.
 func (w *Writer) openSignerIfAny() error {
 	keys := w.folder.settings.KeyFolder()
 	before, err := signing.SignedBy(w.folder.store)
@@ -93,7 +95,8 @@ func (w *Writer) openSignerIfAny() error {
 	return err
 }
 
-// close signs the entries that are not signed yet, and closes the signer. Without a signer it does nothing.
+// close signs the entries that are not signed yet, unless witnesses are missing or signing is refused, and closes the signer.
+// It must be called once. Without a signer it does nothing.
 func (s *signature) close() error {
 	if s.signer == nil {
 		return nil
@@ -112,7 +115,8 @@ func (s *signature) problem() string {
 	return ""
 }
 
-// disputes returns, as sentences, what witnesses have proved against the log, such as a fork; nil for nothing.
+// disputes returns, as sentences, the checkpoints that are signed with the log's key and are not part of the log, as after a
+// fork, which were found so far; nil for none.
 func (s *signature) disputes() []string {
 	if s.signer == nil {
 		return nil
@@ -123,11 +127,12 @@ func (s *signature) disputes() []string {
 // Rotation is the result of changing the key, and its JSON form.
 type Rotation struct {
 	signing.KeyChange
-	Folder string `json:"folder"`
+	Folder string `json:"folder"` // the key folder
 }
 
-// rotateKey replaces the log's key by a new one in the key folder, and returns the change and the folder. It returns an error if
-// this process does not sign the log.
+// rotateKey replaces the log's key by a new one in the key folder, appends an entry to the log that announces the new key, and
+// returns the change and the folder. It returns an error if this process does not sign the log. After another error the new key
+// may sign already; see [signing.Signer.Rotate].
 func (s *signature) rotateKey() (Rotation, error) {
 	if s.signer == nil {
 		return Rotation{}, errors.New("this process does not sign the log")

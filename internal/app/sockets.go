@@ -24,12 +24,13 @@ import (
 // A socket is one that the process listens on. It stays open between two runs of a role: connections wait in the system's queue.
 type socket struct {
 	For     purpose `json:"for"`
-	Address string  `json:"address"` // as it is configured; "systemd" where that has opened it
-	FD      int     `json:"fd"`      // in the process that it is handed to
+	Address string  `json:"address"` // as the settings have it; "systemd" if the service manager has opened it
+	FD      int     `json:"fd"`      // the descriptor in the process that receives it; set for a handover only
 	at      net.Listener
 }
 
-// A purpose says what a socket is for. It is what the service manager calls the socket, unless that is for the public.
+// A purpose says what a socket is for. It is also the name that the service manager gives to the socket; it may give any other
+// name to a public one.
 type purpose string
 
 const (
@@ -106,9 +107,10 @@ func (all sockets) keepFiles() {
 }
 
 // openSockets opens the sockets of the settings: the private one, and if serve is true the public and the plain ones. It uses a
-// socket in handed, from an older process or the service manager, if its purpose and address are the same, and closes the others.
-// Sockets of the service manager replace the addresses in the settings. warn receives the error of the default private address,
-// without which the process starts. After any other error all sockets are closed.
+// socket in handed, from an older process or the service manager, if its purpose and address are the same, and closes the
+// others. Sockets of the service manager replace the addresses in the settings. If the default private address cannot be
+// opened, it calls warn with the error, and all has no private socket. After any other error all sockets, also those in handed,
+// are closed.
 func openSockets(ctx context.Context, s *settings.Settings, serve bool, handed sockets, warn func(error)) (all sockets, err error) {
 	defer func() {
 		if err != nil {
@@ -167,8 +169,8 @@ func openSockets(ctx context.Context, s *settings.Settings, serve bool, handed s
 	return all, err
 }
 
-// findLarder returns the URL of the Larder that serves on an address of this machine, "" if another program does, or its certificate is
-// not for the address.
+// findLarder returns the URL of the Larder that serves on an address of this machine, which it requests; "" if another program
+// does, or if its certificate is not for the address. It takes at most two seconds.
 func findLarder(ctx context.Context, address string) string {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -195,7 +197,8 @@ func findLarder(ctx context.Context, address string) string {
 	return ""
 }
 
-// listenOn opens a socket on an address. setting is the name of the setting that has the address; errors say to change it.
+// listenOn opens a socket on an address. setting is the name of the setting that has the address; the errors, which are for the
+// operator, say to change it.
 func listenOn(ctx context.Context, setting, address string) (net.Listener, error) {
 	l, err := server.OpenSocket(ctx, address)
 	switch {
@@ -229,13 +232,13 @@ type handover struct {
 	// Asks is the descriptor over which the two processes agree on when the older closes the store and the newer opens it; 0
 	// if there is only one process.
 	Asks int `json:"asks,omitempty"`
-	// CaughtUp is whether a node of a cluster has caught up, so that it serves at once.
+	// CaughtUp says that this node of a cluster has caught up before, so that the newer process serves at once.
 	CaughtUp bool `json:"caughtUp,omitempty"`
 }
 
-// receiveHandover returns the sockets that a larder process that this one replaces, or the service manager, gave to this process,
-// and the socket to that process if it waits for this one, nil otherwise. Without either, handed is empty. It can be called once:
-// it removes the environment variable with the handover.
+// receiveHandover returns the sockets that a larder process that this one replaces, or the service manager, gave to this
+// process. older is the connection to that process if it waits for this one, nil otherwise; the caller closes it. Without a
+// handover, handed is empty. receiveHandover can be called once: it removes the environment variable with the handover.
 func receiveHandover() (handed handover, older *os.File, err error) {
 	defer os.Unsetenv(handedVariable)
 	text, ok := os.LookupEnv(handedVariable)
@@ -274,8 +277,8 @@ func receiveHandover() (handed handover, older *os.File, err error) {
 	return handed, older, nil
 }
 
-// replaceProcess replaces this process by a new one of the same program, with its sockets (exec). It returns only if that fails,
-// with an error, or if the process was asked to stop, with nil.
+// replaceProcess replaces this process by a new one of the same program, with its sockets (exec), and without any shutdown. It
+// returns only if that fails, with an error, or if the process was asked to stop, with nil.
 func (v *supervisor) replaceProcess() error {
 	if v.ending.Err() != nil { // the process was asked to stop
 		return nil

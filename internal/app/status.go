@@ -21,15 +21,16 @@ const OpStatus Operation[StatusRequest, any, *Status] = "status"
 
 // Status is the status of a process or a data folder, and its JSON form.
 type Status struct {
-	Process *Process `json:"process,omitempty"` // that has the folder open, if any
+	Process *Process `json:"process,omitempty"` // that has the folder open; nil if only the command that shows the status has
 	// Degraded says why nothing writes to the folder, and what to do; it is empty if nothing is wrong.
 	Degraded string `json:"degraded,omitempty"`
-	// Behind says what the store lacked when the process opened it, although it is sound.
+	// Behind says what a store that is sound and has all signed entries lacked of its last changes when it was opened; it is empty
+	// if it lacked nothing.
 	Behind string `json:"behind,omitempty"`
 	bot.Status
 	Purges []notify.Purge `json:"purges"` // withdrawals of which the cache in front has yet to be notified
 	LogStatus
-	// Unprotected says what the child processes that read strangers' files go without on this system, and why.
+	// Unprotected says which protections the child processes that read files from upstream lack on this system, and why.
 	Unprotected []string `json:"unprotected,omitempty"`
 	// Catalogue is the state of the catalogue, of a process that follows it.
 	Catalogue *bot.CatalogueState `json:"catalogue,omitempty"`
@@ -49,7 +50,7 @@ type Status struct {
 type LogStatus struct {
 	// Unsigned says why the log's newest entries are not signed, and what to do; it is empty if nothing is wrong.
 	Unsigned string `json:"unsigned,omitempty"`
-	// Disputes are what witnesses have proved against the log.
+	// Disputes describe the checkpoints that are signed with the log's key and are not part of the log.
 	Disputes []string `json:"disputes,omitempty"`
 	// LogPush is how far the log has come to GitHub, of a process that pushes it.
 	LogPush *LogPush `json:"logPush,omitempty"`
@@ -60,16 +61,17 @@ type Process struct {
 	PID     int       `json:"pid"`
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
-	Address string    `json:"address,omitempty"` // where it serves
-	Private string    `json:"private,omitempty"` // host and port of the private listener
+	Address string    `json:"address,omitempty"` // URL at which it serves; "" if it does not
+	Private string    `json:"private,omitempty"` // HOST:PORT of the private listener, or the path of its Unix socket; "" for none
 	// RunStarted is when the present run of its role started.
 	RunStarted time.Time `json:"runStarted"`
-	// Failed says how the last upgrade or reload went wrong, if it did.
+	// Failed says why the last reload, or the last upgrade whose newer process had passed its checks, failed; it is empty if it
+	// succeeded.
 	Failed string `json:"failed,omitempty"`
 }
 
-// readStatus reads the status of the package name, or of all packages if name is "", from the store, with what is damaged or
-// missing. The caller adds what only a running process knows.
+// readStatus reads the status of the package name, or of all packages if name is "", from the store. It adds why nothing may
+// write to the folder, as it compares the store with the key folder. The caller adds what only a running process knows.
 func (r *Reader) readStatus(name string) (*Status, error) {
 	snapshot := r.store.Snapshot()
 	defer snapshot.Close()

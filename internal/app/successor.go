@@ -21,20 +21,20 @@ import (
 type successor struct {
 	mu      sync.Mutex
 	current http.Handler  // nil while no run serves
-	ended   bool          // no run will serve
+	ended   bool          // no other handler will follow
 	changed chan struct{} // closed, and replaced, when one of these changes
 }
 
 // newSuccessor returns a successor without a handler: requests wait for one.
 func newSuccessor() *successor { return &successor{changed: make(chan struct{})} }
 
-// set makes h the handler of late requests, which are passed to it, also those that wait. h must be comparable, such as a
-// pointer.
+// set makes h the handler to which late requests are passed, also those that wait. h must be comparable, such as a pointer.
 func (s *successor) set(h http.Handler) {
 	s.update(func() { s.current = h })
 }
 
-// remove has late requests wait for the next handler if h is the present one. Otherwise it does nothing.
+// remove has late requests wait for the next handler if h is the present one; otherwise it does nothing. Requests that h
+// handles already continue.
 func (s *successor) remove(h http.Handler) {
 	s.update(func() {
 		if s.current == h {
@@ -94,7 +94,8 @@ const (
 )
 
 // newForwarder returns a handler that forwards requests over the admin socket to the process that has the data folder data open
-// now. It adds header fields with the request's target, host, client and TLS, which [acceptForwarded] reads.
+// now. It adds header fields with the request's target, host, client and TLS, which [acceptForwarded] reads. If that process
+// does not respond, it responds 503.
 func newForwarder(data string, logger *slog.Logger) http.Handler {
 	transport := &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return admin.Connect(ctx, data)
@@ -126,8 +127,9 @@ func newForwarder(data string, logger *slog.Logger) http.Handler {
 	}
 }
 
-// acceptForwarded returns a handler for the requests of [newForwarder]: it restores a request from the header fields, and passes
-// it to next. It responds 400 to a request without a valid target.
+// acceptForwarded returns a handler for the requests of [newForwarder]: it restores a request from the header fields, and
+// passes it to next. It responds 400 to a request without a valid target. It trusts the fields, so only other processes of this
+// user may reach it.
 func acceptForwarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		target, err := url.ParseRequestURI(r.Header.Get(forwardTarget))

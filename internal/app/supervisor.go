@@ -35,10 +35,10 @@ type supervisor struct {
 	configuration configuration
 }
 
-// newSupervisor opens the sockets of the settings if check returns no error, and responds to probes from then on. serve says
-// whether they include the public ones. It waits for the older process that this one replaces, if any, to close the store. The
-// context that it returns is that of the roles: it ends later than ctx by the lame-duck time. After an error everything is
-// closed, and the older process has received the error.
+// newSupervisor opens the sockets of the settings if check returns no error, waits for the older process that this one
+// replaces, if any, to close the store, and then responds to probes. serve says whether the sockets include the public ones.
+// The context that it returns is that of the roles: with serve it ends later than ctx by the lame-duck time. After an error the
+// sockets that it opened are closed, and the older process has received the error.
 func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger *slog.Logger, check func() error) (_ *supervisor, _ context.Context, err error) {
 	handed, olderSocket, err := receiveHandover()
 	v := &supervisor{logger: logger, started: time.Now().UTC(), ending: ctx, late: lateRequests{succession: newSuccessor()}}
@@ -82,8 +82,8 @@ func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger
 	return v, work, nil
 }
 
-// close waits for late responses, and closes the private listener and all sockets; it returns the error of that. err is that of
-// the last run, nil for none; an older process that still waits for this one receives it.
+// close waits for late responses, and closes the private listener and all sockets; it returns the error of closing these. err
+// is that of the last run, nil for none; if it is not nil, an older process that still waits for this one receives it.
 func (v *supervisor) close(err error) error {
 	v.older.reportFailure(err)
 	v.late.end()
@@ -92,7 +92,7 @@ func (v *supervisor) close(err error) error {
 }
 
 // publicURL returns the URL at which a program on this machine reaches the first public TCP address, with http or https as the
-// settings say; without one, unix: and the path of the first Unix socket.
+// settings say; without one, unix: and the path of the first Unix socket. There must be a public socket.
 func (v *supervisor) publicURL(s *settings.Settings) string {
 	if at := v.publicTCPAddr(); at != nil {
 		return s.URLAt(at.IP.String(), fmt.Sprint(at.Port))
@@ -132,13 +132,14 @@ type lateRequests struct {
 	sending    sync.WaitGroup // servers of earlier runs that still respond
 }
 
-// end has late requests that no run serves refused, and waits for the servers of earlier runs to complete their responses.
+// end has late requests get a 503 if no run serves them, and waits for the servers of earlier runs to complete their responses.
 func (l *lateRequests) end() {
 	l.succession.end()
 	l.sending.Wait()
 }
 
-// changes are upgrades and reloads; one at a time may run.
+// changes are the upgrades and the reloads that restart the role, of which one runs at a time, and the outcome of the last
+// upgrade or reload.
 type changes struct {
 	making sync.Mutex // held while one runs
 	mu     sync.Mutex
@@ -152,7 +153,8 @@ func (c *changes) setFailure(err error) {
 	c.failed = err
 }
 
-// failure returns why the last upgrade or reload failed, "" if it succeeded.
+// failure returns why the last upgrade or reload failed, "" if it succeeded. It has only failures that setFailure was called
+// with.
 func (c *changes) failure() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,7 +179,8 @@ func (h *signalHandlers) set(by map[os.Signal]func(context.Context)) {
 }
 
 // handleSignals starts a goroutine that calls the present function for each SIGHUP, SIGUSR1 and SIGUSR2, one after the other,
-// until ctx ends. These signals and SIGPIPE no longer end the process.
+// until ctx ends. A signal that arrives while another one waits for its function is lost. These signals and SIGPIPE no longer
+// end the process.
 func (h *signalHandlers) handleSignals(ctx context.Context) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGPIPE)

@@ -33,12 +33,13 @@ import (
 //
 // If one of them dies, the other one notices that the pair is closed.
 
-// A message is sent by one of the two to the other.
+// A message is what one of the two processes sends to the other, as JSON.
 type message struct {
 	Is    stage  `json:"is"`
-	Error string `json:"error,omitempty"` // what is wrong, of a process that ends
+	Error string `json:"error,omitempty"` // with hasFailed: why the newer process ends
 }
 
+// A stage is how far an upgrade has come, as the two processes report to each other.
 type stage string
 
 const (
@@ -57,8 +58,8 @@ const (
 // An olderProcess is the process that this one replaces in an upgrade. The methods of nil do nothing.
 type olderProcess struct{ conn net.Conn }
 
-// newOlderProcess returns the older process, which this one replaces, at the other end of the socket f; nil if f is no socket. It
-// closes f.
+// newOlderProcess returns the older process, which this one replaces, at the other end of the socket f; nil if f is no socket.
+// It closes f, and uses a duplicate.
 func newOlderProcess(f *os.File) *olderProcess {
 	defer f.Close()
 	conn, err := net.FileConn(f)
@@ -108,8 +109,8 @@ func (o *olderProcess) awaitStore(ctx context.Context) error {
 type newerProcess struct {
 	cmd      *exec.Cmd
 	conn     net.Conn
-	messages chan message // closed when nothing more comes, because it has ended
-	died     error        // why; set before
+	messages chan message // closed after isReady, or when the process has ended
+	died     error        // why the process has ended; set before messages is closed
 }
 
 // program is the path of this program as of the start. A later file at that path may be another program.
@@ -127,8 +128,9 @@ func findProgram() string {
 	return path
 }
 
-// startNewerProcess starts the program that is to replace this process, with duplicates of all sockets and a connection for
-// messages. It receives these in a goroutine, and does not wait for the process.
+// startNewerProcess starts the program that will replace this process, with duplicates of all sockets and a connection for
+// messages. It sets FD in v.sockets. It receives the messages in a goroutine, and does not wait for the process. The caller
+// calls kill, unless the process takes over.
 func (v *supervisor) startNewerProcess() (_ *newerProcess, err error) {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err != nil {
@@ -173,7 +175,7 @@ func (v *supervisor) startNewerProcess() (_ *newerProcess, err error) {
 }
 
 // receiveMessages sends the messages of the newer process to n.messages until it is ready or has ended, and then closes the
-// channel. If it has ended, it sets n.died to the reason before.
+// channel. If it has ended, it sets n.died to the reason before. It waits until each message is received.
 func (n *newerProcess) receiveMessages() {
 	defer close(n.messages)
 	var failure string
@@ -223,7 +225,8 @@ func (n *newerProcess) awaitStage(ctx context.Context, is stage, timeout time.Du
 	}
 }
 
-// kill kills the newer process, waits until it has ended, and closes the connection to it.
+// kill kills the newer process, waits until it has ended, and closes the connection to it. The process must not have reported
+// that it is ready.
 func (n *newerProcess) kill() {
 	_ = n.cmd.Process.Kill()
 	for range n.messages { // until it has ended
@@ -247,10 +250,10 @@ const OpUpgrade Operation[struct{}, any, UpgradeStarted] = "upgrade"
 // OpProcess returns which process runs.
 const OpProcess Operation[struct{}, any, Process] = "process"
 
-// UpgradeStarted is the process that is to take over.
+// UpgradeStarted has the ids of the two processes of an upgrade.
 type UpgradeStarted struct {
-	From int `json:"from"`
-	To   int `json:"to"`
+	From int `json:"from"` // of the older process
+	To   int `json:"to"`   // of the newer one, which has passed its checks
 }
 
 // addProcessOperations adds to all the operations of `larder reload` and `larder upgrade`, and the one that describes this
@@ -271,10 +274,11 @@ func (r *roleRun) process() Process {
 	return self
 }
 
-// startUpgrade starts a newer process, waits until it has checked everything but the store, and requests the restart in which it
-// takes over. It does not wait for that. It returns the id of the newer process. After an error the newer process is killed, and
-// this one continues to serve: errUpgrading says that another upgrade or reload is under way, errNotReady that no run serves yet,
-// errRestarted that another restart came first.
+// startUpgrade starts a newer process, waits until it has checked everything but the store, and requests the restart in which
+// it takes over. It does not wait for that. It returns the id of the newer process. After an error the newer process is killed,
+// and this one continues to serve; the error is logged and returned, and not recorded in the status of the process.
+// errUpgrading says that another upgrade or reload is under way, errNotReady that no run serves yet, errRestarted that another
+// restart came first.
 func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
 	changing := &r.supervisor.changing
 	if !changing.making.TryLock() {
@@ -315,9 +319,9 @@ func (r *roleRun) startUpgrade(ctx context.Context) (pid int, err error) {
 }
 
 // handOver has the newer process n take over, after the run of this one has closed the store in the folder data. Once n serves,
-// late requests are forwarded to it, the service manager learns its process id, and handOver returns errTaken. Otherwise n failed
-// or this process was asked to stop; then handOver kills n, and returns nil, or why the private address cannot be served again.
-// It ends the upgrade: others may start.
+// late requests are forwarded to it, the service manager receives its process id, and handOver returns errTaken. Otherwise n
+// failed or this process was asked to stop; then handOver kills n, and returns nil, or why the private address cannot be served
+// again. It records a failure of n in the status of the process. It unlocks v.changing.making, which startUpgrade has locked.
 func (v *supervisor) handOver(n *newerProcess, data string) error {
 	defer v.changing.making.Unlock()
 	err := v.ending.Err()
@@ -345,14 +349,16 @@ func (v *supervisor) handOver(n *newerProcess, data string) error {
 	return v.private.open()
 }
 
-// upgradeTimeout is how long Upgrade waits for a response of one of the two processes.
+// upgradeTimeout is how long [Upgrade] waits until one of the two processes serves, and [Reload] and [Repair] until the role has
+// restarted. They request the state of the process every upgradePoll.
 const (
 	upgradeTimeout = 15 * time.Minute
 	upgradePoll    = 50 * time.Millisecond
 )
 
-// Upgrade replaces the process that has the folder data open by a new process of the program that is now at its path, and returns
-// both when the new one serves. It returns an error if the old one continues, or neither serves within upgradeTimeout.
+// Upgrade replaces the process that has the folder data open by a new process of the program that is now at its path, and
+// returns both when the new one serves. It returns an error if the old one continues, or neither serves within upgradeTimeout;
+// from is then the old process, and to the one that serves, or the zero value.
 func Upgrade(ctx context.Context, data string) (from, to Process, err error) {
 	from, started, err := requestUpgrade(ctx, data)
 	if err != nil {
@@ -373,7 +379,8 @@ func Upgrade(ctx context.Context, data string) (from, to Process, err error) {
 	}
 }
 
-// requestUpgrade requests an upgrade from the process on a data folder, and returns that process and the started one.
+// requestUpgrade requests an upgrade from the process on the data folder data. It returns the state of that process before, and
+// the ids of both processes once the newer one has passed its checks.
 func requestUpgrade(ctx context.Context, data string) (from Process, started UpgradeStarted, err error) {
 	client, err := dialRunning(ctx, data)
 	if err != nil {

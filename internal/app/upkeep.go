@@ -17,22 +17,23 @@ import (
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
-// An upkeepJob is work that an operator has to have done again and again, and whose last run is recorded.
+// An upkeepJob is work that has to be done at intervals, and whose last run is recorded.
 type upkeepJob string
 
 const (
 	upkeepBackup  upkeepJob = "backup"  // a backup of the data folder
-	upkeepFsck    upkeepJob = "fsck"    // a deep check
+	upkeepFsck    upkeepJob = "fsck"    // a deep check, or another one that found something wrong
 	upkeepKeys    upkeepJob = "keys"    // a copy of the log's keys
-	upkeepRestore upkeepJob = "restore" // a restore of a scheduled backup, as a test
+	upkeepRestore upkeepJob = "restore" // a restore of a backup to a temporary folder, as a test
 )
 
 // An upkeepRecord is the record of the last runs of a job, and its JSON form.
 type upkeepRecord struct {
-	// Succeeded is when the job last succeeded, and Detail what it made then; zero and "" for never.
+	// Succeeded is when the job last succeeded, zero for never. Detail says of what: the target of a backup or a restore test, the
+	// verifier key of the copied keys, "" for a check.
 	Succeeded time.Time `json:"succeeded,omitzero"`
 	Detail    string    `json:"detail,omitempty"`
-	// Failed is when the job failed since, and Problem why; zero and "" if it did not.
+	// Failed is when the job last failed since then, and Problem why; zero and "" if it did not.
 	Failed  time.Time `json:"failed,omitzero"`
 	Problem string    `json:"problem,omitempty"`
 }
@@ -55,8 +56,8 @@ func readUpkeep(data string, job upkeepJob) (record upkeepRecord, err error) {
 	return record, err
 }
 
-// recordUpkeep records in the data folder data that a job ended at now: with problem, or if that is nil, with success and detail,
-// which says what it made, such as a backup's target. A failure leaves the record of the last success.
+// recordUpkeep records in the data folder data that a job ended at now: with problem, or if that is nil, with success and
+// detail; see [upkeepRecord]. A failure leaves the record of the last success, and a success removes that of a failure.
 func recordUpkeep(data string, job upkeepJob, now time.Time, detail string, problem error) error {
 	record := upkeepRecord{Succeeded: now.UTC(), Detail: detail}
 	if problem != nil {
@@ -74,17 +75,18 @@ func recordUpkeep(data string, job upkeepJob, now time.Time, detail string, prob
 	return disk.Replace(file, append(text, '\n'), 0o600)
 }
 
-// recordUpkeep records that a job on this data folder ended now; problem is nil if it succeeded, and detail says what it made. If
-// that fails, because the disk may be read-only, it logs the error.
+// recordUpkeep records that a job on this data folder ended now; problem is nil if it succeeded, and detail is that of an
+// [upkeepRecord]. If it cannot write the record, as on a read-only disk, it logs the error.
 func (r *Reader) recordUpkeep(job upkeepJob, detail string, problem error) {
 	if err := recordUpkeep(r.settings.Data, job, time.Now(), detail, problem); err != nil {
 		r.logger.Warn("couldn't record the end of a job, so `larder doctor` does not know of it", "job", job, "err", err)
 	}
 }
 
-// BackUpKeys copies the keys in the key folder of the settings to the folder dir, which it makes if it is missing, and records that in the
-// data folder. It returns the names of the copied files. The last signed checkpoint is not copied, because restoring an old one would
-// hide a fork of the log.
+// BackUpKeys copies the files with keys (*.key, *.pub, key-list) in the key folder of the settings to the folder dir, which it
+// creates if it is missing, and records that in the data folder. It replaces files of the same name in dir. It returns the
+// names of the copied files, after an error those before it. The last signed checkpoint is not copied, because restoring an old
+// one would hide a fork of the log. A log's key that is missing or cannot be used is an error.
 func BackUpKeys(s *settings.Settings, dir string) (copied []string, err error) {
 	keys := s.KeyFolder()
 	_, key, err := signing.ReadFolder(keys)
