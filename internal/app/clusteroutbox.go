@@ -16,20 +16,21 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// The outbox of a cluster has what the leader has to send and the log does not contain: scheduled requests, webhooks and their messages, and
-// withdrawals that caches have yet to purge. The leader saves its rows in the bucket, encrypted, and the next leader loads them. Followers
-// have no outbox. The saved rows start with npm's download counts, which would take a month to collect again.
+// The outbox of a cluster has what the leader has to send and the log does not contain: scheduled requests, webhooks and their
+// messages, and withdrawals that caches have yet to purge. The leader saves its rows in the bucket, encrypted, and the next leader
+// loads them. Followers have no outbox. The saved rows start with npm's download counts, which would take a month to collect again.
 
 // outboxKey is the row that marks the outbox of this store as the cluster's.
 var outboxKey = kvstore.Key("cluster", "errands")
 
-// outboxInterval is the time between two saves of progress. A change that a client requested is saved before the response.
+// outboxInterval is the time between two saves of the outbox, and countsInterval the age at which download counts are read again
+// for that. A change that a client requested is also saved before the response.
 const (
 	outboxInterval = 5 * time.Second
 	countsInterval = time.Hour // the counts are large, and some change every minute
 )
 
-// outboxSaved is the outbox that was last saved in the bucket.
+// outboxSaved describes the outbox that was last saved in the bucket. The lock is held while one is saved.
 type outboxSaved struct {
 	sync.Mutex
 	sum    kvstore.Hash

@@ -15,8 +15,9 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// Followers recompress for the leader: each requests a content, encodes it with the processor time that it has to spare, and sends the encodings
-// with the next request. The leader decodes them, and stores those that are smaller. The leader itself recompresses the contents of a follower that is lost.
+// Followers recompress for the leader: each requests a content, encodes it at low priority, and sends the encodings with the next
+// request. The leader decodes them, and stores those that are smaller. It recompresses itself the contents of a follower that does
+// not send them.
 
 const (
 	squeezePath   = "/squeeze"
@@ -24,7 +25,7 @@ const (
 	squeezeTime   = 30 * time.Minute // far more than the largest content takes
 	squeezeAsk    = time.Minute      // for the response of the leader
 	maxEncodings  = 16 << 20         // bytes of a content's encodings
-	maxConcurrent = 2                // responses that are decoded at a time, which may be large
+	maxConcurrent = 2                // requests whose encodings are decoded at a time, which may be large
 )
 
 // serveRecompression returns the leader's handler for followers that recompress: it has the bot b store the encodings in a

@@ -27,11 +27,11 @@ type Reloaded struct {
 	Restarted bool `json:"restarted"`
 }
 
-// errNotReady is the error of a reload or upgrade between two runs of a role.
+// errNotReady is the error of a reload or upgrade while no run of a role is ready.
 var errNotReady = errors.New("the process is still opening the store; try again when it serves")
 
-// configuration is the settings of the process. A version never changes; a reload has the next one come into force, and each run of a
-// role is built from the version that is in force when it starts.
+// configuration is the settings of the process. A version never changes: a reload puts a new one into force. Each run of a role
+// is built from the version that is in force when it starts.
 type configuration struct {
 	inForce configstore.Value[*settings.Settings]
 	working atomic.Pointer[settings.Settings] // the last version with which all parts of a role have started; nil before that

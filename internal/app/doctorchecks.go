@@ -85,9 +85,9 @@ func (e *examination) examineJob(job upkeepJob, name, fix string, maxAge time.Du
 	}
 }
 
-// examineFolders adds a finding if the log's key cannot be used, and one if the data folder belongs to another user than this
-// process, or if the key folder, the store's folder or a file directly in them belongs to another user than the data folder.
-// The folders may be missing.
+// examineFolders adds a finding if the log's key cannot be used. It adds one more if the data folder belongs to another user
+// than this process, unless that is root's, or if the key folder, the store's folder or a file directly in them belongs to
+// another user than the data folder. The folders may be missing.
 func (e *examination) examineFolders() {
 	keys := e.settings.KeyFolder()
 	if err := signing.CheckKey(keys); err != nil {

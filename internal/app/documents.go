@@ -21,7 +21,8 @@ type pageSources struct {
 	documents *documents
 }
 
-// documents renders untrusted documents in worker processes, one at a time: a process for each document, or for the modules of a release.
+// documents renders untrusted documents in worker processes, one at a time: each document in a process of its own, or all
+// modules of a release in one.
 type documents struct {
 	renderer *rendering.Renderer
 	workers  *worker.Pool
@@ -31,7 +32,7 @@ type documents struct {
 const renderTimeout = time.Minute
 
 // newWorkers returns a pool of worker processes of this program, which start when they are first used. The caller closes it. It
-// sets Program in o.
+// replaces o.Program by the path of this program.
 func newWorkers(o worker.Options) *worker.Pool {
 	var err error
 	if o.Program, err = os.Executable(); err != nil {
@@ -40,7 +41,7 @@ func newWorkers(o worker.Options) *worker.Pool {
 	return worker.NewPool(o)
 }
 
-// newDocuments returns a renderer of the documents in a store, with workers.
+// newDocuments returns a renderer of the documents in a store, which uses workers. The caller closes workers.
 func newDocuments(workers *worker.Pool, store *kvstore.Store, logger *slog.Logger) *documents {
 	d := &documents{workers: workers}
 	d.renderer = rendering.New(rendering.Options{Store: store, Render: d.render, Logger: logger})

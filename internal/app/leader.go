@@ -178,8 +178,8 @@ func (s Server) serveCommands(r *roleRun, socket net.Listener, w *Writer, p publ
 }
 
 // addBot adds the part that runs the bot of f: for a single pass if s.Once is set, else until the role ends, with the part that
-// follows its catalogue. f is nil without a bot; then addBot does nothing. pusher pushes the log to GitHub, after the single
-// pass or all the time; it may be nil.
+// follows its catalogue. f is nil without a bot; then s.Once must not be set, and addBot does nothing. pusher pushes the log to
+// GitHub, after the single pass or all the time; it may be nil.
 func (s Server) addBot(r *roleRun, w *Writer, f *filler, pusher *gitlog.Pusher) {
 	if s.Once {
 		push := func(ctx context.Context) error {

@@ -1,13 +1,13 @@
-// Package app is a larder process: the supervisor, which outlives the roles of the process, the roles, which open what they consist of in
-// order, and the operations that the process runs for commands.
+// Package app is a larder process: the supervisor, which outlives the roles of the process; the roles, which open their parts in
+// order; and the operations that the process runs for commands.
 //
-// A process is one of these. A [Reader] has a data folder open to look at it; a [Writer] has it open to work on it, for a
-// command if no process runs; a [Server] is the process that runs, and serves, fills the folder, or both; a
-// [WitnessServer] cosigns logs, without a data folder. A command reaches whichever there is
-// with a [Client], by an [Operation].
+// A [Reader] has a data folder open to read it, and a [Writer] to change it, both also for a command if no process runs. A
+// [Server] is a process that runs until it is stopped, and serves, fills the folder, or both. A [WitnessServer] cosigns logs,
+// without a data folder. A command requests an [Operation] with a [Client] of the process, or of the Reader or Writer that it
+// has opened itself.
 //
-// What it guarantees: one process has a data folder at a time; what was opened is closed in reverse order, also where
-// something fails on the way; an operation that is under way ends before the folder is closed.
+// What it guarantees: one process has a data folder open at a time; what was opened is closed in reverse order, also after an
+// error; an operation that is under way ends before the folder is closed.
 //
 // It must not know commands and flags, and what people see: it gets settings, and hands out values.
 package app

@@ -28,11 +28,11 @@ const (
 	unsignedPublicly = "the service cannot sign at the moment"
 )
 
-// A readOnlyError is why a process cannot publish although it may be able to serve all that it has published: the disk or the data folder
-// cannot be written, the key of the log cannot be used, or the bucket of the cluster is not reached at the start.
+// A readOnlyError is why a process cannot publish although it may be able to serve all that it has published: the disk or the
+// data folder cannot be written, the log's key cannot be used, or the bucket of the cluster does not respond at the start.
 type readOnlyError struct {
 	err error
-	// resolved reports whether the reason is gone, so that the role can start. nil if only an operator can resolve it and restart.
+	// resolved reports whether the reason is gone, so that the role can start. It is nil if an operator has to restart the process.
 	resolved func(context.Context) bool
 }
 
@@ -73,12 +73,12 @@ func (r *roleRun) asReadOnlyWithoutBucket(err error, w *Writer, b bucket.Bucket)
 	}}
 }
 
-// A readOnlyRole serves what can be read of a data folder to which nothing may write: no bot, no schedule, no webhooks, no purge hook, and
-// nothing that signs or pushes the log.
+// A readOnlyRole serves what can be read of a data folder to which nothing may write: it has no bot, schedule, webhooks or
+// purge hook, and neither signs nor pushes the log.
 type readOnlyRole struct {
 	server  Server
 	reason  error // a *Shortfall if signed entries are missing or damaged, else a *readOnlyError
-	instead role  // that could not open the folder
+	instead role  // the role that could not open the folder, which starts again when the reason is gone
 }
 
 // start implements [role] for read-only mode: it opens what can be read of the data folder, serves it, and adds the parts to

@@ -258,7 +258,7 @@ func (r *roleRun) markReady(stopping func()) error {
 type restart struct {
 	before  func() error // is called between the two runs; errTaken ends the process without an error
 	role    role         // of the next run; nil for the one that the settings say
-	abandon func()       // is called if the run ends with an error, or another restart is followed; nil for nothing
+	abandon func()       // is called if the run ends with an error, or requestRestart refuses the restart; nil for nothing
 }
 
 // cancel calls r.abandon, if that is set, because the restart will not happen. r may be nil.

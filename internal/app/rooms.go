@@ -296,8 +296,8 @@ func (f remoteRooms) Apply(ctx context.Context, q ApplyRoomsRequest) (RoomVersio
 	return forwardRoomChange(ctx, f, OpApplyRooms, q)
 }
 
-// Undo implements [waitingroom.RecordChanger]: it has the leader restore an older version of the rooms' settings as a new one, which it
-// returns.
+// Undo implements [waitingroom.RecordChanger]: it has the leader restore an older version of the rooms' settings as a new one,
+// which it returns.
 func (f remoteRooms) Undo(ctx context.Context, q UndoRoomsRequest) (RoomVersion, error) {
 	return forwardRoomChange(ctx, f, OpUndoRooms, q)
 }

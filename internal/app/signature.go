@@ -14,14 +14,14 @@ import (
 )
 
 // A signature is how a Writer signs the log: with signer, or not at all if that is nil; unsigned then says why, "" if nothing
-// is wrong. The zero value is that of a log that was never signed and is not signed.
+// is wrong. The zero value neither signs nor reports that something is wrong, as for a log that was never signed.
 type signature struct {
 	signer   *signing.Signer
 	unsigned string
 }
 
-// openSigner opens the signer of the log with the key folder of the settings, sets it in w.signature, and creates folder and
-// key if they are missing. The signer signs when it is run or closed. registerer is nil for no metrics.
+// openSigner opens the signer of the log with the key folder of the settings, sets it in w.signature, and creates the key if it
+// is missing. registerer is nil for no metrics. It does not run the signer.
 func (w *Writer) openSigner(logger *slog.Logger, registerer prometheus.Registerer) error {
 	s := w.folder.settings
 	policy, err := witnessPolicy(s)

@@ -17,21 +17,21 @@ import (
 	"github.com/larder-cdn/larder/internal/settings"
 )
 
-// In an upgrade the process starts another one, of the program that is in its place by now, with the same arguments, and
-// gives it its sockets. They go through this, over a pair of sockets of their own:
+// In an upgrade the process starts another one, of the program that is now at the path of its own, with the same arguments, and
+// gives it its sockets. They go through these steps, and send messages over a pair of connected sockets:
 //
 //	older process                            newer process
 //	starts the newer one                     checks all but the store: settings, rooms, certificates, keys
-//	                                         says isChecked, or what is wrong
+//	                                         sends isChecked, or what is wrong
 //	stops the bot, closes event streams, and
 //	continues to serve
 //	accepts no more, closes the store
-//	says mayOpen                             opens the store, begins to serve
-//	                                         says isReady, or what is wrong
-//	ends; or where the other did, opens
-//	the store again and serves on
+//	sends mayOpen                            opens the store, begins to serve
+//	                                         sends isReady, or what is wrong
+//	ends; or if the newer one has failed,
+//	opens the store again and serves on
 //
-// If one of them dies, the other one notices that the pair is closed.
+// If one of them ends, the other one notices that the connection is closed.
 
 // A message is what one of the two processes sends to the other, as JSON.
 type message struct {
@@ -225,8 +225,8 @@ func (n *newerProcess) awaitStage(ctx context.Context, is stage, timeout time.Du
 	}
 }
 
-// kill kills the newer process, waits until it has ended, and closes the connection to it. The process must not have reported
-// that it is ready.
+// kill kills the newer process, waits until it has ended, unless it has reported that it is ready, and closes the connection to
+// it.
 func (n *newerProcess) kill() {
 	_ = n.cmd.Process.Kill()
 	for range n.messages { // until it has ended
@@ -234,20 +234,21 @@ func (n *newerProcess) kill() {
 	_ = n.conn.Close()
 }
 
-// errTaken is the error with which a process ends after another one has taken over.
+// errTaken is returned by [restart.before] after another process has taken over; this process then ends without an error.
 var errTaken = errors.New("another process has taken over")
 
 // errRestarted is the error of an upgrade during which the role restarted for another reason.
 var errRestarted = errors.New("the role restarted during the upgrade, for another reason; try again")
 
-// errUpgrading is the error of a reload or upgrade during an upgrade.
+// errUpgrading is the error of an upgrade, or of a reload that restarts the role, while an upgrade or such a reload is under
+// way.
 var errUpgrading = errors.New("an upgrade is under way; wait until it is done")
 
-// OpUpgrade starts the program that is now at the path of this one, which takes over. It responds when that has checked everything but
-// the store; from then on OpProcess returns which of the two runs.
+// OpUpgrade starts the program that is now at the path of this one, which takes over. It responds when that has checked
+// everything but the store; from then on [OpProcess] returns which of the two runs.
 const OpUpgrade Operation[struct{}, any, UpgradeStarted] = "upgrade"
 
-// OpProcess returns which process runs.
+// OpProcess returns the state of the process that has the data folder open.
 const OpProcess Operation[struct{}, any, Process] = "process"
 
 // UpgradeStarted has the ids of the two processes of an upgrade.
@@ -357,8 +358,8 @@ const (
 )
 
 // Upgrade replaces the process that has the folder data open by a new process of the program that is now at its path, and
-// returns both when the new one serves. It returns an error if the old one continues, or neither serves within upgradeTimeout;
-// from is then the old process, and to the one that serves, or the zero value.
+// returns both when the new one serves. It returns an error if the old one continues, or neither serves within upgradeTimeout.
+// With an error, from and to have what is known of the processes.
 func Upgrade(ctx context.Context, data string) (from, to Process, err error) {
 	from, started, err := requestUpgrade(ctx, data)
 	if err != nil {

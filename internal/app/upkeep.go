@@ -86,7 +86,8 @@ func (r *Reader) recordUpkeep(job upkeepJob, detail string, problem error) {
 // BackUpKeys copies the files with keys (*.key, *.pub, key-list) in the key folder of the settings to the folder dir, which it
 // creates if it is missing, and records that in the data folder. It replaces files of the same name in dir. It returns the
 // names of the copied files, after an error those before it. The last signed checkpoint is not copied, because restoring an old
-// one would hide a fork of the log. A log's key that is missing or cannot be used is an error.
+// one would hide a fork of the log. It is an error if the log's verifier key is missing, or if its private key is there and
+// cannot be used.
 func BackUpKeys(s *settings.Settings, dir string) (copied []string, err error) {
 	keys := s.KeyFolder()
 	_, key, err := signing.ReadFolder(keys)

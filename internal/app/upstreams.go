@@ -20,8 +20,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// openClients opens the clients of registries and git hosts, with the options o and those of the settings. Settings that the
-// clients refuse are a [settings.Mistake].
+// openClients opens the clients of registries and git hosts, with the options o and those of the settings, and sends no
+// request. Settings that the clients refuse are a [settings.Mistake]. The caller closes the clients.
 func openClients(s *settings.Settings, o bot.ClientOptions, logger *slog.Logger) (*bot.Clients, error) {
 	o.Fetch.UserAgent, o.Fetch.Allow, o.Fetch.Logger = UserAgent(), s.AllowHosts, logger
 	o.GitHub.URL, o.GitHub.Token, o.GitHub.UserAgent, o.GitHub.Logger = s.GitHubURL, s.Token, UserAgent(), logger
@@ -35,8 +35,8 @@ func openClients(s *settings.Settings, o bot.ClientOptions, logger *slog.Logger)
 	return c, err
 }
 
-// newDownloadLookup returns a function that requests the monthly downloads of an npm package by its name; nil, without an error,
-// if the settings name no API for that. A wrong address of the API is a [settings.Mistake].
+// newDownloadLookup returns a function that requests from an API how often an npm package was downloaded in a month, by its
+// name; nil, without an error, if the settings name no such API. A wrong address of the API is a [settings.Mistake].
 func newDownloadLookup(s *settings.Settings, c *bot.Clients) (func(context.Context, string) (int64, error), error) {
 	if s.DownloadsURL == "" {
 		return nil, nil
@@ -48,15 +48,15 @@ func newDownloadLookup(s *settings.Settings, c *bot.Clients) (func(context.Conte
 	return downloads, nil
 }
 
-// Upstreams are the registries and git hosts that the checks of a submission request.
+// Upstreams are the registries and git hosts that the checks of a submission request, with the workers that check its files.
 type Upstreams struct {
 	submission.Upstreams
 	clients   *bot.Clients
 	minifiers *worker.Pool
 }
 
-// OpenUpstreams opens the clients and workers for the commands that check submissions, that is package JSONs. The caller closes
-// it.
+// OpenUpstreams opens the clients and workers for the commands that check submissions, that is package JSONs. It sends no
+// request; workers start on first use. The caller closes it.
 func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error) {
 	c, err := openClients(s, bot.ClientOptions{}, logger)
 	if err != nil {
@@ -79,8 +79,8 @@ func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error
 	return u, nil
 }
 
-// OpenAuditor returns an auditor that compares releases with npm and with git repositories, and a function that closes it, nil
-// after an error.
+// OpenAuditor returns an auditor that compares releases with npm and with git repositories, and a function that closes it and
+// its connections. After an error both are nil.
 func OpenAuditor(s *settings.Settings, logger *slog.Logger) (verify.Upstream, func(), error) {
 	attestations, err := newAttestationVerifier(s)
 	if err != nil {
@@ -110,8 +110,8 @@ func OpenImports() (func(ctx context.Context, module []byte) ([]string, error), 
 	}, pool.Close
 }
 
-// minify returns an error unless the file data can be minified, in a worker process as by the bot. It discards the result.
-// extension is .js or .css.
+// minify returns an error unless the file data can be minified, which it tries in a worker process, as the bot does. It
+// discards the result. extension is .css, or else the file is JavaScript.
 func (u *Upstreams) minify(ctx context.Context, extension string, data []byte) error {
 	task := worker.MinifyJS
 	if extension == ".css" {
@@ -121,15 +121,16 @@ func (u *Upstreams) minify(ctx context.Context, extension string, data []byte) e
 	return err
 }
 
-// Close closes the connections and ends the worker processes.
+// Close closes idle connections and ends the worker processes.
 func (u *Upstreams) Close() {
 	u.clients.Close()
 	u.minifiers.Close()
 }
 
 // Preview returns what the bot would publish of the package p, with the HTML tags by which pages load it from assetBase ("" for
-// the server of the page), and with the differences from the published package JSON if that is not nil. older limits the number
-// of older releases that are checked.
+// the server of the page). If published, the published package JSON, is not nil, the result also has the differences from that.
+// older limits the number of older releases that are checked. Preview requests the package's upstream, and publishes nothing.
+// With an error of the comparison it also returns the preview.
 func (u *Upstreams) Preview(ctx context.Context, p, published *packages.Package, assetBase string, older int) (*submission.Preview, error) {
 	preview, err := u.Upstreams.Preview(ctx, p, older)
 	if err != nil {
@@ -147,21 +148,22 @@ func (u *Upstreams) Preview(ctx context.Context, p, published *packages.Package,
 	return preview, err
 }
 
-// Draft returns a new package JSON for the npm package target, with the library name name ("" for target's own).
+// Draft returns a new package JSON for the npm package target, which it requests. name is the name of the library; "" derives
+// it from target. It stores nothing. For the errors see [submission.NewDraft].
 func (u *Upstreams) Draft(ctx context.Context, target, name string) (*submission.Draft, error) {
 	return submission.NewDraft(ctx, u.Sources["npm"], target, name)
 }
 
-// Limits of a page with a draft, below those of the bot, because any visitor can request it.
+// Limits of the page with a draft, which are below those of the bot, because any visitor can request it.
 const (
 	draftPackument = 64 << 20 // bytes, read as a stream
 	draftTarball   = 32 << 20 // bytes
 	draftFiles     = 200      // that the page lists
 )
 
-// newDraftWriter returns a function that drafts package JSONs for the site. It requests the configured registry without its
-// credentials: visitors must not see what only the operator may. The function's errors are that of its context, or a
-// [*site.DraftError].
+// newDraftWriter returns a function that drafts package JSONs for the site by the names of npm packages. It requests the
+// configured registry without its credentials: visitors must not see what only the operator may. The function's errors are that
+// of its context, or a [*site.DraftError]. The end of the run does not close its connections.
 func newDraftWriter(s *settings.Settings, logger *slog.Logger) (func(context.Context, string) (*site.Draft, error), error) {
 	o := bot.ClientOptions{OwnConfig: true, Anonymous: true}
 	o.Fetch.Concurrency, o.Fetch.Tries = 2, 1
@@ -187,7 +189,7 @@ func newDraftWriter(s *settings.Settings, logger *slog.Logger) (func(context.Con
 	}, nil
 }
 
-// toSiteDraft converts a draft for its page, which lists at most draftFiles files.
+// toSiteDraft converts a draft for its page. It lists the first draftFiles files; More counts the others.
 func toSiteDraft(draft *submission.Draft) *site.Draft {
 	p, r := draft.Preview.Package, &draft.Preview.Latest
 	shown := &site.Draft{

@@ -23,6 +23,7 @@ type Build struct {
 	Platform string `json:"platform"`
 }
 
+// unknownVersion is the version of a program that was built without git.
 const unknownVersion = "unknown"
 
 // ThisBuild returns what this program was built from: what the linker has set, or else what the go command has recorded.
@@ -57,7 +58,8 @@ func (b Build) String() string {
 	return fmt.Sprintf("larder %s%s (%s, %s)", b.Version, from, b.Go, b.Platform)
 }
 
-// storeProgram returns the text that a store records as the version of the program that wrote it.
+// storeProgram returns the text by which a store records which version of the program wrote it: the version, or "of unknown
+// version".
 func (b Build) storeProgram() string {
 	if b.Version == unknownVersion {
 		return "of unknown version"
@@ -68,5 +70,5 @@ func (b Build) storeProgram() string {
 // Version returns the version of this build.
 func Version() string { return ThisBuild().Version }
 
-// UserAgent returns the User-Agent field of requests to other servers, larder/VERSION.
+// UserAgent returns the value of the User-Agent field in requests to other servers, larder/VERSION.
 func UserAgent() string { return "larder/" + Version() }

@@ -31,11 +31,12 @@ const (
 
 	vulnerabilityFile = "vulnerabilities.json" // in the data folder, where responses of an OSV API are stored
 
-	maxVulnerabilityFailures = 5 // packages in a row whose requests fail before the others wait, too
+	maxVulnerabilityFailures = 5 // failed packages in a row after which the others are requested later
 )
 
 // storedAdvisories returns the known vulnerabilities of npm packages for commands: those of the file in the settings, or those
-// that a process stored in the data folder. It sends no request. It returns nil if the settings turn them off.
+// that a process stored in the data folder. It sends no request. It returns nil if the settings turn them off, or if the file
+// cannot be read, which it logs.
 func (r *Reader) storedAdvisories() *library.Advisories {
 	source := r.settings.Vulnerabilities
 	switch {
@@ -51,10 +52,11 @@ func (r *Reader) storedAdvisories() *library.Advisories {
 	return library.FollowAdvisories(filepath.Join(r.settings.Data, vulnerabilityFile), r.logger)
 }
 
-// openAdvisories opens the known vulnerabilities of npm packages for pages, by the settings: those of a file, or those of an OSV
-// API, which a part of the run polls. It returns nil if there are none. A process that fills the data folder polls OSV's own API
-// by default, unless npm is configured with another registry than its own or with credentials for it, because the network may be
-// closed then and the packages private. In read-only mode it returns those that were stored.
+// openAdvisories opens the known vulnerabilities of npm packages for pages: those of the file in the settings, or those of the
+// OSV API in the settings. If the settings name neither and the process fills the data folder, it is OSV's own API, unless npm
+// is configured with another registry than its own or with credentials for it, because the network may be closed then and the
+// packages private. A part of the run polls the API; in read-only mode only stored responses count. openAdvisories returns nil
+// and no error if the settings turn the vulnerabilities off, or nothing is polled by default.
 func (r *roleRun) openAdvisories(o *siteOptions, libraries *library.Index) (*library.Advisories, error) {
 	source, logger := r.settings.Vulnerabilities, r.logger.With("part", "vulnerabilities")
 	switch {
@@ -99,13 +101,13 @@ type vulnerabilityPoll struct {
 	ranking      func(context.Context) (*library.Ranking, error)
 	mayRequest   func(*library.Library) bool // reports whether the source may learn the name of a library's package
 	request      func(ctx context.Context, name string) ([]json.RawMessage, error)
-	failed       map[string]int // has 1 for each package whose last request failed, but not because of the network
+	failed       map[string]int // has 1 for each npm package whose last request failed for a reason of its own; see stopsRequests
 	now          func() time.Time
 	logger       *slog.Logger
 }
 
-// run polls packages that are due, at intervals, until ctx ends, and returns nil. After a failure, also of one package, it logs
-// the error, at info level only the first time, and waits longer.
+// run polls the packages that are due, at once and at the interval vulnerabilityPause until ctx ends, and returns nil. After a
+// failure, also of one package, it logs the error, at info level only the first time, and waits vulnerabilityBackoff.
 func (p *vulnerabilityPoll) run(ctx context.Context) error {
 	level := slog.LevelInfo
 	for pause := time.Duration(0); retry.Sleep(ctx, pause) == nil; {
@@ -118,10 +120,11 @@ func (p *vulnerabilityPoll) run(ctx context.Context) error {
 	return nil
 }
 
-// pollDue requests the known vulnerabilities of the npm packages that were not requested within a day, the most popular first,
-// but those that failed last time at the end. A failure concerns one package, unless [stopsRequests] says otherwise or
-// maxVulnerabilityFailures packages in a row fail: then pollDue ends. It stores the responses every minute and at the end, and
-// returns the last error.
+// pollDue requests the known vulnerabilities of the npm packages that were not requested with success within a day, the most
+// popular first, but those that failed last time at the end. It continues after the failure of one package, and ends if
+// [stopsRequests] is true of an error or maxVulnerabilityFailures packages in a row fail. It stores the responses every minute
+// and at the end, without those of packages that no library comes from any more. It returns the last error; one of storing ends
+// it.
 func (p *vulnerabilityPoll) pollDue(ctx context.Context) error {
 	ranking, err := p.ranking(ctx)
 	if err != nil {
@@ -176,13 +179,14 @@ func (p *vulnerabilityPoll) pollDue(ctx context.Context) error {
 	return err
 }
 
-// stopsRequests reports whether an error concerns all packages: the network failed, or the source limits requests.
+// stopsRequests reports whether an error of a request concerns all packages: no response was received from the source, or it
+// limits requests (429).
 func stopsRequests(err error) bool {
 	var failure *fetch.Error
 	return errors.As(err, &failure) && (failure.Status == http.StatusTooManyRequests || failure.Status == 0 && !errors.Is(err, fetch.ErrTooLarge))
 }
 
-// store writes known, by npm package, to the file in the data folder in place of the former content, and has pages read it again.
+// store replaces the file in the data folder by known, which is by npm package, and has pages read the file again.
 func (p *vulnerabilityPoll) store(known map[string]library.CheckedPackage) error {
 	if err := library.WriteCheckedPackages(p.file, known); err != nil {
 		return err

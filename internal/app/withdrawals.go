@@ -16,19 +16,20 @@ import (
 
 // Requests of `larder withdraw` and `larder withdraw --undo`.
 type (
-	// WithdrawRequest names a release to withdraw.
+	// WithdrawRequest names a release to withdraw. The log publishes the reason.
 	WithdrawRequest struct {
 		Package string `json:"package"`
 		Version string `json:"version"`
 		Reason  string `json:"reason"`
-		Erase   bool   `json:"erase,omitempty"`
+		Erase   bool   `json:"erase,omitempty"` // contents of the release that nothing else needs are removed from the store, too
 	}
 	// RestoreRequest names a withdrawn release to restore.
 	RestoreRequest struct {
 		Package string `json:"package"`
 		Version string `json:"version"`
 		Reason  string `json:"reason"`
-		// Override is why it is served although the policy of its package requires an attestation that it does not have.
+		// Override is why it is served although the policy of its package requires an attestation that it does not have; "" if it
+		// needs one.
 		Override string `json:"override,omitempty"`
 	}
 )
@@ -41,14 +42,13 @@ const (
 
 // Withdrawn is their response, and its JSON form.
 type Withdrawn struct {
-	// Release is what was withdrawn or restored; nil where only files were erased, because the release was withdrawn
-	// before.
+	// Release is what was withdrawn or restored; nil if only files were erased, because the release was withdrawn before.
 	Release *bot.WithdrawalOutcome `json:"release,omitempty"`
-	Erasure *bot.Erasure           `json:"erasure,omitempty"`
-	// Prefix is what the addresses of the release's files begin with, a path where the host is not known.
+	Erasure *bot.Erasure           `json:"erasure,omitempty"` // what was erased; nil if that was not requested
+	// Prefix is the beginning of the URLs of the release's files, or of their paths if the host is not known.
 	Prefix string `json:"prefix"`
-	Tag    string `json:"tag"` // cache tag of the responses with its files
-	Hook   string `json:"hook,omitempty"`
+	Tag    string `json:"tag"`            // cache tag of the responses with its files
+	Hook   string `json:"hook,omitempty"` // HookCalled or HookLater; "" if the data folder has no purge hook
 	Written
 }
 
@@ -61,11 +61,12 @@ const (
 // withdrawals withdraws and restores releases.
 type withdrawals struct {
 	writer  *Writer
-	inForce func(ctx context.Context) error // returns when the site serves the state of the last log entry
-	purging bool                            // whether this process calls the purge hook
+	inForce func(ctx context.Context) error // waits until the site serves the state of the last log entry
+	purging bool                            // this process calls the purge hook
 }
 
-// addOperations adds to all the operations that withdraw and restore releases. They return when the site serves the change.
+// addOperations adds to all the operations that withdraw and restore releases. They return when the site serves the change. If
+// that wait fails, they return an error, although the release is withdrawn or restored.
 func (w withdrawals) addOperations(all operations) {
 	addRequest(all, OpWithdraw, func(ctx context.Context, q WithdrawRequest) (*Withdrawn, error) {
 		done, err := w.newResponse(q.Package, q.Version)
@@ -99,9 +100,9 @@ func (w withdrawals) newService() *bot.WithdrawalService {
 	return bot.NewWithdrawalService(w.writer.folder.store, w.writer.folder.log, time.Now)
 }
 
-// newResponse returns the part of the response to a withdrawal or restoration of a package's version that is known before it: the
-// prefix of the release's URLs, its cache tag, and whether the purge hook is called. It does not check that the release exists;
-// the error is that of reading the store.
+// newResponse returns the part of the response to a withdrawal or restoration of a package's version that is known before it:
+// the prefix of the release's URLs, its cache tag, and whether and when the purge hook is called. It does not check that the
+// release exists; the error is that of reading the store.
 func (w withdrawals) newResponse(name, version string) (*Withdrawn, error) {
 	done := &Withdrawn{Prefix: w.writer.folder.assetBase + library.AssetPath(name, version, ""), Tag: server.VersionCacheTag(name, version)}
 	known, err := notify.HasPurgeHook(w.writer.folder.store)
@@ -124,7 +125,7 @@ func checkPurgeHook(s *settings.Settings) error {
 }
 
 // addPurgeHook has the outbox send withdrawals from now on to the purge hook, if the settings name one, and registers its
-// metrics. If recording the start fails, it only logs that.
+// metrics. If it cannot be recorded from which log entry on, it logs that. The error is that of opening the outbox.
 func (r *roleRun) addPurgeHook(ctx context.Context, folder *Reader) error {
 	if r.settings.PurgeHook == "" {
 		return nil
@@ -148,10 +149,10 @@ func purgeOptions(s *settings.Settings) notify.PurgeOptions {
 	}}
 }
 
-// servedURLs returns the URLs of the release version of the package name that caches may have: its files under the asset base; its
-// archives under the asset base and the site base; and the API's responses about it under the asset base, the site base and the
-// API host. If the purge hook needs no host, all are at the host larder.invalid instead; if it needs one, the caller has
-// checked that the asset base is set.
+// servedURLs returns the URLs of the release version of the package name that caches may have, in this order: its files, by
+// their paths in files, under the asset base; then its archives and the API's responses about it under the asset base and the
+// site base; then these responses under the API host. If the purge hook needs no host, all are at the host larder.invalid
+// instead; if it needs one, the caller has checked that the asset base is set.
 func servedURLs(c *settings.Settings, name, version string, files []string) []string {
 	release := []string{
 		"/download/" + url.PathEscape(name) + "/" + url.PathEscape(version) + ".tar.gz",

@@ -13,20 +13,20 @@ import (
 	"github.com/larder-cdn/larder/server"
 )
 
-// A WitnessServer is a process that cosigns the checkpoints of logs. It has no data folder; what it has signed is with its
-// keys.
+// A WitnessServer is a process that cosigns the checkpoints of logs. It has no data folder; the key folder has the record of what it
+// has signed.
 type WitnessServer struct {
 	Settings *settings.Settings
 	Logger   *slog.Logger
 	// Name is that of the witness's keys, and Logs are those that it witnesses; see [witness.Options].
 	Name string
 	Logs []string
-	// Serving is called once the process serves.
+	// Serving is called once the process serves, with its URL and the verifier keys of the witness.
 	Serving func(address string, keys []string)
 }
 
-// Run opens the sockets and serves the witness until ctx ends. It returns an error if a part cannot be opened or fails. SIGHUP
-// reloads nothing.
+// Run opens the sockets and serves the witness until ctx ends. It returns an error if a part cannot be opened or closed, or
+// fails. On SIGHUP it reloads nothing, and logs that.
 func (s WitnessServer) Run(ctx context.Context) (err error) {
 	c := s.Settings
 	v, ctx, err := newSupervisor(ctx, c, true, s.Logger, func() error { return c.FitConnections(s.Logger) })

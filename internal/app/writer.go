@@ -19,15 +19,15 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
-// A Writer is a data folder that is open to be written.
+// A Writer is a data folder that is open for writing, which no other process can open meanwhile.
 type Writer struct {
 	folder    *Reader
 	signature signature
-	// filler is made on first use: commands that only look need neither npm's configuration nor a catalogue.
+	// filler is opened on first use, because commands that only read need neither npm's configuration nor a catalogue.
 	filler lazy[*filler]
 }
 
-// A filler is a bot with the catalogue that it goes by.
+// A filler is a bot with the watcher of the catalogue by which it publishes.
 type filler struct {
 	bot     *bot.Bot
 	watcher *bot.CatalogueWatcher
@@ -36,10 +36,10 @@ type filler struct {
 // A writerConfig says how a Writer works.
 type writerConfig struct {
 	open   openOptions
-	follow bool               // the catalogue is followed, so the bot can begin without one that is elsewhere
+	follow bool               // the catalogue is followed, so the bot may start before a remote one was read
 	events func(events.Event) // is called with the events of the bot
-	node   bool               // it is that of a node of a cluster, whose log comes from elsewhere
-	afresh bool               // missing entries come from there
+	node   bool               // the Writer is that of a node of a cluster, whose log comes from the bucket or the leader
+	afresh bool               // the store is new or lacks signed entries, which come from there: that is no error
 	// squeezed is called with each content that has a smaller encoding; it may be nil.
 	squeezed func(kvstore.Hash)
 	// deltaStored is called with each content that has a delta against a dictionary; it may be nil.
@@ -52,9 +52,9 @@ type Signing int
 
 // How a Writer signs.
 const (
-	Unsigned    Signing = iota // nothing: it does not append to the log
-	SignedIfKey                // it signs if the key is there, and reports why it cannot otherwise
-	Signed                     // it signs, and cannot be opened otherwise
+	Unsigned    Signing = iota // the Writer does not sign; it is for commands that do not append to the log
+	SignedIfKey                // it signs if the key folder has the log's key, and otherwise reports why it does not ([OpUnsigned])
+	Signed                     // it signs, and cannot be opened otherwise; a missing key is created
 )
 
 // WriterOptions say what a command needs a Writer for.
@@ -64,8 +64,8 @@ type WriterOptions struct {
 }
 
 // OpenWriter opens a data folder for writing, and creates it if it is missing, unless o requires a store. It completes an
-// interrupted repair, and opens the signer of the log if o says so. Until the Writer is closed, it serves other commands that
-// only read.
+// interrupted repair, and opens the signer of the log if o says so. Until the Writer is closed, it serves read-only operations
+// to other commands. For the errors see openWriter.
 func OpenWriter(s *settings.Settings, o WriterOptions, logger *slog.Logger) (*Writer, error) {
 	if err := finishRepair(s, logger); err != nil {
 		return nil, err
@@ -92,10 +92,11 @@ func OpenWriter(s *settings.Settings, o WriterOptions, logger *slog.Logger) (*Wr
 	return w, nil
 }
 
-// openWriter opens a data folder for writing by the settings and o, and creates it if it is missing. It completes an interrupted
-// repair, empties the folder for temporary files, and removes stores that a repair replaced over a month ago. It returns a
-// [*Shortfall] if the store is damaged or lacks signed entries, unless o.afresh says that the node gets these from elsewhere, and
-// a mistake if the folder is that of a cluster node and o.node is false.
+// openWriter opens a data folder for writing by the settings and o, and creates it if it is missing. It completes an
+// interrupted repair, empties the folder for temporary files, and removes stores that a repair replaced over a month ago. It
+// returns a [*lockedError] if another process has the folder open, a [*Shortfall] if the store is damaged or lacks signed
+// entries, unless o.afresh says that the node gets these from elsewhere, and a [settings.Mistake] if the folder is that of a
+// cluster node and o.node is false.
 func openWriter(s *settings.Settings, o writerConfig, logger *slog.Logger) (*Writer, error) {
 	if err := finishRepair(s, logger); err != nil {
 		return nil, err
@@ -138,8 +139,9 @@ func openWriter(s *settings.Settings, o writerConfig, logger *slog.Logger) (*Wri
 	return w, nil
 }
 
-// acceptBehind accepts the present state of a store that lacks its last changes, as after restoring a copy, and logs them; else
-// it does nothing. No signed entry is missing, but the waiting rooms may have admitted users since, so it has them recover.
+// acceptBehind accepts the present state of a store that lacks its last changes, as after restoring a copy, and logs them; for
+// another store it does nothing. No signed entry is missing, but the waiting rooms may have admitted users since, so
+// acceptBehind has them recover.
 func (r *Reader) acceptBehind() error {
 	behind := r.store.Behind()
 	if behind == nil {
@@ -154,21 +156,23 @@ func (r *Reader) acceptBehind() error {
 	return nil
 }
 
-// Close closes the bot, if it was opened, signs the new entries of the log if w has a signer, and closes the folder. It waits for
-// running operations, whose contexts must have ended.
+// Close waits for running operations, whose contexts must have ended, closes the bot, if it was opened, signs the new entries
+// of the log if w has a signer, and closes the folder. It does each step also after an error, and returns all errors.
 func (w *Writer) Close() error { return w.folder.closeAfter(w.filler.closeIfOpen, w.signature.close) }
 
-// dependencies are the parts of a filler besides the folder: those that wrong settings, or a wrong catalogue, can make fail.
+// dependencies are the parts of a filler besides the folder. Opening them can fail because of wrong settings or a wrong
+// catalogue.
 type dependencies struct {
 	clients      *bot.Clients
 	attestations *npm.AttestationVerifier
 	downloads    func(context.Context, string) (int64, error) // nil for none
 	watcher      *bot.CatalogueWatcher
-	first        *packages.Catalogue
+	first        *packages.Catalogue // the first catalogue of the bot; nil if it starts without one
 }
 
-// openDependencies opens what a filler needs besides the folder: clients of upstreams, verifier, catalogue. follow says that it
-// may start without the catalogue if that is remote. The caller closes d.clients; after an error they are closed.
+// openDependencies opens what a filler needs besides the folder: clients of upstreams, verifier, catalogue. It may request the
+// catalogue. follow says that the filler may start without a catalogue if that is remote. The caller closes d.clients; after an
+// error they are closed.
 func openDependencies(s *settings.Settings, follow bool, logger *slog.Logger) (d dependencies, err error) {
 	if d.attestations, err = newAttestationVerifier(s); err != nil {
 		return d, err
@@ -191,7 +195,8 @@ func openDependencies(s *settings.Settings, follow bool, logger *slog.Logger) (d
 	return d, err
 }
 
-// newFiller opens the bot on the folder, with its catalogue and its clients of upstreams. It does not run it.
+// newFiller opens the bot on the folder, with its catalogue and its clients of upstreams, and does not run it. The caller
+// closes the bot. logger is that of the bot.
 func (w *Writer) newFiller(o writerConfig, logger *slog.Logger) (_ *filler, err error) {
 	s := w.folder.settings
 	d, err := openDependencies(s, o.follow, logger)
@@ -227,8 +232,8 @@ func (w *Writer) newFiller(o writerConfig, logger *slog.Logger) (_ *filler, err 
 	return &filler{made, d.watcher}, nil
 }
 
-// newAttestationVerifier returns the verifier of npm's build attestations, with the Sigstore root of the settings or the built-in
-// one. An error is a mistake in the settings.
+// newAttestationVerifier returns the verifier of npm's build attestations, with the Sigstore root of the settings or the
+// built-in one. An error is a mistake in the settings, such as a file that cannot be read.
 func newAttestationVerifier(s *settings.Settings) (*npm.AttestationVerifier, error) {
 	var root []byte
 	if s.SigstoreRoot != "" {
@@ -244,7 +249,7 @@ func newAttestationVerifier(s *settings.Settings) (*npm.AttestationVerifier, err
 	return v, nil
 }
 
-// openTime is how long a process waits for a catalogue from elsewhere.
+// openTime is how long [openCatalogue] may take to read a catalogue from its source.
 const openTime = time.Minute
 
 // openCatalogue returns the first catalogue of the bot: the copy that was stored before, if the catalogue is remote and there is
