@@ -21,7 +21,7 @@ import (
 // roomsOptions are what distinguishes the waiting rooms of one role from those of another.
 type roomsOptions struct {
 	cluster  roomsCluster
-	readOnly bool // the data folder is only read
+	readOnly bool // for read-only mode: the store is only read
 	webhooks bool // webhooks are notified of the rooms
 }
 
@@ -109,7 +109,8 @@ func (r *roleRun) openRooms(ctx context.Context, folder *Reader, site *siteOptio
 }
 
 // openRoomRecord opens the versioned record of the rooms' settings. The rooms file becomes its first version, and a changed
-// file the next one. If the file cannot be read, it passes the error on to the record, which decides whether that matters.
+// file the next one. If the file cannot be read, it passes the error on to the record, which decides whether that matters. In
+// read-only mode a node of a cluster refuses changes of the settings; another process stores them.
 func (r *roleRun) openRoomRecord(ctx context.Context, o roomsOptions) (*waitingroom.Record, error) {
 	file, _, broken := r.settings.ReadRooms()
 	return waitingroom.OpenRecord(ctx, waitingroom.RecordOptions{

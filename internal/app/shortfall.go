@@ -21,7 +21,7 @@ import (
 type Shortfall struct {
 	Data   string // the folder
 	Here   int64  // entries of its log; -1 if they cannot be counted
-	Signed int64  // entries in the last signed checkpoint of the key folder; 0 if it has none, or is that of another log
+	Signed int64  // entries in the last signed checkpoint of the key folder; 0 if it has none, or is known to be that of another log
 	Damage error  // what is damaged; nil if the store is missing, lacks entries, or has another log
 }
 
