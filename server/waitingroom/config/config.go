@@ -1,9 +1,9 @@
-// Package config is what an operator says of waiting rooms: the rooms in YAML, which
+// Package config parses what an operator configures of waiting rooms: the rooms in YAML, which
 // requests each of them covers, what bypasses it, and what changes during its events.
 //
-// Parse checks everything that can be wrong with a room when it is read, and says of each
-// mistake where it stands and what to do. What it returns is never changed, so that
-// requests look at it without a lock. The package must not know tickets, or how a response
+// Parse checks everything that can be wrong with a room when it is read. Each mistake has
+// its file and line, and what to do. The rooms are never changed afterwards, so that requests
+// look at them without a lock. The package must not know tickets, or how a response
 // looks.
 package config
 
@@ -76,10 +76,10 @@ type Room struct {
 	// nil for none.
 	Challenge *url.URL
 	// SubresourcesPerMinute bounds requests for parts of a page, which carry no ticket:
-	// 0 lets none pass, a negative number all.
+	// with 0 none passes, a negative number is no limit.
 	SubresourcesPerMinute int
-	SubresourceMethods    []string // by which these pass
-	SubresourcePaths      []string // patterns of paths where they pass for clients without a user who is in
+	SubresourceMethods    []string // by which these pass; requests by others do not
+	SubresourcePaths      []string // patterns of paths where they also pass for clients from whose address no user was admitted; nil for none
 }
 
 // A Route is a host and a pattern of paths on it.
@@ -92,7 +92,7 @@ type Route struct {
 type Cookie struct {
 	SameSite    SameSite
 	Secure      Secure
-	Partitioned bool // where the cookie may be sent in frames of other sites
+	Partitioned bool // a cookie with SameSite=None has the attribute Partitioned
 	Suffix      string
 }
 
@@ -117,8 +117,8 @@ const (
 	SecureNever  Secure = "never"
 )
 
-// A Rule lets requests bypass a room that all its conditions hold for. Conditions
-// without values hold for every request.
+// A Rule lets a request bypass a room if all its conditions hold. A condition
+// without values holds for every request.
 type Rule struct {
 	Description string
 	Disabled    bool
@@ -159,18 +159,18 @@ func (e *Event) From() time.Time {
 type EffectiveSettings struct {
 	Room     string // its name
 	Settings queue.Settings
-	Template string
+	Template string // of the page; "" for the built-in page
 	Event    *Event // that is on or is waited for, nil for none
 	Phase    Phase
-	Until    time.Time // in the far future where nothing will change
+	Until    time.Time // when the next event, or its pre-queue, begins or ends; in the far future if none will
 }
 
-// Phase says whether an event of a room is running, ahead or over.
+// Phase says whether an event of a room is running, or its pre-queue is open.
 type Phase uint8
 
 // The phases.
 const (
-	NoEvent Phase = iota
+	NoEvent Phase = iota // neither
 	Prequeueing
 	EventOn
 )
@@ -180,7 +180,8 @@ var forever = time.Unix(1<<40, 0)
 
 // At returns the settings in force in a room at a time, and until when: in the far future, never zero, if no event is ahead or
 // running. During the pre-queue of an event the room's own limits apply to the visitors who are in, and all others wait; the page
-// is the event's.
+// is the event's. The caller sets what the file does not have: an automatic limit, Skew, Shuffle.Salt, and the defaults of
+// [queue.Settings.WithDefaults].
 func (r *Room) At(t time.Time) EffectiveSettings {
 	m := EffectiveSettings{Room: r.Name, Settings: r.Settings, Template: r.Template, Until: forever}
 	for i := range r.Events {
@@ -206,9 +207,9 @@ func (r *Room) At(t time.Time) EffectiveSettings {
 	return m
 }
 
-// CookiePath returns the Path of the room's cookie: the last folder in the room's path, because browsers send a cookie to all
-// paths below its folder (RFC 6265 §5.1.4). It returns "/" for a room with routes of several paths, and for a path with
-// characters that browsers encode.
+// CookiePath returns the Path of the room's cookie: the room's path up to and including its last slash, such as / for /shop,
+// because browsers send a cookie to all paths below its folder (RFC 6265 §5.1.4). It returns "/" for a room with routes of
+// several paths, and for a path with characters that browsers encode or that a cookie cannot have.
 func (r *Room) CookiePath() string {
 	path := r.Routes[0].Path
 	for _, route := range r.Routes[1:] {
@@ -232,8 +233,8 @@ func (r *Room) LongestSession() time.Duration {
 	return longest
 }
 
-// Parse parses a file of rooms: a list of them, or a mapping with the list under "rooms". name is the file's, for messages. The
-// error joins one for each mistake.
+// Parse parses a file of rooms: a YAML list of them, or a mapping with the list under "rooms". It returns nil for a file without
+// a list. name is the file's, for messages. The errors are those of [List] and [ParseNode].
 func Parse(name string, text []byte) ([]Room, error) {
 	list, err := List(name, text)
 	if err != nil || list == nil {
@@ -242,8 +243,9 @@ func Parse(name string, text []byte) ([]Room, error) {
 	return ParseNode(name, list)
 }
 
-// List returns the YAML list of rooms in the text of a file, for [ParseNode]; nil if the file has no list. It does not check the
-// rooms. name is the file's, for messages.
+// List returns the YAML list of rooms in the text of a file, for [ParseNode]; nil if the file is empty, or a mapping without
+// "rooms". It does not check whether the node is a list, nor the rooms. name is the file's, for messages. It fails for a text of
+// more than [MaxFile] bytes, malformed YAML, several documents, and a mapping with other members.
 func List(name string, text []byte) (*yaml.Node, error) {
 	if len(text) > MaxFile {
 		return nil, fmt.Errorf("%s: has %d bytes; rooms may take %d", name, len(text), MaxFile)
@@ -269,10 +271,12 @@ func List(name string, text []byte) (*yaml.Node, error) {
 }
 
 // Set are fields of rooms that an operator has set while a process ran: values in YAML, by room
-// and field. They count instead of those in the file.
+// and field. They replace those in the file.
 type Set map[string]map[string]string
 
-// Apply returns a copy of a YAML list of rooms with the fields of the set changed. It ignores rooms that the list does not have.
+// Apply returns a copy of a YAML list of rooms with the fields of the set changed. The list itself does not change; the copy
+// shares unchanged nodes with it. Apply ignores rooms that the list does not have. It fails for the field name, and for a value
+// that is not YAML. It does not check whether a room has the field, nor the value otherwise.
 func (s Set) Apply(list *yaml.Node) (*yaml.Node, error) {
 	applied := *list
 	applied.Content = slices.Clone(list.Content)
@@ -300,8 +304,8 @@ func (s Set) Apply(list *yaml.Node) (*yaml.Node, error) {
 	return &applied, nil
 }
 
-// setField sets a field of the YAML mapping room to the value in text, which is YAML. It adds the field if it is missing. The
-// name cannot be set.
+// setField sets a field of the YAML mapping room, which it changes, to the value in text, which is YAML. It adds the field if it
+// is missing. It returns an error for the name, which cannot be set, and for a text that is not one YAML value.
 func setField(room *yaml.Node, field, text string) error {
 	if field == "name" {
 		return errors.New("cannot be changed: tickets are bound to it")
@@ -320,15 +324,17 @@ func setField(room *yaml.Node, field, text string) error {
 	return nil
 }
 
-// SameUpstreams reports whether two rooms send requests to the same servers in the same way.
+// SameUpstreams reports whether two rooms send requests to the same servers in the same way: the upstreams, in the same order,
+// their timeout, certificates and health path, and the host of the first route are equal.
 func (r *Room) SameUpstreams(other *Room) bool {
 	return r.UpstreamTimeout == other.UpstreamTimeout && r.UpstreamHealth == other.UpstreamHealth && r.Routes[0].Host == other.Routes[0].Host &&
 		slices.EqualFunc(r.Upstreams, other.Upstreams, func(a, b *url.URL) bool { return *a == *b }) &&
 		(r.UpstreamCA == nil) == (other.UpstreamCA == nil) && (r.UpstreamCA == nil || r.UpstreamCA.Equal(other.UpstreamCA))
 }
 
-// ParseNode parses a YAML list of rooms, which may be part of a larger file. name is the file's, for messages. The error joins
-// one for each mistake.
+// ParseNode parses a YAML list of rooms, which may be part of a larger file, and returns them in its order. name is the file's,
+// for messages. The error joins one for each mistake, up to 50 (maxProblems); the rooms are nil then. It looks for mistakes
+// between rooms, such as equal names, only if it has found no other.
 func ParseNode(name string, list *yaml.Node) ([]Room, error) {
 	r := &reader{file: name}
 	nodes := r.readList(list, "rooms", MaxRooms)
@@ -377,11 +383,13 @@ func resolveAlias(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// A field reads the value of a member of a mapping; name is its key, for messages.
+// A field parses the value n of a member of a mapping, and adds its mistakes to the reader. n is no alias. name is the member's
+// key, for messages.
 type field func(n *yaml.Node, name string)
 
 // readFields passes the value of each member of a mapping to the parser of that name in known. It adds unknown, repeated and
-// empty members as mistakes. of is the name of the field that has the mapping, for messages. It returns false if n is no mapping.
+// empty members as mistakes. of is the name of the field that has the mapping, for messages. It returns false, after adding a
+// mistake, if n is no mapping; after mistakes in members it returns true.
 func (r *reader) readFields(n *yaml.Node, of string, known map[string]field) bool {
 	n = resolveAlias(n)
 	if n.Kind != yaml.MappingNode {
@@ -408,8 +416,8 @@ func (r *reader) readFields(n *yaml.Node, of string, known map[string]field) boo
 	return true
 }
 
-// suggestField returns the end of a message about an unknown field: it suggests the known field that is similar, or else to
-// remove the unknown one.
+// suggestField returns the end of a message about an unknown field name: it suggests the field in known with a similar name, or
+// else to remove the unknown one.
 func suggestField(name string, known map[string]field) string {
 	if best, ok := text.Nearest(name, slices.Collect(maps.Keys(known))); ok {
 		return "; did you mean " + best + "?"
@@ -417,8 +425,8 @@ func suggestField(name string, known map[string]field) string {
 	return "; remove it"
 }
 
-// readList returns the members of a YAML list, of which there may be up to most. It returns nil after a mistake. field is for
-// messages.
+// readList returns the members of a YAML list, of which there may be up to most. Members may be aliases. If n is no list, or has
+// more members, it adds a mistake and returns nil. field is for messages.
 func (r *reader) readList(n *yaml.Node, field string, most int) []*yaml.Node {
 	n = resolveAlias(n)
 	switch {
@@ -442,8 +450,8 @@ func (r *reader) readText(n *yaml.Node, name string) (string, bool) {
 	return n.Value, true
 }
 
-// newValueField returns a field parser that parses a single value by the function parse and stores it in target. It adds errors
-// as mistakes.
+// newValueField returns a field parser that parses a single value by the function parse and stores it in target. After an error,
+// which it adds as a mistake, target stays as it was.
 func newValueField[T any](r *reader, target *T, parse func(string) (T, error)) field {
 	return func(n *yaml.Node, name string) {
 		s, ok := r.readText(n, name)
@@ -459,8 +467,8 @@ func newValueField[T any](r *reader, target *T, parse func(string) (T, error)) f
 	}
 }
 
-// newListField returns a field parser that parses one value or a list of them by the function parse, and appends them to target.
-// For a value with a mistake it appends the zero value.
+// newListField returns a field parser that parses one value, or a list of up to maxValues, by the function parse, and appends
+// them to target. For a value with a mistake it appends the zero value.
 func newListField[T any](r *reader, target *[]T, parse func(string) (T, error)) field {
 	return func(n *yaml.Node, name string) {
 		nodes := []*yaml.Node{n}
@@ -486,7 +494,8 @@ func parseBool(s string) (bool, error) {
 	return s == "true", nil
 }
 
-// wholeNumber returns a parser of whole numbers from least to most, which it multiplies by unit.
+// wholeNumber returns a parser of whole numbers from least to most. The parser's result is the number times unit, such as
+// [time.Second].
 func wholeNumber[T ~int | ~int64](unit T, least, most int) func(string) (T, error) {
 	return func(s string) (T, error) {
 		v, err := strconv.Atoi(s)
@@ -506,7 +515,7 @@ func parseTime(s string) (time.Time, error) {
 	return t.UTC(), nil
 }
 
-// oneOf returns a parser that accepts one of several words.
+// oneOf returns a parser that accepts one of several words, in exactly their spelling.
 func oneOf[T ~string](choices ...T) func(string) (T, error) {
 	return func(s string) (T, error) {
 		if slices.Contains(choices, T(s)) {
@@ -520,10 +529,11 @@ func oneOf[T ~string](choices ...T) func(string) (T, error) {
 	}
 }
 
-// valueError returns an error about a value s that cannot be parsed. It repeats the value, cut to a length for messages.
+// valueError returns an error about a value s that cannot be parsed: the value, quoted and cut to 80 bytes, and the formatted
+// text.
 func valueError(s, format string, args ...any) error {
 	return fmt.Errorf("%q "+format, append([]any{cutValue(s)}, args...)...)
 }
 
-// cutValue returns a value cut to 80 characters, for messages.
+// cutValue returns a value of at most 80 bytes, for messages. If it has cut the value, the result ends with "…".
 func cutValue(s string) string { return text.Short(s, 80) }

@@ -21,7 +21,8 @@ type Document struct {
 	Set  Set    `json:"set,omitempty"`
 }
 
-// Rooms parses the rooms of the document, with the fields that an operator has set. The error joins one for each mistake.
+// Rooms parses the rooms of the document, with the fields that an operator has set. It returns nil if the file has no list. The
+// errors are those of [Set.Apply] and [Parse].
 func (d Document) Rooms() ([]Room, error) {
 	list, err := d.list()
 	if err != nil || list == nil {
@@ -30,7 +31,8 @@ func (d Document) Rooms() ([]Room, error) {
 	return ParseNode(d.Name, list)
 }
 
-// list returns the YAML list of the document's rooms, with the fields that an operator has set; nil if the file has no list.
+// list returns the YAML list of the document's rooms, with the fields that an operator has set; nil if the file has no list. The
+// errors are those of [List] and [Set.Apply].
 func (d Document) list() (*yaml.Node, error) {
 	list, err := List(d.Name, []byte(d.Text))
 	if err != nil || list == nil {
@@ -39,9 +41,10 @@ func (d Document) list() (*yaml.Node, error) {
 	return d.Set.Apply(list)
 }
 
-// With returns a copy of the document with fields of a room changed; the value "" resets a field to that of the file. It does not
-// check the room's name or the values, which Rooms does: it fails only if a name with the value "" is no field of a room, or if
-// all fields together are too long.
+// With returns a copy of the document with fields of a room changed, whose values are YAML; the value "" resets a field to that
+// of the file. It does not check whether the room exists, and leaves the check of fields and values to Rooms. It fails, and
+// returns d, only if a field with the value "" is not set and no field of a room, or if all fields together are too long
+// (maxSet).
 func (d Document) With(room string, fields map[string]string) (Document, error) {
 	set := d.Set.clone()
 	if set[room] == nil {
@@ -89,7 +92,8 @@ func (s Set) countBytes() (n int) {
 	return n
 }
 
-// YAML returns the settings of the document as a file of rooms. If no fields were changed, it is the file itself.
+// YAML returns the settings of the document as a file of rooms. If no fields were set, it is the file itself, byte for byte; else
+// a list of the rooms by [Marshal], nil if the file has no list. It does not check the values.
 func (d Document) YAML() ([]byte, error) {
 	if len(d.Set) == 0 {
 		return []byte(d.Text), nil
@@ -101,8 +105,8 @@ func (d Document) YAML() ([]byte, error) {
 	return Marshal(list)
 }
 
-// Marshal returns a list of rooms as YAML text. It replaces aliases by what they stand for. It fails for a list that is too large
-// or complex.
+// Marshal returns a list of rooms as YAML text, and does not change the list. It replaces aliases by what they stand for. It
+// fails for a list that is too large or complex: see maxNodes, maxDepth and [MaxFile].
 func Marshal(list *yaml.Node) ([]byte, error) {
 	budget := maxNodes
 	expanded, err := expandAliases(list, &budget, 0)
@@ -118,8 +122,9 @@ func Marshal(list *yaml.Node) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Canonical returns a form of a list of rooms that depends only on its values as they are written: not on style, comments, anchors
-// or the order of fields, nor on the release of the YAML package. It is for comparisons. The factors 1 and 1.0 differ.
+// Canonical returns a form of a list of rooms, in JSON, that depends only on its values as they are written: not on style,
+// comments, anchors or the order of fields, nor on the release of the YAML package. It is for comparisons. The factors 1 and 1.0
+// differ. It fails for a list that is too complex (maxNodes, maxDepth), and for a repeated field.
 func Canonical(list *yaml.Node) ([]byte, error) {
 	budget := maxNodes
 	expanded, err := expandAliases(list, &budget, 0)
@@ -134,8 +139,8 @@ func Canonical(list *yaml.Node) ([]byte, error) {
 	return json.Marshal(values)
 }
 
-// quoteScalars makes each scalar below n a text of its value as written, because rooms read 010 and 8 as different names, 8 and "8"
-// as the same one, and JSON has no keys but texts.
+// quoteScalars makes n, if it is a scalar, and each scalar below it a text of its value as written, because rooms read 010 and 8
+// as different names, 8 and "8" as the same one, and JSON has no keys but texts. It changes the nodes.
 func quoteScalars(n *yaml.Node) {
 	if n.Kind == yaml.ScalarNode {
 		n.Tag = "!!str"
@@ -151,8 +156,8 @@ const (
 	maxDepth = 100
 )
 
-// expandAliases returns a copy of a YAML node in which aliases are replaced by what they stand for. It counts down budget, the
-// nodes that the copy may still have, and fails when it is used up, or at too deep a level. depth is the level of n.
+// expandAliases returns a copy of a YAML node in which aliases are replaced by what they stand for. It subtracts from budget the
+// nodes of the copy, and fails when less than 0 would be left, or beyond the level maxDepth. depth is the level of n.
 func expandAliases(n *yaml.Node, budget *int, depth int) (*yaml.Node, error) {
 	if *budget--; *budget < 0 || depth > maxDepth {
 		return nil, errors.New("holds too many aliases or levels; write the rooms out")

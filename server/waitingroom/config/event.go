@@ -9,8 +9,9 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// readEvents parses a room's events and returns them in the order of their times. A field that an event does not have is the
-// room's own. Events must not overlap.
+// readEvents parses a room's events and returns them in the order of their times. Events take the settings and the template that
+// they do not name from room, which must be complete except for its events. It adds mistakes, also for events that overlap, with
+// their pre-queues.
 func (r *reader) readEvents(n *yaml.Node, room *Room) []Event {
 	nodes := r.readList(n, "events", maxEvents)
 	names := map[string]bool{}
@@ -48,7 +49,8 @@ func (r *reader) readEvents(n *yaml.Node, room *Room) []Event {
 	return events
 }
 
-// checkEvent adds mistakes in the event e, which is n in the file. names are those of the events before it.
+// checkEvent adds mistakes in the event e, which is the mapping n in the file. names are those of the events before it in the
+// file.
 func (r *reader) checkEvent(n *yaml.Node, e *Event, names map[string]bool) {
 	switch {
 	case !word.MatchString(e.Name):

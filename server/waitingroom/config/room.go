@@ -24,7 +24,8 @@ import (
 // word is a name of a room or an event, or a cookie's suffix.
 var word = text.NewRegexp(`^[A-Za-z0-9_-]{1,64}$`)
 
-// Default returns a room with the defaults of all fields that have one.
+// Default returns a room with the defaults of all fields that have one. SubresourcesPerMinute is unset, a negative number:
+// readRoom replaces it by NewUsersPerMinute.
 func Default() Room {
 	return Room{
 		Routes: []Route{{Path: "/"}},
@@ -44,7 +45,8 @@ func Default() Room {
 // unset stands for a number that the file has not given.
 const unset = -2
 
-// readRoom parses one room of the file. It adds mistakes to the reader's problems, and returns false if there were any.
+// readRoom parses one room of the file. It adds mistakes to the reader's problems, and returns false if there were any. It does
+// not compare the room with others.
 func (r *reader) readRoom(n *yaml.Node) (Room, bool) {
 	before := len(r.problems)
 	room := Default()
@@ -93,15 +95,17 @@ func (r *reader) readRoom(n *yaml.Node) (Room, bool) {
 	return room, len(r.problems) == before
 }
 
-// readTotal parses the limit of active users of a room: a number, or auto, which sets room.Automatic.
+// readTotal parses the limit of active users of a room: a number, which goes to room.TotalActiveUsers, or auto, which sets
+// room.Automatic.
 func (r *reader) readTotal(n *yaml.Node, name string, room *Room) {
 	if room.Automatic = resolveAlias(n).Value == "auto"; !room.Automatic {
 		newValueField(r, &room.TotalActiveUsers, wholeNumber(1, 1, queue.MaxUsers))(n, name)
 	}
 }
 
-// checkAutomatic adds mistakes in the fields that belong to an automatic limit, and missing ones. For such a room it sets
-// TotalActiveUsers to automaticMax, the highest limit.
+// checkAutomatic adds a mistake if a field that belongs to an automatic limit is missing, or there without such a limit, or does
+// not fit the others. For a room with an automatic limit and all these fields it sets TotalActiveUsers to automaticMax, the
+// highest limit.
 func (r *reader) checkAutomatic(n *yaml.Node, room *Room, automaticMax int) {
 	fields := [...]string{"total_active_users_min", "total_active_users_max", "latency_objective_p99"}
 	for _, field := range fields {
@@ -124,8 +128,8 @@ func (r *reader) checkAutomatic(n *yaml.Node, room *Room, automaticMax int) {
 }
 
 // roomFields returns a parser for each field of a room, by the field's name. Each parses its value into room; the highest
-// automatic limit goes to automaticMax. The parsers of rules and events only store their nodes there, because these need the
-// other fields.
+// automatic limit goes to automaticMax. The parsers of rules and events only store their nodes in rules and events, because these
+// can be parsed only after the other fields.
 func (r *reader) roomFields(room *Room, automaticMax *int, rules, events **yaml.Node) map[string]field {
 	return map[string]field{
 		"name":                      newValueField(r, &room.Name, acceptText),
@@ -179,7 +183,7 @@ func checkFieldName(name string) error {
 // hasField reports whether a YAML mapping has a field.
 func hasField(n *yaml.Node, field string) bool { return fieldIndex(n, field) >= 0 }
 
-// fieldIndex returns the index in n.Content of the value of a field of a YAML mapping, -1 if it has none.
+// fieldIndex returns the index in n.Content of the value of a field of a YAML mapping, -1 if it has no such field.
 func fieldIndex(n *yaml.Node, field string) int {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == field {
@@ -190,7 +194,7 @@ func fieldIndex(n *yaml.Node, field string) int {
 }
 
 // checkRoutes adds mistakes between rooms: equal names, equal routes, and cookies that would overwrite each other. Routes of a
-// suspended room count too, because it may be resumed. nodes are the rooms in the file, in the same order.
+// suspended room count too, because it may be resumed. nodes are the rooms in the file, in the same order as rooms.
 func (r *reader) checkRoutes(rooms []Room, nodes []*yaml.Node) {
 	names := map[string]int{}
 	routes := map[Route]string{}
@@ -258,7 +262,8 @@ func parseHost(s string) (string, error) {
 	return host, nil
 }
 
-// NormalizeHost returns a Host field (RFC 9110 §7.2) in the form that rooms use: in lower case, without a dot at the end.
+// NormalizeHost returns a Host field (RFC 9110 §7.2) in the form that rooms use: in lower case, without a dot at the end. A port
+// stays, and a dot before it.
 func NormalizeHost(s string) string {
 	for i := range len(s) {
 		if c := s[i]; 'A' <= c && c <= 'Z' {
@@ -283,7 +288,8 @@ func parsePath(s string) (string, error) {
 	return s, nil
 }
 
-// readRoutes parses the additional routes of a room. name is the field's name, for messages.
+// readRoutes parses the additional routes of a room. A route without a host is for every host, one without a path for all paths.
+// name is the field's name, for messages.
 func (r *reader) readRoutes(n *yaml.Node, name string) (routes []Route) {
 	for _, m := range r.readList(n, name, maxRoutes) {
 		route := Route{Path: "/"}
@@ -302,7 +308,7 @@ func parseStatus(s string) (int, error) {
 	return 0, valueError(s, "must be one of 200, 202, 429")
 }
 
-// parseTemplateText returns s if it is a valid template of a waiting page.
+// parseTemplateText returns s if it is a valid template of a waiting page, else the error of [CheckTemplate].
 func parseTemplateText(s string) (string, error) {
 	if problem := CheckTemplate(s); problem != "" {
 		return "", errors.New(problem)
@@ -310,7 +316,8 @@ func parseTemplateText(s string) (string, error) {
 	return s, nil
 }
 
-// CheckTemplate returns what is wrong with the template of a waiting page, as the end of a message; "" if it is valid.
+// CheckTemplate returns what is wrong with the template of a waiting page, as the end of a message; "" if it is valid. An empty
+// template is not valid.
 func CheckTemplate(s string) string {
 	switch {
 	case len(s) > MaxTemplate:
@@ -326,7 +333,7 @@ func CheckTemplate(s string) string {
 	return ""
 }
 
-// ParseTemplate parses the Mustache template of a waiting page. The template cannot include files.
+// ParseTemplate parses the Mustache template of a waiting page. The template cannot include files: every partial is empty.
 func ParseTemplate(s string) (*mustache.Template, error) {
 	return mustache.ParseStringPartials(s, noPartials{})
 }
@@ -346,7 +353,8 @@ func parseLanguage(s string) (language.Tag, error) {
 	return tag, nil
 }
 
-// readCookie parses the settings of a room's cookie into cookie. name is the field's name, for messages.
+// readCookie parses the settings of a room's cookie into cookie; fields that the mapping n does not name stay. name is the
+// field's name, for messages.
 func (r *reader) readCookie(n *yaml.Node, name string, cookie *Cookie) {
 	r.readFields(n, name, map[string]field{
 		"samesite":    newValueField(r, &cookie.SameSite, oneOf(SameSiteAuto, SameSiteLax, SameSiteNone, SameSiteStrict)),
@@ -364,7 +372,7 @@ func parseWord(s string) (string, error) {
 }
 
 // readCommands parses the list of commands that the room accepts from the origin, and returns whether it has revoke, which is the
-// only one.
+// only one. It adds others as mistakes.
 func (r *reader) readCommands(n *yaml.Node, name string) (revoke bool) {
 	var commands []string
 	newListField(r, &commands, func(s string) (string, error) {
@@ -376,8 +384,8 @@ func (r *reader) readCommands(n *yaml.Node, name string) (revoke bool) {
 	return len(commands) > 0
 }
 
-// parseUpstream parses the URL of an upstream server: scheme http, https or h2c, host and port, without a path. Errors do not
-// repeat a password.
+// parseUpstream parses the URL of an upstream server: scheme http, https or h2c, a host and perhaps a port, without a path but
+// "/", which it removes. Errors do not repeat a password.
 func parseUpstream(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "h2c" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Path != "" && u.Path != "/" {
@@ -391,6 +399,7 @@ func parseUpstream(s string) (*url.URL, error) {
 }
 
 // parseCertificates parses the certificates, in PEM, of the authorities of which one must have signed the upstream's certificate.
+// It fails only if the text has no usable certificate, and ignores others.
 func parseCertificates(s string) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM([]byte(s)) {
@@ -399,7 +408,7 @@ func parseCertificates(s string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// parseHealth returns s if it is a valid path for health checks of upstreams.
+// parseHealth returns s if it is a valid path, perhaps with a query, for health checks of upstreams.
 func parseHealth(s string) (string, error) {
 	if u, err := url.ParseRequestURI(s); err != nil || !strings.HasPrefix(s, "/") || len(s) > maxPath || u.Host != "" {
 		return "", valueError(s, "must be a path such as /health")
@@ -407,7 +416,8 @@ func parseHealth(s string) (string, error) {
 	return s, nil
 }
 
-// parseChallenge parses the URL of the operator's service that is queried about new visitors.
+// parseChallenge parses the URL, http or https, of the operator's service that is queried about new visitors. Errors do not
+// repeat it.
 func parseChallenge(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Fragment != "" || len(s) > maxPath {
@@ -442,8 +452,9 @@ func (r *reader) checkUpstreams(n *yaml.Node, room *Room) {
 	}
 }
 
-// readSubresources parses which requests for parts of a page pass: how many in a minute, or a mapping with that number, methods
-// and paths.
+// readSubresources parses which requests for parts of a page pass, and stores it in room. The value is how many pass in a minute
+// (or pass, for no limit), or a mapping with that number, the methods, and the paths. The paths restrict nothing: at them the
+// requests pass also for clients from whose address no user was admitted. name is the field's name, for messages.
 func (r *reader) readSubresources(n *yaml.Node, name string, room *Room) {
 	if resolveAlias(n).Kind != yaml.MappingNode {
 		newValueField(r, &room.SubresourcesPerMinute, parseSubresources)(n, name)
@@ -480,7 +491,8 @@ func parseFactor(s string) (float64, error) {
 	return v, nil
 }
 
-// readRule parses a rule by which requests bypass the room. It adds a mistake for a rule without conditions.
+// readRule parses a rule by which requests bypass the room. It adds a mistake for a rule without conditions, which would hold for
+// every request.
 func (r *reader) readRule(n *yaml.Node) Rule {
 	var rule Rule
 	action, enabled := "", true
@@ -509,7 +521,7 @@ func parseMethod(s string) (string, error) {
 }
 
 // parseAddresses parses an IP address, or a prefix of addresses such as 192.0.2.0/24. A single address becomes a prefix of its
-// full length.
+// full length. Bits behind the prefix become 0.
 func parseAddresses(s string) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(s)
 	if address, alone := netip.ParseAddr(s); err != nil && alone == nil && address.Zone() == "" {
@@ -521,7 +533,8 @@ func parseAddresses(s string) (netip.Prefix, error) {
 	return prefix.Masked(), nil
 }
 
-// readHeaders parses the conditions of a rule on header fields, a mapping of names to values. field is for messages.
+// readHeaders parses the conditions of a rule on header fields, a mapping of names to values. It returns them in their order,
+// with canonical names, and leaves out those with mistakes, which it adds. field is for messages.
 func (r *reader) readHeaders(n *yaml.Node, field string) (headers []Header) {
 	if n.Kind != yaml.MappingNode || len(n.Content) == 0 || len(n.Content) > 2*maxValues {
 		r.addMistake(n, field, "must hold `Name: value` lines, at most %d; * is any value", maxValues)

@@ -19,14 +19,15 @@ type Table struct {
 	ports bool               // whether some host has a port
 }
 
+// An entry is a room and the pattern of one of its paths.
 type entry struct {
 	path string
 	room *Room
 }
 
-// matchesPath reports whether a pattern covers a path p. "/shop" covers itself and what is below it, "/shop/" only what is below,
-// and "/shop*" every path that begins with "/shop". Some servers read "/shop;a=1", "/shop.", "/shop " and what follows a NUL byte
-// as "/shop", so these are covered too.
+// matchesPath reports whether a pattern covers a path p, which it compares without decoding. "/shop" covers itself and what is
+// below it, "/shop/" every path that begins with "/shop/", and "/shop*" every path that begins with "/shop". Some servers read
+// "/shop;a=1", "/shop.", "/shop " and what follows a NUL byte as "/shop", so these are covered too.
 func matchesPath(pattern, p string) bool {
 	prefix, isPrefix := strings.CutSuffix(pattern, "*")
 	rest, found := strings.CutPrefix(p, prefix)
@@ -39,8 +40,9 @@ func matchesPath(pattern, p string) bool {
 	return strings.Trim(rest, ". \t") == ""
 }
 
-// compareEntries orders entries by their paths, so that the first one that covers a path is the most specific one. It returns a
-// negative number, 0 or a positive number.
+// compareEntries orders entries by the length of their paths without a final star, the longest first, and at equal length those
+// without a star first. So the first entry that covers a path is the most specific one. It returns a negative number, 0 or a
+// positive number; 0 also for different paths of equal length.
 func compareEntries(a, b entry) int {
 	prefixA, starA := strings.CutSuffix(a.path, "*")
 	prefixB, starB := strings.CutSuffix(b.path, "*")
@@ -56,7 +58,8 @@ func compareEntries(a, b entry) int {
 	return -1
 }
 
-// NewTable returns the table by which requests find the rooms that cover them. The rooms must not be modified afterwards.
+// NewTable returns the table by which requests find the rooms that cover them. The table points to the rooms, which must not be
+// modified afterwards.
 func NewTable(rooms []Room) *Table {
 	t := &Table{hosts: map[string][]entry{}}
 	for i := range rooms {
@@ -77,11 +80,11 @@ func NewTable(rooms []Room) *Table {
 	return t
 }
 
-// Find returns the room that covers a path on a host; raw is the path, percent-encoded as the client sent it. Rooms of the host
-// come before those of every host, then the longest path counts. If a server that decodes and cleans the path would find another
-// room, the request is ambiguous: then canonical is a path that is not, to which the caller redirects, and room is the one that
-// this server would find, nil for none. Browsers do not send ambiguous paths. If both results are zero, no room covers the
-// request.
+// Find returns the room that covers a path on a host, which may have a port; raw is the path, percent-encoded as the client sent
+// it. Rooms of the host with its port come first, then those of the host, then those of every host; among these the longest path
+// counts. If a server that decodes and cleans the path would find another room, the request is ambiguous: then canonical is a
+// path that is not, to which the caller redirects, and room is the one that this server would find, nil for none. If both results
+// are zero, no room covers the request.
 func (t *Table) Find(host, raw string) (room *Room, canonical string) {
 	room = t.lookup(host, raw)
 	if !isAmbiguous(raw) {
@@ -128,8 +131,8 @@ func (t *Table) CoversSomewhere(raw string) bool {
 	return false
 }
 
-// lookup returns the room that covers a path on a host, nil for none. It compares the path as it is, without decoding or cleaning
-// it.
+// lookup returns the room that covers a path on a host, by the order of [Table.Find], nil for none. It compares the path as it
+// is, without decoding or cleaning it.
 func (t *Table) lookup(host, p string) *Room {
 	if len(t.hosts) > 0 {
 		host = NormalizeHost(host)
@@ -158,7 +161,7 @@ func longestMatch(entries []entry, p string) *Room {
 	return nil
 }
 
-// trimPort returns a host without its port. It leaves the colons of an IPv6 address in brackets.
+// trimPort returns a host without its port, if it has one. It leaves the colons of an IPv6 address in brackets.
 func trimPort(host string) string {
 	i := strings.LastIndexByte(host, ':')
 	if i < 0 || strings.IndexByte(host[i:], ']') >= 0 {
@@ -167,14 +170,15 @@ func trimPort(host string) string {
 	return host[:i]
 }
 
-// isAmbiguous reports whether some server may read a path as another one: it has percent-encoding, backslashes, double slashes or
-// dots after a slash.
+// isAmbiguous reports whether some server may read a path as another one: it has a percent sign, a backslash, a double slash or a
+// dot after a slash.
 func isAmbiguous(raw string) bool {
 	return strings.IndexByte(raw, '%') >= 0 || strings.Contains(raw, "//") || strings.Contains(raw, "/.") || strings.IndexByte(raw, '\\') >= 0
 }
 
 // Clean returns a path as a server reads it that decodes percent-encoding, takes backslashes for slashes, and resolves dots and
-// double slashes.
+// double slashes. A path with malformed percent-encoding is not decoded. The result begins with a slash, and ends with one if the
+// path does or its last folder is a dot or two.
 func Clean(raw string) string {
 	p := raw
 	if decoded, err := url.PathUnescape(raw); err == nil {
@@ -191,8 +195,9 @@ func Clean(raw string) string {
 	return cleaned
 }
 
-// pathInterpretations yields a path as it came, and as servers behind the room may read it: decoded and cleaned, decoded again,
-// and without the parameters of its folders (RFC 3986 §3.3).
+// pathInterpretations yields a path as it came, and as servers behind the room may read it: decoded and cleaned up to three
+// times, and after each of them also without the parameters of its folders (RFC 3986 §3.3). It may yield a path twice. For a path
+// that is not ambiguous and has no parameters it yields only that.
 func pathInterpretations(raw string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		if !yield(raw) || !isAmbiguous(raw) && strings.IndexByte(raw, ';') < 0 {
@@ -211,9 +216,9 @@ func pathInterpretations(raw string) iter.Seq[string] {
 
 var parameters = text.NewRegexp(`;[^/]*`)
 
-// Bypassed reports whether one of the room's rules lets a request bypass the room, so that it does not count or wait. everybody
-// says that such a rule looks at neither header fields nor addresses, so it lets all clients do so with the same request. raw is
-// the path as the client sent it; address is the client's, invalid if it is not known.
+// Bypassed reports whether one of the room's rules lets a request bypass the room, so that it does not count or wait. The result
+// everybody says that such a rule looks at neither header fields nor addresses, so it lets all clients do so with the same
+// request. raw is the path as the client sent it; address is the client's, invalid if it is not known.
 func (r *Room) Bypassed(req *http.Request, raw string, address netip.Addr) (bypasses, everybody bool) {
 	for i := range r.Rules {
 		if rule := &r.Rules[i]; rule.matches(req, raw, address) {
@@ -248,8 +253,8 @@ func (rule *Rule) matches(req *http.Request, raw string, address netip.Addr) boo
 	return true
 }
 
-// IsSubresourcePath reports whether a path is on the room's list of paths at which parts of pages, such as images, pass without a
-// ticket. raw is the path as the client sent it.
+// IsSubresourcePath reports whether a path is on the room's list of paths (SubresourcePaths) at which parts of pages, such as
+// images, pass without a ticket: in each way in which a server may read it. raw is the path as the client sent it.
 func (r *Room) IsSubresourcePath(raw string) bool {
 	return matchesEveryReading(r.SubresourcePaths, raw)
 }
@@ -265,7 +270,8 @@ func matchesEveryReading(patterns []string, raw string) bool {
 	return true
 }
 
-// hasValue reports whether a request has the header field that a rule requires, with the rule's value or, for "*", with any.
+// hasValue reports whether a request has the header field that a rule requires: one whose value is exactly the rule's or, for
+// "*", any. Hosts are compared without regard to case.
 func hasValue(req *http.Request, h Header) bool {
 	if h.Name == "Host" { // net/http keeps it elsewhere
 		return h.Value == "*" || strings.EqualFold(req.Host, h.Value)
