@@ -36,9 +36,9 @@ type call struct {
 	session *queue.Ticket // as the node that called has admitted it
 }
 
-// exchange is called by the leader with each request about a room. It records which visitors the node has called, which came to
-// it although another node may have called them, and the sessions that it has given to such visitors. It adds to the response a
-// what other nodes have reported about the same visitors.
+// exchange records what a request about a room says of calls: which visitors the node has called, which came to it although
+// another node may have called them, and the sessions that it has given to such visitors. It adds to the response a, which has
+// the time already, what other nodes have reported about the same visitors. The leader calls it while it holds its lock.
 func (c *calls) exchange(q *Request, a *Response) {
 	if c.byTicket == nil {
 		c.byTicket, c.asked, c.pruned = map[queue.TicketID]*call{}, map[string]map[queue.TicketID]*call{}, a.Now
@@ -121,7 +121,8 @@ type Redemption struct {
 	Session *queue.Ticket // of the visitor; nil before that is known
 }
 
-// AddCalled records that this node has called the visitor of a ticket, for the next requests to the leader.
+// AddCalled records that this node has called the visitor of a ticket, for the next requests to the leader. It ignores the call
+// if mostCalls are recorded.
 func (r *Redemptions) AddCalled(now time.Time, id queue.TicketID) {
 	if len(r.called) < mostCalls {
 		r.called = append(r.called, calledTicket{id, now})
@@ -129,7 +130,8 @@ func (r *Redemptions) AddCalled(now time.Time, id queue.TicketID) {
 }
 
 // Want adds a ticket that came to this node although another one may have called its visitor, so that the next requests to the
-// leader request its session. The caller must call [Redemptions.Done] with the result afterwards.
+// leader request its session. [Redemptions.Apply] sets Session and Pending of the result, at which the caller looks after each
+// response. Calls with the same ticket share a result. The caller must call [Redemptions.Done] with it afterwards.
 func (r *Redemptions) Want(t queue.Ticket) *Redemption {
 	wanted := r.wanted[t.ID]
 	if wanted == nil {
@@ -144,7 +146,7 @@ func (r *Redemptions) Want(t queue.Ticket) *Redemption {
 	return wanted
 }
 
-// Done ends one use of a result of [Redemptions.Want]. When no visit waits for the ticket any more, it is removed.
+// Done ends one use of a result of [Redemptions.Want]. When all uses have ended, the next requests do not have the ticket.
 func (r *Redemptions) Done(wanted *Redemption) {
 	if wanted.visits--; wanted.visits == 0 {
 		delete(r.wanted, wanted.ticket.ID)
@@ -152,8 +154,9 @@ func (r *Redemptions) Done(wanted *Redemption) {
 }
 
 // AddTo adds to a request the called tickets that the leader does not know, the tickets whose sessions this node wants, and the
-// sessions that it has given to visitors of other nodes. A new leader knows none. The tickets that came first come first, as many
-// as one request may have.
+// sessions that it has given to visitors of other nodes. A leader of another epoch knows no called tickets. The tickets that came
+// first come first, as many as one request may have. What the request has counts as known to the leader only after
+// [Redemptions.Apply].
 func (r *Redemptions) AddTo(now time.Time, q *Request) {
 	if r.epoch != q.Epoch {
 		r.epoch, r.reported = q.Epoch, 0
@@ -175,9 +178,9 @@ func (r *Redemptions) AddTo(now time.Time, q *Request) {
 	}
 }
 
-// Apply applies the leader's response a to the request q. The data centre d admits its called visitors who came to other nodes.
-// report says that it has decided about such visitors: the caller must store the journal and then send the next report soon, which
-// has their sessions.
+// Apply applies the leader's response a to the request q, which AddTo has filled last. It must be called once for a response that
+// counts, and not if none came. The data centre d admits its called visitors who came to other nodes. report says that it has
+// decided about such visitors: the caller must store the journal and then send the next report soon, which has their sessions.
 func (r *Redemptions) Apply(now time.Time, d *queue.DataCentre, q *Request, a *Response) (report bool) {
 	r.reported, r.sessions = r.reported+len(q.Called), r.sessions[len(q.Redeemed):]
 	for _, wanted := range r.wanted {

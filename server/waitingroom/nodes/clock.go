@@ -28,17 +28,18 @@ type Clock struct {
 	setting sync.Mutex    // held while it is changed
 }
 
-// NewClock returns the clock of a node, which shows wall until it follows a leader. elapsed returns the monotonic time of the
-// process.
+// NewClock returns the clock of a node, which shows wall, and goes on from there, until it follows a leader. elapsed returns the
+// monotonic time of the process.
 func NewClock(elapsed func() time.Duration, wall time.Time) *Clock {
 	c := &Clock{elapsed: elapsed, known: make(chan struct{})}
 	c.offset.Store(wall.UnixNano() - int64(elapsed()))
 	return c
 }
 
-// Now returns the leader's time, as far as it is known. It never goes back.
+// Now returns the leader's time, as far as it is known; before that, that of NewClock. It never goes back once Known returns
+// true.
 func (c *Clock) Now() time.Time {
-	offset := c.offset.Load() // first: Follow raises the floor before it lowers the offset
+	offset := c.offset.Load() // first: setByLeader raises the floor before it lowers the offset
 	return time.Unix(0, max(offset+int64(c.elapsed()), c.floor.Load()))
 }
 
@@ -59,9 +60,9 @@ func (c *Clock) WhenKnown() <-chan struct{} { return c.known }
 // clock.
 func (c *Clock) setKnown() { c.learned.Do(func() { close(c.known) }) }
 
-// setByLeader sets the clock by the leader's, which showed at some time between the request, sent at the monotonic time asked,
-// and now. It returns false if this clock is too far ahead of the leader's: it then stands still until the leader's has caught
-// up.
+// setByLeader sets the clock by the leader's, which showed at at some time between the request, sent at the monotonic time asked,
+// and now. The first call always sets it, and makes Known return true. A clock that is ahead of the leader's stands still until
+// the leader's has caught up; if it is ahead by more than the constant ahead, setByLeader returns false.
 func (c *Clock) setByLeader(at time.Time, asked time.Duration) bool {
 	c.setting.Lock()
 	defer c.setting.Unlock()

@@ -9,7 +9,8 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// A Leader has the global objects of all rooms in one epoch. It stores nothing: the next leader learns the grants from the nodes' reports. It is safe for concurrent use.
+// A Leader has the global objects of all rooms in one epoch. It stores nothing: the next leader learns the grants from the nodes'
+// reports. It is safe for concurrent use.
 type Leader struct {
 	epoch    int64
 	clock    *Clock
@@ -20,8 +21,8 @@ type Leader struct {
 	sure    bool          // there was one
 	over    bool          // there is a later epoch
 	listed  map[string][]string
-	lacks   bool                     // a node sent a request that is not listed
-	vain    map[[2]string]int        // node and room: how many lists have been read in vain for it
+	lacks   bool                     // a node that is not listed sent a request
+	vain    map[[2]string]int        // by node and room: for how many requests the list was read because it lacked them
 	heard   map[string]time.Duration // when each node sent its last request
 	rooms   map[string]*room
 	revoked map[string]*revocations
@@ -37,6 +38,7 @@ type Room struct {
 	AutomaticLimit int
 }
 
+// A room is the global object of a room, with the settings that it has.
 type room struct {
 	*queue.Global
 	settings queue.Settings
@@ -51,7 +53,7 @@ type revocations struct {
 
 // NewLeader returns the leader of an epoch. It marks the clock of its node as known: all nodes follow that clock from then on.
 // settings returns the settings in force in a room, false for an unknown room; measured are the responses of the site that a node
-// has measured, nil for none.
+// has measured, nil for none. The leader calls settings while it holds its lock.
 func NewLeader(epoch int64, clock *Clock, settings func(room string, measured *Responses) (Room, bool)) *Leader {
 	clock.setKnown()
 	return &Leader{
@@ -63,8 +65,8 @@ func NewLeader(epoch int64, clock *Clock, settings func(room string, measured *R
 // Epoch returns the leader's epoch.
 func (o *Leader) Epoch() int64 { return o.epoch }
 
-// ConfirmEpoch records that a read of the bucket's epochs, which began at a monotonic time, showed highest as the highest. If
-// that is later than the leader's own, the leader refuses all requests from now on.
+// ConfirmEpoch records that a read of the bucket's epochs, which began at a monotonic time of the clock's process, showed highest
+// as the highest. If that is higher than the leader's own, the leader refuses all requests from now on.
 func (o *Leader) ConfirmEpoch(began time.Duration, highest int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -75,8 +77,8 @@ func (o *Leader) ConfirmEpoch(began time.Duration, highest int64) {
 	}
 }
 
-// SetMembers sets which nodes the bucket lists, and with which rooms. The caller must have read the list after the epoch was
-// taken.
+// SetMembers sets which nodes the bucket lists, by their names, and with which rooms. The caller must have read the list after
+// the epoch was taken, and must not use the map afterwards, which the leader changes.
 func (o *Leader) SetMembers(listed map[string][]string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -112,14 +114,16 @@ func (o *Leader) requestList(node, room string) {
 	o.lacks = true
 }
 
-// NeedsList reports whether a node that is not listed has sent a request since SetMembers, so that the list has to be read again.
+// NeedsList reports whether the list has to be read again, because a node that is not listed, or not with the room, has sent a
+// request since SetMembers. It ignores nodes for which the list was often read in vain.
 func (o *Leader) NeedsList() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.lacks
 }
 
-// SilentNodes returns the listed nodes that have sent no request for the duration since.
+// SilentNodes returns the names of the listed nodes, in no order, that have sent no request for the duration since. A node counts
+// as heard when it is listed for the first time.
 func (o *Leader) SilentNodes(since time.Duration) (names []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -131,8 +135,8 @@ func (o *Leader) SilentNodes(since time.Duration) (names []string) {
 	return names
 }
 
-// RemoveNode makes the leader refuse requests of a node until the bucket lists it again. It is called before the node is removed
-// from the bucket.
+// RemoveNode makes the leader refuse requests of a node until SetMembers lists it again. The caller removes the node from the
+// bucket afterwards.
 func (o *Leader) RemoveNode(name string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -141,8 +145,9 @@ func (o *Leader) RemoveNode(name string) {
 }
 
 // Respond handles a request of a node, for the time or about a room, and returns the response. It refuses the request if another
-// node may be the leader, the node is not listed, or the room is unknown. Otherwise it exchanges revocations and calls, and has
-// the room's global object process the node's report.
+// node may be the leader, the node is not listed (with the room), or the room is unknown. A request without a report only gets
+// the time. With a report, it exchanges revocations and calls, and returns the automatic limit. Only if the node follows the
+// leader's clock, the room's global object processes the report; otherwise the State is nil.
 func (o *Leader) Respond(q Request) Response {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -223,8 +228,8 @@ const (
 	mostKept = 1 << 20
 )
 
-// exchangeRevocations stores the revoked sessions that a node reports, and adds to the response those that the node does not know
-// yet. The caller holds the lock.
+// exchangeRevocations stores the revoked sessions that a node reports, each for an hour at most, and adds to the response those
+// that the node does not know yet. Both are up to MostRevoked. The caller holds the lock.
 func (o *Leader) exchangeRevocations(q *Request, a *Response) {
 	r := o.revoked[q.Room]
 	if r == nil {

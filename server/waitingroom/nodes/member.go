@@ -19,11 +19,11 @@ type Member struct {
 	follows bool  // it runs on the clock of its leader
 }
 
-// NewMember returns a node with a name, which no other node may have, and the clock of its rooms.
+// NewMember returns a node with a name, which no other node may have, and the clock of its rooms. It knows no epoch yet.
 func NewMember(name string, clock *Clock) *Member { return &Member{Name: name, Clock: clock} }
 
-// LearnEpoch records an epoch, the number of a leader's term. If it is the highest that the node knows, the node accepts nothing
-// from an earlier one any more, and has to get the time from its leader again.
+// LearnEpoch records an epoch, the number of a leader's term. If it is higher than all that the node knows, the node accepts
+// nothing from an earlier one any more, and has to get the time from its leader again.
 func (m *Member) LearnEpoch(epoch int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -44,14 +44,14 @@ func (m *Member) Epoch() (epoch int64, follows bool) {
 	return m.epoch, m.follows
 }
 
-// A SentRequest is a request, and when it was sent.
+// A SentRequest is a request, and when it was made, by the monotonic time of the clock.
 type SentRequest struct {
 	Request
 	at time.Duration
 }
 
-// NewRequest returns a request to the leader and remembers when it was made. The caller makes the report of a room afterwards,
-// and adds it with AddReport; without a report it is a request for the time.
+// NewRequest returns a request to the leader and remembers when it was made. It sends nothing. The caller makes the report of a
+// room afterwards, and adds it with AddReport; without a report it is a request for the time.
 func (m *Member) NewRequest() *SentRequest {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -68,9 +68,10 @@ var (
 	errAhead = errors.New("the clock of this node is ahead of that of the node which has the rooms; it waits until that has caught up")
 )
 
-// AcceptResponse checks a response: it must come in time, be of the present epoch and be no refusal. It sets this node's clock by
-// the leader's, and returns the state in the response. The caller applies that before it sends another request about the room. A
-// nil state without an error means that the leader needs another report.
+// AcceptResponse checks a response to q: it must come in time, be of the present epoch and be no refusal (a [*RefusedError]). In
+// any case it learns the epoch in the response. It sets this node's clock by the leader's, and fails if the clock was too far
+// ahead. It returns the state in the response, which the caller applies before it sends another request about the room. A nil
+// state without an error means that the request had no report, or that the leader needs another one.
 func (m *Member) AcceptResponse(q *SentRequest, a Response) (*queue.State, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -16,7 +16,7 @@ type Request struct {
 	// Room and Report are empty in a request for the time.
 	Room   string        `json:",omitempty"`
 	Report *queue.Report `json:",omitempty"`
-	// Revoked are revocations that the leader may not know, and After how many of its own the node knows.
+	// Revoked are revocations that the leader may not know, and After how many of the leader's the node knows.
 	Revoked []Revocation `json:",omitempty"`
 	After   int
 	// Called are tickets that the node has called, Redeem those that came to it although another node may have called them, and

@@ -16,7 +16,7 @@ type Responses struct {
 	Total, Errors int
 	// Times is how many responses took how long until they started: by timeClass.
 	Times map[int]int `json:",omitempty"`
-	// Failed are clients that got an error, at most MostFailed.
+	// Failed are different clients that got an error, at most MostFailed.
 	Failed []netip.Prefix `json:",omitempty"`
 }
 
@@ -34,8 +34,8 @@ func timeClass(took time.Duration) int {
 	return min(mostTimeClass, int(timeClasses*math.Log2(1+float64(max(0, took.Microseconds())))))
 }
 
-// Count adds a response to the client at an address with its port. took is how long the site took to start it. A status from 500
-// on is an error.
+// Count adds a response to the client at the address remote, which has a port. took is how long the site took to start it. A
+// status from 500 on is an error.
 func (r *Responses) Count(took time.Duration, status int, remote string) {
 	r.Total++
 	if r.Times == nil {
@@ -58,7 +58,8 @@ func addFailedClient(failed []netip.Prefix, from netip.Prefix) []netip.Prefix {
 	return failed
 }
 
-// Add adds the responses that another node has measured. It ignores values that no honest node sends.
+// Add adds the responses that another node has measured, which do not change. It ignores values that no honest node sends: all of
+// them if the totals are such.
 func (r *Responses) Add(other *Responses) {
 	if other.Total < 0 || other.Total > mostMeasured || other.Errors < 0 || other.Errors > other.Total || len(other.Times) > mostTimeClass+1 {
 		return
@@ -80,8 +81,8 @@ func (r *Responses) Add(other *Responses) {
 // mostMeasured is how many responses a node may report at a time.
 const mostMeasured = 1 << 30
 
-// Percentile returns the time that a share of the responses, from 0 to 1, did not exceed, rounded up by less than 5 %; 0 if there
-// are none.
+// Percentile returns the time that a share of the responses, from 0 to 1, did not exceed, rounded up by less than 5 %; 0 if no
+// times are known.
 func (r *Responses) Percentile(share float64) time.Duration {
 	left := int(math.Ceil(share * float64(r.Total)))
 	for _, class := range slices.Sorted(maps.Keys(r.Times)) {

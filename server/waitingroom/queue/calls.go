@@ -34,15 +34,15 @@ type calls struct {
 	returned []TicketID // sessions that another data centre has not passed, and whose visitors came here later
 }
 
-// A Call has a visitor come who holds an event stream, and for whom a slot is reserved.
+// A Call says when to call a visitor who holds an event stream, and for whom a slot is reserved.
 type Call struct {
 	ID TicketID
 	At time.Time // when to call
 }
 
 // reserveFreeSlots reserves all free slots for the visitors who are next in line, and calls those of them who hold an event
-// stream. It does nothing without a lease, or if all visitors have to queue. It works under the allocator Counter and the methods
-// FIFO and Random only.
+// stream. Before, it charges slots for the sessions on the list of mayResume. It does nothing without a lease, or if all visitors
+// have to queue. It works under the allocator Counter and the methods FIFO and Random only.
 func (d *DataCentre) reserveFreeSlots() {
 	s := &d.settings
 	if d.ready+len(d.calls.returned) == 0 || s.QueueAll || s.Suspended || s.Allocator != Counter || s.Method != FIFO && s.Method != Random || !d.now.Before(d.leaseUntil) {
@@ -128,9 +128,9 @@ func (d *DataCentre) chargeReturned() {
 	}
 }
 
-// takeNext takes the visitor who is next out of the ranks, and returns the ticket's id. slots is how many are free. ok is false
-// if no visitor waits for whom a slot may be reserved, or if all slots belong to visitors from before a restart who have yet to
-// come back.
+// takeNext takes the entry of the visitor who is next out of the ranks, and returns the ticket's id. The visitor still counts as
+// waiting until the caller reserves the slot. slots is how many are free. ok is false if no visitor waits for whom a slot may be
+// reserved, or if all slots belong to visitors from before a restart who have yet to come back.
 func (d *DataCentre) takeNext(slots int) (id TicketID, ok bool) {
 	if d.ready == 0 {
 		return id, false
@@ -168,8 +168,8 @@ func (d *DataCentre) takeNext(slots int) (id TicketID, ok bool) {
 	return id, false
 }
 
-// takeNextAtRandom takes one of the visitors for whom a slot may be reserved out of the ranks, each with the same chance. There
-// must be one.
+// takeNextAtRandom does the same as takeNext for one of the visitors for whom a slot may be reserved, each with the same chance.
+// There must be one.
 func (d *DataCentre) takeNextAtRandom() TicketID {
 	for {
 		at := d.rng.IntN(d.ready)
@@ -219,7 +219,8 @@ func (s *Settings) endOfCharge(at time.Time) time.Time {
 }
 
 // reserve takes the visitor of a waiting ticket out of line and reserves a slot for it, which is charged and counts as active
-// from now on. If the visitor holds an event stream, it adds a [Call] to those that TakeCalls returns.
+// from now on. It does not check that a slot is free. If the visitor holds an event stream, it adds a [Call] to those that
+// TakeCalls returns.
 func (d *DataCentre) reserve(id TicketID) {
 	r := d.rows[id]
 	d.remove(&r)
@@ -258,7 +259,7 @@ func (d *DataCentre) endLapsedReservations() {
 }
 
 // endReservation takes back the reserved slot of a ticket, whose row is r and whose visitor did not come in time. The visitor is
-// forgotten or, with an event stream, gets no slot before the next contact.
+// forgotten or, with an event stream, stays in line and gets no slot before the next contact.
 func (d *DataCentre) endReservation(id TicketID, r row) {
 	d.refund(&r)
 	if !r.stream {
@@ -314,8 +315,8 @@ func (d *DataCentre) OpenStream(now time.Time, t Ticket, longest time.Duration) 
 	return t, InLine
 }
 
-// CloseStream records that the visitor of a ticket holds no event stream any more. It waits on until shortly after the next
-// check-in is due.
+// CloseStream records that the visitor of a ticket holds no event stream any more. A visitor in line waits on until shortly after
+// the next check-in is due. A reservation stays. It does nothing for a ticket without a stream.
 func (d *DataCentre) CloseStream(now time.Time, id TicketID) {
 	d.advance(now)
 	r := d.rows[id]
@@ -331,7 +332,7 @@ func (d *DataCentre) CloseStream(now time.Time, id TicketID) {
 	d.rows[id] = r
 }
 
-// HasCalled reports whether some visitor has been called within the last 30 seconds, and so may come now.
+// HasCalled reports whether some visitor has been called within the last 30 seconds, and so may come now, or will be called.
 func (d *DataCentre) HasCalled(now time.Time) bool { return now.Before(d.calls.last.Add(CallDuration)) }
 
 // MayBeCalledElsewhere reports whether another data centre may have called the visitor of a waiting ticket: the visitor has held
@@ -359,11 +360,12 @@ func (s *Settings) passDeadline(admitted time.Time) time.Time {
 }
 
 // Redeem admits the visitor of a waiting ticket for whom a slot is reserved here, because it has come to another data centre, and
-// returns the ticket with its session. It returns the ticket unchanged if it has no session, and no slot that is reserved for
-// long enough. It can be called again within the charged time, and returns the same session.
+// returns the ticket with its session. If the visitor was admitted here before, it returns that session. It returns the ticket
+// unchanged, with ok set, if it has no session, and no slot that is reserved for long enough. It can be called again within the
+// charged time, and returns the same session.
 //
-// ok is false if the visitor can be admitted only a moment later, when the next minute has begun and its slot was granted again: the
-// other data centre would have too little time before the end of this one.
+// ok is false if the visitor can be admitted only a moment later, when the next minute has begun and its slot was granted again:
+// the other data centre would have too little time before the end of this one. Then nothing has changed.
 func (d *DataCentre) Redeem(now time.Time, t Ticket) (session Ticket, ok bool) {
 	d.advance(now)
 	r := d.rows[t.ID]
@@ -393,9 +395,9 @@ func (d *DataCentre) Redeem(now time.Time, t Ticket) (session Ticket, ok bool) {
 	return decision.Ticket, true
 }
 
-// PassRedeemed passes a visitor with the session that the [DataCentre.Redeem] of another data centre has given to the ticket. ok
-// is false if the time is over for which that data centre has charged the admission, if every new visitor has to wait here, or if
-// the session does not pass.
+// PassRedeemed passes a visitor with the session that the [DataCentre.Redeem] of another data centre has given to the ticket.
+// From then on this data centre counts the session too. ok is false if the time is over for which that data centre has charged
+// the admission, if every new visitor has to wait here, or if the session does not pass.
 func (d *DataCentre) PassRedeemed(now time.Time, session Ticket) (decision Decision, ok bool) {
 	d.advance(now)
 	if d.settings.QueueAll || !d.now.Before(d.settings.passDeadline(session.AcceptedAt)) {
@@ -406,15 +408,16 @@ func (d *DataCentre) PassRedeemed(now time.Time, session Ticket) (decision Decis
 	return decision, decision.Outcome == Pass
 }
 
-// TakeCalls returns the calls that were made since it was last called, for the caller to deliver over the visitors' event
-// streams.
+// TakeCalls returns the calls that were made since it was last called, nil for none. The caller delivers each at its time over
+// the visitor's event streams.
 func (d *DataCentre) TakeCalls() []Call {
 	made := d.calls.made
 	d.calls.made = nil
 	return made
 }
 
-// TakeStays returns how long the sessions lasted that have ended here since it was last called, until their last renewal.
+// TakeStays returns how long the sessions lasted, from admission to last renewal, that have ended here since it was last called;
+// nil for none.
 func (d *DataCentre) TakeStays() []time.Duration {
 	ended := d.tickets.stays
 	d.tickets.stays = nil
@@ -433,7 +436,7 @@ func (d *DataCentre) EstimateOf(id TicketID) (Estimate, bool) {
 // chooseRefresh returns a random interval until the next check-in of a visitor who waits at place p. Slots become free when a
 // minute begins, and visitors without event streams take theirs at their next check-in. Under FIFO the visitors of a bucket
 // should therefore check in in their order within each interval: of three random intervals it returns the one that comes closest
-// to that.
+// to that. Under other methods it returns the first one.
 func (d *DataCentre) chooseRefresh(p place) time.Duration {
 	s := &d.settings
 	interval := s.drawRefresh(d.rng)

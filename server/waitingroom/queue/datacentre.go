@@ -38,9 +38,9 @@ type DataCentre struct {
 	beyond    bool  // the head of the journal is not what it was
 }
 
-// NewDataCentre returns a data centre without visitors. At most one with this name may run at a time, and each run needs a higher
-// incarnation, such as its start in nanoseconds. seed determines its random numbers. The settings must have come from
-// [Settings.WithDefaults].
+// NewDataCentre returns a data centre without visitors, which keeps no journal before [DataCentre.StartJournal]. At most one with
+// this name may run at a time, and each run needs a higher incarnation, such as its start in nanoseconds. seed determines its
+// random numbers. The settings must have come from [Settings.WithDefaults].
 func NewDataCentre(name string, incarnation int64, s Settings, seed uint64, now time.Time) *DataCentre {
 	return &DataCentre{
 		name: name, incarnation: incarnation, settings: s, rng: newRandom(seed, name, incarnation), started: now, now: now,
@@ -55,18 +55,20 @@ func (d *DataCentre) Configure(now time.Time, s Settings) {
 	d.settings = s
 }
 
-// Incarnation distinguishes this run of the data centre from others.
+// Incarnation returns the number that distinguishes this run of the data centre from others. A continued run has that of the run
+// before.
 func (d *DataCentre) Incarnation() int64 { return d.incarnation }
 
-// Active returns how many sessions this data centre counts, with the slots reserved for waiting visitors. It first advances the
-// clock to now.
+// Active returns how many sessions this data centre counts, and slots reserved for waiting visitors, together. It first advances
+// the clock to now.
 func (d *DataCentre) Active(now time.Time) int { d.advance(now); return d.tickets.active }
 
-// Queued returns how many visitors wait at this data centre. It first advances the clock to now.
+// Queued returns how many visitors wait at this data centre, with those from before a restart who may still come back, and
+// without those for whom a slot is reserved. It first advances the clock to now.
 func (d *DataCentre) Queued(now time.Time) int { d.advance(now); return d.waiting }
 
-// Room returns the totals of the room over all data centres, as of the last response of the global object. The caller must not
-// change the lists in it.
+// Room returns the totals of the room over all data centres, as of the last response of the global object; zero before the first.
+// The caller must not change the lists in it.
 func (d *DataCentre) Room() Room { return d.room }
 
 // advance moves the data centre's clock to now, never back. It ends sessions and reservations that have expired, removes waiting
@@ -110,31 +112,33 @@ const (
 	absence = 10 * time.Second
 )
 
-// Visit decides about a request with ticket t: it admits the visitor, renews the session, or has the visitor wait. The outcome is
-// Draw if the grants are used up but the global object may have more. Then the visitor's place has not changed, and the caller
-// must report to the global object and call [DataCentre.Settle].
+// Visit decides about a request with ticket t: it admits the visitor, renews the session, or has the visitor wait; or it refuses,
+// or says that the ticket is worthless ([Reissue]). The outcome is Draw if the grants are used up but the global object may have
+// more. Then the visitor's place has not changed, and the caller must report to the global object and call [DataCentre.Settle].
 func (d *DataCentre) Visit(now time.Time, t Ticket) Decision { return d.decide(now, t, true, false) }
 
-// Settle decides about a request for which [DataCentre.Visit] returned Draw, with the grants that have come in since. It never
-// returns Draw.
+// Settle decides about a request for which [DataCentre.Visit] returned Draw, by the grants that the data centre has now, if new
+// ones have come or not. t is the ticket that Visit got. Settle never returns Draw.
 func (d *DataCentre) Settle(now time.Time, t Ticket) Decision { return d.decide(now, t, false, false) }
 
 // VisitGuest decides about a request of a client that carries no ticket, such as a program: id is always the same for the same
 // client. A guest passes with the session that it has, or takes a free slot as a first request does. It never waits in line:
-// without a slot the outcome is Refuse. After Draw the caller must call [DataCentre.SettleGuest].
+// every outcome but Pass and Draw means that it is not admitted. After Draw the caller reports to the global object and calls
+// [DataCentre.SettleGuest].
 func (d *DataCentre) VisitGuest(now time.Time, id TicketID) Decision {
 	return d.decide(now, Ticket{ID: id}, true, true)
 }
 
-// SettleGuest decides about a guest's request for which [DataCentre.VisitGuest] returned Draw, with the grants that have come in
-// since. It never returns Draw.
+// SettleGuest decides about a guest's request for which [DataCentre.VisitGuest] returned Draw, by the grants that the data centre
+// has now. It never returns Draw.
 func (d *DataCentre) SettleGuest(now time.Time, id TicketID) Decision {
 	return d.decide(now, Ticket{ID: id}, false, true)
 }
 
 // decide decides about a request with ticket t and records the outcome: see [DataCentre.Visit]. Only if draw is set, it may
-// return Draw instead of having the visitor wait. If guest is set, the client carries no ticket: it gets Refuse instead of a
-// place in line, and may take a new session under the same id when the last one is over.
+// return Draw instead of having the visitor wait. If guest is set, the client carries no ticket: it never gets a place in line
+// (the outcome is Refuse, or a Wait that is not recorded if mostWaiting visitors wait), and may take a new session under the same
+// id when the last one is over.
 func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision {
 	d.advance(now)
 	s := &d.settings
@@ -198,9 +202,10 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision 
 	return d.keepWaiting(t, r)
 }
 
-// decideCalled decides about a visitor for whom a slot is reserved, by the ticket and its row r: it enters, unless all visitors have to
-// queue. If the minute has changed and the global object has not granted the slot for this one yet, the outcome is Draw, after which the
-// caller reports and asks again. Without draw, the visitor is in line again.
+// decideCalled decides about a visitor for whom a slot is reserved, by the ticket and its row r: it enters, or waits on if all
+// visitors have to queue. If the minute has changed and the global object has not granted the slot for this one yet, the outcome
+// is Draw, after which the caller reports and calls [DataCentre.Settle]. Without draw, the reservation ends and the visitor is in
+// line again.
 func (d *DataCentre) decideCalled(t Ticket, r row, draw bool) Decision {
 	switch {
 	case d.settings.QueueAll:
@@ -231,9 +236,10 @@ func (d *DataCentre) resumeSession(t Ticket, r row) Decision {
 	return decision
 }
 
-// passSession decides about an admitted ticket. It passes a valid session and renews it if this data centre counts the session
-// and has a lease. A session from another data centre is counted here from now on, but not renewed before the global object knows
-// of that. The outcome is Reissue if the session is over or revoked.
+// passSession decides about an admitted ticket. It passes a valid session, and renews it unless it was renewed in this minute,
+// sessions are fixed, or this data centre does not count the session or has no lease. A session from another data centre is
+// counted here from now on, but not renewed before the global object knows of that. The outcome is Reissue if the session is over
+// or revoked.
 func (d *DataCentre) passSession(t Ticket) Decision {
 	s := &d.settings
 	r, known := d.rows[t.ID]
@@ -289,8 +295,9 @@ func (d *DataCentre) mayAdmitAtOnce() bool {
 	return !d.settings.QueueAll && d.now.Before(d.leaseUntil) && d.unused() > d.waiting && !d.isBeyondBatch(MinuteOf(d.now))
 }
 
-// returnToLine records that the visitor of a waiting ticket has come back: from now on a slot may be reserved for it. It then
-// reserves the free slots for those who are next, which may include this ticket. It returns the ticket's row after that.
+// returnToLine records that the visitor of a waiting ticket has come back, and counts it in line: from now on a slot may be
+// reserved for it. It then reserves the free slots for those who are next, which may include this ticket. r is the ticket's row,
+// empty for an unknown one. It returns the row after that, whose kind is called if a slot is reserved.
 func (d *DataCentre) returnToLine(t *Ticket, r row) row {
 	if r.kind != waiting {
 		d.countReturn(d.settings.placeOf(t).bucket)
@@ -305,7 +312,7 @@ func (d *DataCentre) returnToLine(t *Ticket, r row) row {
 }
 
 // mayDraw reports whether it is worthwhile to request slots from the global object for one visitor. inLine says whether the
-// visitor is one of those counted as waiting.
+// visitor is one of those counted as waiting. It changes nothing.
 func (d *DataCentre) mayDraw(inLine bool) bool {
 	s := &d.settings
 	if s.QueueAll || s.Allocator != Counter || d.room.Holding {
@@ -347,8 +354,8 @@ func (d *DataCentre) admit(t Ticket, r row) Decision {
 	return Decision{Outcome: Pass, Ticket: t, Changed: true, Counted: true}
 }
 
-// keepWaiting counts a visitor as waiting until shortly after the next check-in is due, and returns Wait. r is the ticket's row,
-// empty for an unknown one.
+// keepWaiting counts a visitor as waiting until shortly after the next check-in is due, and returns Wait with the changed ticket.
+// r is the ticket's row, empty for an unknown one. The caller has ended a reservation.
 func (d *DataCentre) keepWaiting(t Ticket, r row) Decision {
 	d.countUser(&r)
 	decision := d.checkIn(t)
@@ -377,7 +384,7 @@ func (d *DataCentre) estimate(t *Ticket) Estimate {
 }
 
 // estimateAt returns the estimated wait of a visitor who is at a place in line. Under FIFO it counts the visitors ahead here, and
-// scales them to all data centres.
+// scales them to all data centres. Under other methods it goes by the totals of the room, and the position is 0.
 func (d *DataCentre) estimateAt(p place) Estimate {
 	if d.settings.Method != FIFO {
 		return d.room.estimate(d.settings.Method, p.bucket)
@@ -401,7 +408,7 @@ func (d *DataCentre) countUser(r *row) {
 
 // Revoke ends the session, or the wait, of a ticket: it does not pass here any more. With everywhere its slot is free at once,
 // and the caller has to make sure that no other node lets the ticket pass. Otherwise the slot is free when the session would have
-// ended. Unknown tickets are ignored.
+// ended. A ticket that this data centre does not know is ignored, so the caller must refuse it by itself.
 func (d *DataCentre) Revoke(now time.Time, id TicketID, everywhere bool) {
 	d.advance(now)
 	r, known := d.rows[id]
@@ -428,8 +435,8 @@ func (d *DataCentre) Revoke(now time.Time, id TicketID, everywhere bool) {
 }
 
 // Report returns the next report for the global object: how many visitors are active and wait, the counts of the last minutes,
-// and how many visitors want slots, which it then counts from zero again. The next report has the same counts and newer ones, so
-// a report may be lost.
+// and how many visitors want slots, which it then counts from zero again ([DataCentre.RestoreWant]). Except for that, the next
+// report has the same counts and newer ones, so a report may be lost. The report has no account.
 func (d *DataCentre) Report(now time.Time) Report {
 	d.advance(now)
 	d.seq++
@@ -452,8 +459,9 @@ func (d *DataCentre) Report(now time.Time) Report {
 // requested.
 func (d *DataCentre) RestoreWant(r *Report) { d.want += r.Want }
 
-// AddAccount adds an [Account] to a report for a global object that may not be the one that gave the grants: all grants that may
-// still be charged, and when every promised session is over. first says that this data centre has no earlier incarnation.
+// AddAccount adds an [Account] to r, which Report has just returned, for a global object that may not be the one that gave the
+// grants: all grants that may still be charged, and when every promised session is over. first says that this data centre has no
+// earlier incarnation.
 func (d *DataCentre) AddAccount(r *Report, first bool) {
 	a := &Account{First: first}
 	for _, c := range r.Minutes {
@@ -469,8 +477,8 @@ func (d *DataCentre) AddAccount(r *Report, first bool) {
 }
 
 // NextReport returns when the next report is due, after one that was sent at last: after the interval that the global object has
-// named, or soon after a minute begins, when sessions have ended and grants have expired. While a report is unacknowledged, the
-// interval is fastestReport.
+// named, or soon after a minute begins if that is earlier, when sessions have ended and grants have expired. While a report is
+// unacknowledged, the interval is fastestReport.
 func (d *DataCentre) NextReport(last time.Time) time.Time {
 	turn := MinuteOf(last.Add(-d.settings.Skew)).end().Add(d.settings.Skew)
 	every := d.reportEvery
@@ -481,7 +489,8 @@ func (d *DataCentre) NextReport(last time.Time) time.Time {
 }
 
 // Apply takes over the global object's response to a report: lease, grants and totals of the room. Then it reserves free slots
-// for waiting visitors. A response that comes late or twice does no harm. One for another data centre or incarnation is ignored.
+// for waiting visitors, whose calls [DataCentre.TakeCalls] returns. A response that comes late or twice does no harm. One for
+// another data centre or incarnation is ignored.
 func (d *DataCentre) Apply(now time.Time, st State) {
 	d.advance(now)
 	if st.DataCentre != d.name || st.Incarnation != d.incarnation {

@@ -32,6 +32,7 @@ type Global struct {
 	barrier time.Time
 }
 
+// A reporterID identifies one incarnation of a data centre.
 type reporterID struct {
 	DataCentre  string
 	Incarnation int64
@@ -88,8 +89,9 @@ func SucceedGlobal(s Settings, expected []string, now, holdUntil time.Time, long
 	return g
 }
 
-// Holding reports whether the global object gives no grants to anyone because it has lost its state, or replaces another global
-// object, and does not know yet how many visitors are inside.
+// Holding reports whether the global object gives no grants to any data centre because it has lost its state, or replaces another
+// global object, and does not know yet how many visitors are inside. It is as of the last
+// call of another method.
 func (g *Global) Holding() bool { return g.holding }
 
 // Configure replaces the settings. A lower limit holds for later grants only. If limits come back into force after [Passthrough]
@@ -106,7 +108,7 @@ func (g *Global) Configure(now time.Time, s Settings) {
 }
 
 // advance moves the global object's clock to now, never back. It deletes expired grants, and the data centres whose promised
-// sessions are all over. It ends the hold once mustHold allows it.
+// sessions are all over. It ends the hold once mustHold allows it, and never begins another one.
 func (g *Global) advance(now time.Time) {
 	if now.After(g.now) {
 		g.now = now
@@ -145,9 +147,11 @@ func (g *Global) isComplete(r *reporter) bool {
 }
 
 // Receive stores a data centre's report, renews the data centre's lease (until when it may admit visitors and renew sessions)
-// and, within the limits, grants it more slots. The returned State is the response for the data centre. An old or repeated report
-// renews the lease but gets no new grants. A report with numbers out of bounds, or the first one of an incarnation when a newer
-// incarnation is known, changes nothing and gets a response without lease and grants.
+// and, within the limits, grants it more slots. The returned State is the response for the data centre, which the caller sends
+// only after it has stored [Global.Snapshot]. An old or repeated report renews the lease but gets no new grants, as does a report
+// while none may be given; the response has the grants so far. An incarnation that a later one has replaced gets neither. A
+// report with numbers out of bounds, or the first one of an incarnation when a later incarnation is known, changes nothing and
+// gets a response without lease and grants.
 func (g *Global) Receive(now time.Time, report Report) State {
 	g.advance(now)
 	s := &g.settings
@@ -191,8 +195,9 @@ const (
 	mostCount   = 1 << 30
 )
 
-// isWithinBounds reports whether all counts and lists of a report are within the bounds above. r is what the global object knows
-// about the sender. For a new sender r is nil, and the data centre must have fewer than mostLives incarnations.
+// isWithinBounds reports whether all counts and lists of a report are within the bounds above, and the minutes in it together
+// with those that are known of the sender. r is what the global object knows about the sender. For a new sender r is nil, and the
+// data centre must have fewer than mostLives incarnations.
 func (g *Global) isWithinBounds(r *reporter, report *Report) bool {
 	minutes := map[Minute]bool{}
 	if r != nil {
@@ -295,8 +300,8 @@ func (g *Global) hasUncounted() bool {
 }
 
 // reportEvery returns the interval after which a data centre should report again: between usualReport and slowestReport, the more
-// data centres the longer. It is soonReport shortly after a minute has begun, while visitors wait and another data centre has not
-// reported since then: not all free slots are known before, and all data centres should call their visitors at the same time.
+// data centres the longer. It is soonReport shortly after a minute has begun, while visitors wait and a present data centre has
+// not reported since then: not all free slots are known before, and all data centres should call their visitors at the same time.
 func (g *Global) reportEvery() time.Duration {
 	if turn := MinuteOf(g.now).Time(); g.queueing > 0 && g.now.Sub(turn) < usualReport+g.settings.Skew {
 		for _, r := range g.reporters {
@@ -343,7 +348,8 @@ func (g *Global) sumReports() Room {
 // time silent.
 func (g *Global) isPresent(r *reporter) bool { return !r.Ended && g.now.Sub(r.Heard) < silent }
 
-// traffic returns how many different visitors tried to come in during minute m, per data centre in ascending order.
+// traffic returns how many different visitors tried to come in during minute m, per data centre in ascending order of their
+// names, without those that had none. Traffic.Of is the limit of active users if HistoryMinutes is 1, else 0.
 func (g *Global) traffic(m Minute) Traffic {
 	t := Traffic{}
 	if g.settings.HistoryMinutes == 1 {

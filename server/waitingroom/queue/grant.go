@@ -8,7 +8,8 @@ import (
 // first, the oldest first; r gets the part of its own visitors. The remaining slots are for new visitors: r gets its share by the
 // traffic, which must not be nil. If its report wants more, it also gets slots that belong to no data centre: as many as it
 // wants, or a small part of those left in advance if that is more. Near the turn of a minute it gives grants for the neighboring
-// minute, too. anywhere is how many slots are left that any data centre may still draw.
+// minute, too. anywhere is how many slots are left that any data centre may still draw. The caller has checked that grants may be
+// given at all ([Global.Receive]).
 //
 // Before all that, it grants the slots that are reserved at r since the minute before.
 func (g *Global) grant(r *reporter, traffic *Traffic) (anywhere int) {
@@ -63,7 +64,8 @@ func (g *Global) grantReserved(r *reporter, m Minute) {
 	}
 }
 
-// rateLeft returns how many more admissions in minute m the limit of new users allows to be granted.
+// rateLeft returns how many more admissions in minute m the limit of new users allows to be granted; a negative number if more
+// were granted than it allows now.
 func (g *Global) rateLeft(m Minute) int {
 	s := &g.settings
 	rate := s.NewUsersPerMinute
@@ -143,10 +145,10 @@ func (g *Global) updateBatch(left int) {
 	})
 }
 
-// divideAmongWaiting divides free slots among the visitors who wait at all present data centres: longest waiting first or, if the
-// queue is random, all with the same chance. Visitors who can use grants of minute m that their data centre has not used yet need
-// no slot. mine is how many slots go to the data centre of r. left is how many remain when every waiting visitor has one. It
-// changes nothing.
+// divideAmongWaiting divides free slots among the visitors who wait at all present data centres: longest waiting first, and by
+// the traffic among those of one place in line; or, if the queue is random, all with the same chance. Visitors who can use grants
+// of minute m that their data centre has not used yet need no slot. mine is how many slots go to the data centre of r. left is
+// how many remain when every waiting visitor has one. It changes nothing.
 func (g *Global) divideAmongWaiting(r *reporter, m Minute, free int, traffic *Traffic) (mine, left int) {
 	s := &g.settings
 	var lists [][]Bucket
@@ -205,8 +207,8 @@ func (g *Global) divideAmongWaiting(r *reporter, m Minute, free int, traffic *Tr
 }
 
 // splitForNewVisitors divides free slots of minute m, which no waiting visitor needs. own is how many belong to the data centre
-// of r by its share of the traffic, less what it was granted before. anywhere is how many of the others r may draw. It changes
-// nothing.
+// of r by its share of the traffic, less what it was granted before. anywhere is how many of the others belong to no data centre,
+// so that r may draw them. It changes nothing.
 func (g *Global) splitForNewVisitors(r *reporter, m Minute, free int, traffic *Traffic) (own, anywhere int) {
 	had, drawn, all := 0, 0, free
 	for _, o := range g.reporters {
@@ -270,8 +272,8 @@ func (r *reporter) reservedIn(m Minute, skew time.Duration) int {
 	return max(0, r.Counts[m].Charged-r.Granted[m].Total)
 }
 
-// recentGrants returns how many grants of minute m were charged later than after, or may still be charged. Charges are known to 5
-// seconds.
+// recentGrants returns how many grants of minute m were charged later than the time after, or may still be charged. A charge
+// counts if its slice of 5 seconds ends later.
 func (r *reporter) recentGrants(m Minute, after time.Time, skew time.Duration) int {
 	n := r.unspentGrants(m, skew)
 	for i, charged := range r.Counts[m].Slices {
@@ -298,8 +300,8 @@ func (r *reporter) maxSessions(now time.Time, skew time.Duration) int {
 	return n
 }
 
-// applyReport stores a report that came in at now, unless it is older than the last one. An account in it can raise the grants
-// and the time at which all sessions of r are over. Counts of old minutes are deleted.
+// applyReport stores a report that came in at now, unless it is not newer than the last one by Seq. An account in it can raise
+// the grants and the time at which all sessions of r are over. Counts of old minutes are deleted.
 func (r *reporter) applyReport(now time.Time, skew time.Duration, report Report) {
 	if report.Seq <= r.Seq {
 		return
@@ -326,7 +328,7 @@ func (r *reporter) applyReport(now time.Time, skew time.Duration, report Report)
 }
 
 // extendLease records that the data centre may renew sessions until a time, each for at most d, and moves the time at which all
-// of them have ended everywhere. It does nothing if a later incarnation has replaced r.
+// of them have ended everywhere (Horizon), never back. It does nothing if a later incarnation has replaced r.
 func (r *reporter) extendLease(until time.Time, d, skew time.Duration) {
 	if r.Ended {
 		return

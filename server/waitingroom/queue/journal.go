@@ -19,18 +19,18 @@ import (
 // A Change is a row of the journal that replaces the one of the same ticket.
 type Change struct {
 	ID  TicketID
-	Row []byte // nil: the ticket is forgotten
+	Row []byte // nil: the journal has no row, because the ticket is forgotten or waits
 }
 
-// StartJournal makes a new data centre record its changes from now on, for [DataCentre.TakeChanges].
+// StartJournal makes a new data centre, which has no tickets yet, record its changes from now on, for [DataCentre.TakeChanges].
 func (d *DataCentre) StartJournal() {
 	d.tickets.changed = map[TicketID]struct{}{}
 	d.beyond = true
 }
 
-// TakeChanges returns the changes since it was last called: rows of tickets, and the head, which has the rest of the state and is
-// nil if it has not changed. The caller must store both together before any client gets a decision that the data centre made
-// since then.
+// TakeChanges returns the changes since it was last called: rows of tickets, in no order, and the head, which has the rest of the
+// state and is nil if it has not changed. Both are nil without a journal. The caller must store both together before any client
+// gets a decision that the data centre made since then.
 func (d *DataCentre) TakeChanges() (rows []Change, head []byte) {
 	for id := range d.tickets.changed {
 		c := Change{ID: id}
@@ -51,7 +51,8 @@ func (d *DataCentre) TakeChanges() (rows []Change, head []byte) {
 	return rows, head
 }
 
-// pack appends a row of the journal to p or, if p reads, sets r from it.
+// pack appends the fields of a row that the journal has to p or, if p reads, sets them in r. A row that was admitted for another
+// data centre has the kind redeemed there.
 func (r *row) pack(p *pack) {
 	kind := r.kind
 	if r.elsewhere {
@@ -93,9 +94,10 @@ func (d *DataCentre) packHead(p *pack) {
 // still until then, and starts anew.
 const maxAhead = time.Hour
 
-// ContinueDataCentre returns the data centre of an earlier run, from the head and the rows of its journal. seed determines its
-// random numbers and must be new. It fails if the journal is damaged, has another name, or is more than an hour ahead of now. The
-// caller must store the result of the first [DataCentre.TakeChanges] before the data centre decides anything.
+// ContinueDataCentre returns the data centre of an earlier run, with its incarnation, from the head and the rows of its journal.
+// It continues the journal. seed determines its random numbers and must be new. It fails if the journal is damaged, has another
+// name, or is more than an hour ahead of now. The caller must store the result of the first [DataCentre.TakeChanges] before the
+// data centre decides anything.
 func ContinueDataCentre(name string, head []byte, rows iter.Seq2[TicketID, []byte], s Settings, seed uint64, now time.Time) (*DataCentre, error) {
 	d := NewDataCentre(name, 0, s, seed, now)
 	p := readPack(head)
@@ -127,8 +129,9 @@ func ContinueDataCentre(name string, head []byte, rows iter.Seq2[TicketID, []byt
 	return d, nil
 }
 
-// dropReservations ends the reservations of an earlier process, of which the journal has the charges only. Those of minutes that had
-// not begun are taken back. All others count as granted: this data centre will not use them.
+// dropReservations ends the reservations of an earlier process, of which the journal has the charges only. It takes back those of
+// minutes that had not begun by any clock. It sets the grants of all minutes to the charges that stay: this data centre will not
+// use more.
 func (d *DataCentre) dropReservations() {
 	_, last := d.settings.chargeableMinutes(d.now)
 	for m, l := range d.minutes {
@@ -139,7 +142,8 @@ func (d *DataCentre) dropReservations() {
 	}
 }
 
-// restoreRow adds the row r of the journal, of a session or of a ticket whose session is over. Any other kind makes p fail.
+// restoreRow adds the row r of a ticket that was read from the journal by p: of a session, which counts as active, or of a ticket
+// whose session is over. Any other kind makes p fail. After a failure of p it adds no row.
 func (d *DataCentre) restoreRow(p *pack, id TicketID, r row) {
 	t := &d.tickets
 	switch r.kind {
@@ -159,7 +163,7 @@ func (d *DataCentre) restoreRow(p *pack, id TicketID, r row) {
 	}
 }
 
-// expectReturns counts visitors from before a restart, by bucket, as waiting until gone, or until they come back.
+// expectReturns counts visitors from before a restart, by bucket, as waiting until gone, or until countReturn counts them out.
 func (t *tickets) expectReturns(absent []Bucket, gone time.Time) {
 	for _, b := range absent {
 		if b.Waiting > 0 {

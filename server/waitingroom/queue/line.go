@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A place is where a ticket is in line: a bucket, and a tick of its minute.
+// A place is where a ticket is in line: a bucket, and a tick of its minute, in tenths of a second from 0.
 type place struct {
 	bucket Minute
 	tick   uint16
@@ -61,8 +61,9 @@ type entry struct {
 // newLine returns an empty line.
 func newLine() line { return line{ticks: map[Minute]*ranks{}} }
 
-// enter puts a visitor in line at r.place. If the visitor has come back since the first request (r.back), a slot may be reserved
-// for it from now on, and enter sets r.number, by which later calls recognise this entry. The caller stores r.
+// enter puts a visitor in line at r.place and counts it as waiting. If the visitor has come back since the first request
+// (r.back), a slot may be reserved for it from now on, and enter sets r.number, by which later calls recognise this entry. Else
+// the visitor gets no entry. The caller stores r.
 func (l *line) enter(id TicketID, r *row) {
 	l.addToBucket(r.place.bucket, 1)
 	b := l.ticks[r.place.bucket]
@@ -99,7 +100,7 @@ func (l *line) remove(r *row) {
 }
 
 // addToBucket adds n visitors, removes them if n is negative, to the count of those who wait and of one bucket. A bucket with
-// none is deleted.
+// none is deleted, with its ranks.
 func (l *line) addToBucket(bucket Minute, n int) {
 	l.waiting += n
 	i, ok := slices.BinarySearchFunc(l.buckets, bucket, func(b Bucket, m Minute) int { return int(b.Minute - m) })
@@ -120,9 +121,9 @@ const (
 	mostFine  = 240
 )
 
-// report returns how many visitors wait, by bucket. The oldest buckets, as far as they contain the next visitors to enter (next
-// of them), are divided into parts of a second. Visitors from before a restart, whose second is not known, are in the first part
-// of their bucket.
+// report returns how many visitors wait, by bucket in ascending order, nil if none do. The oldest buckets, as far as they contain
+// the next visitors to enter (next of them), are divided into parts of a second, until the list has mostFine members. Visitors
+// from before a restart, whose second is not known, are in the first part of their bucket.
 func (l *line) report(next int) (list []Bucket) {
 	for _, b := range l.buckets {
 		ranks := l.ticks[b.Minute]

@@ -31,13 +31,13 @@ type Report struct {
 	Workers int
 	// Want is how many visitors wait for an answer while the grants are used up.
 	Want int
-	// Unlimited says that visitors are let in without grants, or uncounted.
+	// Unlimited says that visitors are admitted without grants, or uncounted.
 	Unlimited bool
-	// Account is there where the global object may be the successor of another one.
+	// Account is not nil if the global object may be the successor of another one.
 	Account *Account
 }
 
-// Account is what a data centre owes to the global objects that there have been.
+// Account is what a data centre may still do by the grants and leases of earlier global objects.
 type Account struct {
 	// First says that this data centre has no earlier incarnation.
 	First bool
@@ -141,12 +141,14 @@ func (r *Room) Queued() int {
 	return n
 }
 
-// slotsOfMinute returns how many visitors may be admitted in the whole minute of r.At, including those who have been.
+// slotsOfMinute returns how many visitors may be admitted in the whole minute of r.At, including those who have been, by the
+// limits of s.
 func (r *Room) slotsOfMinute(s *Settings) int {
 	return s.availableSlots(r.Active-r.Admitted, 0)
 }
 
-// sumBuckets adds up the waiting visitors of several data centres by minute. Each list must be ascending, and so is the result.
+// sumBuckets adds up the waiting visitors of several data centres by minute. Each list must be ascending, and so is the result,
+// which is nil if all lists are empty and has no parts of minutes.
 func sumBuckets(lists ...[]Bucket) []Bucket {
 	var sum []Bucket
 	eachBucket(lists, func(p place, counts []int) bool {
@@ -226,8 +228,8 @@ type Estimate struct {
 	P25, P50, P75 float64
 }
 
-// FIFOWait returns the minutes until the visitors ahead are in, if perMinute visitors are admitted a minute. It is infinite if
-// perMinute is 0.
+// FIFOWait returns the minutes until the visitors ahead are in, if perMinute visitors are admitted a minute. It is 0 if none are
+// ahead, otherwise infinite if perMinute is 0.
 func FIFOWait(ahead int, perMinute float64) float64 {
 	if ahead <= 0 {
 		return 0
@@ -235,9 +237,9 @@ func FIFOWait(ahead int, perMinute float64) float64 {
 	return float64(ahead) / perMinute
 }
 
-// RandomWait returns the minutes until a visitor is in with probability p, if each of the waiting visitors has the same chance in
-// each minute: log(1-p) / log(1-P), where P is the part of them that is admitted in a minute. It is 0 if P is 1 or more, infinite
-// if P is 0.
+// RandomWait returns the minutes until a visitor is in with probability p, from 0 to 1, if each of the waiting visitors has the
+// same chance in each minute: log(1-p) / log(1-P), where P is the part of them that is admitted in a minute. It is 0 if P is 1 or
+// more or if waiting is 0, otherwise infinite if P is 0.
 func RandomWait(p, perMinute float64, waiting int) float64 {
 	chance := perMinute / float64(waiting)
 	if waiting <= 0 || chance >= 1 {
@@ -249,7 +251,8 @@ func RandomWait(p, perMinute float64, waiting int) float64 {
 	return math.Log1p(-p) / math.Log1p(-chance)
 }
 
-// estimate returns the estimated wait of a visitor in a bucket, under method m.
+// estimate returns the estimated wait of a visitor in a bucket, under method m: under FIFO all older buckets are ahead, under
+// others all who wait. It does not know the position, and no times if PerMinute is 0.
 func (r *Room) estimate(m Method, bucket Minute) Estimate {
 	e := Estimate{Known: r.PerMinute > 0}
 	for _, b := range r.Waiting {

@@ -66,7 +66,7 @@ func (t *tickets) recordChange(id TicketID) {
 	}
 }
 
-// wheelSlot is the duration of a slot of the wheel. wheelSlotOf returns the slot of a time in nanoseconds.
+// wheelSlot is the duration of a slot of the wheel, in nanoseconds.
 const wheelSlot = int64(8 * time.Second)
 
 // wheelSlotOf returns the number of the wheel's slot that a time falls into. at is in nanoseconds since 1970.
@@ -80,8 +80,9 @@ func newTickets(now time.Time) tickets {
 	}
 }
 
-// advance ends the sessions that are over at now, removes waiting visitors who have not come back in time, and deletes the rows
-// of tickets that no longer need to be remembered. Visitors from before a restart count as waiting until absentUntil.
+// advance ends the sessions that are over at now by all clocks, removes waiting visitors who have not come back in time, and
+// deletes the rows of tickets that no longer need to be remembered. Visitors from before a restart count as waiting until
+// absentUntil.
 func (t *tickets) advance(now time.Time, s *Settings) {
 	for over := MinuteOf(now.Add(-s.Skew)); t.aged <= over; t.aged++ {
 		for _, id := range t.ends[t.aged] {
@@ -122,8 +123,9 @@ func (t *tickets) advance(now time.Time, s *Settings) {
 	}
 }
 
-// endSession replaces the row of a ticket by one that says that its session is over. It keeps the row for as long as the old
-// waiting ticket would have a place in line, or the revoked ticket would pass. The caller has counted the session out.
+// endSession replaces the row r of a ticket by one that says that its session, or its wait, is over. It keeps the row for as long
+// as the old waiting ticket would have a place in line, or the revoked ticket would pass. The caller has subtracted the session
+// from t.active, or taken the visitor out of line.
 func (t *tickets) endSession(id TicketID, r row, now time.Time, s *Settings) {
 	if r.kind == active && !r.elsewhere {
 		t.stays = append(t.stays, time.Duration(r.at-r.accepted))
@@ -139,8 +141,8 @@ func (t *tickets) endSession(id TicketID, r row, now time.Time, s *Settings) {
 	t.spent[until] = append(t.spent[until], id)
 }
 
-// countSession stores the row of a ticket with a session, and schedules its end for the first whole minute at or after ends. The
-// caller counts active sessions.
+// countSession stores the row r of a ticket with a session, for the journal too, and schedules its end for the first whole minute
+// at or after ends. It does not change t.active, which the caller counts.
 func (t *tickets) countSession(id TicketID, r row, ends time.Time) {
 	minute := MinuteOf(ends.Add(time.Minute - 1))
 	if r.ends != minute {
@@ -151,8 +153,8 @@ func (t *tickets) countSession(id TicketID, r row, ends time.Time) {
 	t.recordChange(id)
 }
 
-// joinLine stores the row r of a waiting ticket and puts its visitor in line, unless the visitor is there at the same place. The
-// visitor is removed at about r.gone.
+// joinLine stores the row r of a waiting ticket and puts its visitor in line, unless the visitor is there already, with the same
+// place and r.back. It ignores r.number and r.wheel. It schedules that the visitor is removed at about r.gone.
 func (t *tickets) joinLine(id TicketID, r row) {
 	old := t.rows[id]
 	r.number, r.wheel = old.number, old.wheel
@@ -169,14 +171,14 @@ func (t *tickets) joinLine(id TicketID, r row) {
 	t.rows[id] = r
 }
 
-// scheduleRemoval puts a waiting ticket into the slot of the wheel for the time r.gone, when advance checks whether the visitor
-// has come back. It sets r.wheel. The caller stores r.
+// scheduleRemoval puts a waiting ticket into the slot of the wheel for the time r.gone, at which advance removes the visitor,
+// unless its row has a later time by then. It sets r.wheel. The caller stores r.
 func (t *tickets) scheduleRemoval(id TicketID, r *row) {
 	r.wheel = wheelSlotOf(r.gone)
 	t.wheel[r.wheel] = append(t.wheel[r.wheel], id)
 }
 
-// pruneEntries deletes the entries of visitors who have left a bucket, if they are by pruneAbove more than the others.
+// pruneEntries deletes the entries of visitors who have left a bucket, if these are more than pruneAbove more than the others.
 func (t *tickets) pruneEntries(bucket Minute) {
 	b := t.ticks[bucket]
 	if b == nil || b.left <= b.ready+pruneAbove {
@@ -197,13 +199,13 @@ func (t *tickets) isInLine(e entry) bool {
 	return r.kind == waiting && r.back && r.number == e.number
 }
 
-// A ledger is one minute's grants and their charges.
+// A ledger is one minute's grants and their charges, with the other counts of the minute.
 type ledger struct {
 	MinuteCounts
 	granted int
 }
 
-// ledgerOf returns the ledger of a minute: its grants, charges and counts. It adds an empty one if it is missing.
+// ledgerOf returns the ledger of a minute. It adds an empty one if it is missing.
 func (d *DataCentre) ledgerOf(m Minute) *ledger {
 	l := d.minutes[m]
 	if l == nil {
@@ -214,13 +216,13 @@ func (d *DataCentre) ledgerOf(m Minute) *ledger {
 }
 
 // chargeableMinutes returns the first and last minute that it may be by the global object's clock when it is now here: this
-// minute and, near its start or end, the neighbour. An admission is charged to the grants of each of them.
+// minute and, within Skew of its start or end, the neighbour. An admission is charged to the grants of each of them.
 func (s *Settings) chargeableMinutes(now time.Time) (first, last Minute) {
 	return MinuteOf(now.Add(-s.Skew)), MinuteOf(now.Add(s.Skew))
 }
 
-// charge takes a slot from the grants of each chargeable minute. used is when the visitor enters: now or, for another data centre,
-// the latest possible time.
+// charge takes a slot from the grants of each chargeable minute, and does not check that they have one. used is when the visitor
+// enters: now or, for another data centre, the latest possible time.
 func (d *DataCentre) charge(used time.Time) {
 	first, last := d.settings.chargeableMinutes(d.now)
 	d.addCharges(first, last, 1)
@@ -237,7 +239,8 @@ func (d *DataCentre) chargeReservation(r *row) {
 	d.addSlices(from, last, end, 1)
 }
 
-// redeemCharge leaves of the charges for the reservation of row r, whose visitor enters now, those of the chargeable minutes.
+// redeemCharge takes back the charges for the reservation of row r to the minutes after the chargeable ones, because its visitor
+// enters now. Those of the chargeable minutes, and of earlier ones, stay. In the slices the slot counts as used now.
 func (d *DataCentre) redeemCharge(r *row) {
 	first, last := d.settings.chargeableMinutes(d.now)
 	end := time.Unix(0, r.gone)
@@ -259,29 +262,32 @@ func (d *DataCentre) refund(r *row) {
 	d.addSlices(from, last, end, -1)
 }
 
-// addCharges adds n charges to each of some minutes.
+// addCharges adds n charges, or removes them if n is negative, to each minute from first to last. It does nothing if last is
+// before first.
 func (d *DataCentre) addCharges(first, last Minute, n int) {
 	for m := first; m <= last; m++ {
 		d.ledgerOf(m).Charged += n
 	}
 }
 
-// addSlices adds n to the part of each of some minutes in which a slot is used: at a time, or the part nearest to that.
+// addSlices adds n, which may be negative, to one slice of each minute from first to last: that of the time used, or the nearest
+// one to it.
 func (d *DataCentre) addSlices(first, last Minute, used time.Time, n int) {
 	for m := first; m <= last; m++ {
 		d.ledgerOf(m).Slices[sliceOf(m, used)] += n
 	}
 }
 
-// moveSlices moves the charge of an admission at a time between the parts of its minutes: it is used at the time to at the latest.
+// moveSlices moves the charge of an admission in the slices of its minutes from the time admitted to the time to, which is the
+// latest at which its slot is used.
 func (d *DataCentre) moveSlices(admitted, to time.Time) {
 	first, last := d.settings.chargeableMinutes(admitted)
 	d.addSlices(first, last, admitted, -1)
 	d.addSlices(first, last, to, 1)
 }
 
-// unused returns how many more visitors the grants allow to be admitted now. It is negative while slots that are reserved since the
-// minute before have not been granted again.
+// unused returns how many more visitors the grants allow to be admitted now: the least of all chargeable minutes. It is 0 if one
+// of them has no ledger. It is negative while slots that are reserved since the minute before have not been granted again.
 func (d *DataCentre) unused() int {
 	first, last := d.settings.chargeableMinutes(d.now)
 	least := MaxUsers

@@ -210,7 +210,8 @@ type Settings struct {
 	HistoryMinutes int
 
 	// RefreshInterval is the mean time between a waiting visitor's check-ins. Each
-	// one varies by up to 15 %. At most 30 s. Default 20 s.
+	// one varies by up to 15 %, rounded to whole seconds, or by one second if that is more.
+	// At most 30 s. Default 20 s.
 	RefreshInterval time.Duration
 	// PlaceKept is how long after the last check-in a waiting ticket keeps its place.
 	// Default 5 minutes.
@@ -252,8 +253,8 @@ func (s Shuffle) bucketOf(id TicketID, bucket Minute) Minute {
 // contains reports whether a bucket is in the shuffle's range.
 func (s Shuffle) contains(bucket Minute) bool { return s.From <= bucket && bucket < s.Until }
 
-// WithDefaults returns the settings with defaults in place of zero fields. It does not check the others: a file of rooms was checked
-// when it was read.
+// WithDefaults returns a copy of the settings with defaults in place of zero fields that have one. It does not check the others:
+// a file of rooms was checked when it was read.
 func (s Settings) WithDefaults() Settings {
 	s.SessionDuration = cmp.Or(s.SessionDuration, 5*time.Minute)
 	s.Method = cmp.Or(s.Method, FIFO)

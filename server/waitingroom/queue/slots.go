@@ -8,13 +8,13 @@ import (
 )
 
 // availableSlots returns how many visitors the limits allow to be admitted now, if active sessions exist and admittedThisMinute
-// visitors have been admitted in this minute.
+// visitors have been admitted in this minute; 0 if the limits are exceeded.
 func (s *Settings) availableSlots(active, admittedThisMinute int) int {
 	return max(0, min(s.TotalActiveUsers-active, s.NewUsersPerMinute-admittedThisMinute))
 }
 
-// Bucket is how many visitors wait whose first request was in one minute, or in a part of it: from a tick on, before the next bucket of
-// the list.
+// Bucket is how many visitors wait whose first request was in one minute, or in a part of it: from Tick, in tenths of a second, until
+// the next bucket of the list.
 type Bucket struct {
 	Minute  Minute
 	Waiting int
@@ -25,8 +25,8 @@ type Bucket struct {
 func (b Bucket) place() place { return place{b.Minute, b.Tick} }
 
 // divide divides a whole number in proportion to the weights, by largest remainder, so that the parts sum to the whole. Among
-// equal remainders the larger weight comes first, then the earlier one. If all weights are zero, so are the parts. Negative
-// weights count as zero.
+// equal remainders the larger weight comes first, then the earlier one. Negative weights count as zero. If no weight is positive,
+// or whole is not, all parts are 0.
 func divide(whole int, weights []int) []int {
 	parts := make([]int, len(weights))
 	total := uint64(0)
@@ -56,8 +56,9 @@ func divide(whole int, weights []int) []int {
 	return parts
 }
 
-// divideCapped divides a whole number in proportion to the weights, but no part exceeds its cap. The excess goes to the other
-// parts, and finally to those without weight, by their caps. What exceeds all caps is not assigned.
+// divideCapped divides a whole number in proportion to the weights, of which there must be one or more, but no part exceeds its
+// cap. The excess goes to the other parts, and finally to those without weight, by their caps. What exceeds all caps is not
+// assigned.
 func divideCapped(whole int, weights, caps []int) []int {
 	parts := make([]int, len(weights))
 	room := slices.Clone(caps)

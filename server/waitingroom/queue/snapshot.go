@@ -19,7 +19,7 @@ type pack struct {
 // version is the first number of every snapshot.
 const version = 2
 
-// writePack returns a pack that writes a snapshot.
+// writePack returns a pack that writes a snapshot, and has the version in it already.
 func writePack() *pack { return &pack{bytes: append(make([]byte, 0, 512), version)} }
 
 // readPack returns a pack that reads data, a snapshot. The pack has failed if the snapshot is of another version.
@@ -96,7 +96,8 @@ func (p *pack) raw(b []byte) {
 	p.bytes = p.bytes[copy(b, p.bytes):]
 }
 
-// string appends a string and its length to the snapshot or, in a pack that reads, sets it to the next one.
+// string appends a string, after its length, to the snapshot or, in a pack that reads, sets it to the next one, "" if reading
+// fails.
 func (p *pack) string(s *string) {
 	b := make([]byte, p.length(len(*s)))
 	copy(b, *s)
@@ -104,8 +105,9 @@ func (p *pack) string(s *string) {
 	*s = string(b)
 }
 
-// length appends n, the length of a list, to the snapshot and returns it. In a pack that reads it ignores n and returns the next
-// length. Each member takes at least one byte, so a length beyond the remaining bytes makes reading fail, and 0 is returned.
+// length appends n, the length of a list or string, to the snapshot and returns it. In a pack that reads it ignores n and returns
+// the next length. Each member takes at least one byte, so a length beyond the remaining bytes makes reading fail, and 0 is
+// returned.
 func (p *pack) length(n int) int {
 	packInt(p, &n)
 	p.fail(n < 0 || n > len(p.bytes))
@@ -115,8 +117,8 @@ func (p *pack) length(n int) int {
 	return n
 }
 
-// packList appends a list and its length to the snapshot or, in a pack that reads, replaces it by the next one. It calls member
-// for each member, to append or read that.
+// packList appends a list, after its length, to the snapshot or, in a pack that reads, replaces it by the next one, nil for an
+// empty one. It calls member for each member, to append or read that.
 func packList[T any](p *pack, list *[]T, member func(*T)) {
 	if n := p.length(len(*list)); p.reading {
 		*list = nil
@@ -144,17 +146,17 @@ func packMap[T any](p *pack, m *map[Minute]T, value func(*T)) {
 	})
 }
 
-// Snapshot returns the encoded state, from which [RestoreGlobal] continues. Its size grows with the number of data centres and of
-// buckets in which visitors wait.
+// Snapshot returns the encoded state, from which [RestoreGlobal] continues. It lacks the accounts of reports, the last batch, and
+// the longest session of [SucceedGlobal]. Its size grows with the number of data centres and of buckets in which visitors wait.
 func (g *Global) Snapshot() []byte {
 	p := writePack()
 	g.pack(p)
 	return p.bytes
 }
 
-// RestoreGlobal returns the global object whose Snapshot is data. It must be the last snapshot before a response was sent. If it
-// may be an older one, or if this function fails, [RecoverGlobal] is safe. It fails for a damaged snapshot, and one that is more
-// than an hour ahead of now.
+// RestoreGlobal returns the global object whose Snapshot is data, with the settings s. It must be the last snapshot before a
+// response was sent. If it may be an older one, or if this function fails, [RecoverGlobal] is safe. It fails for a damaged
+// snapshot, one of another version, and one that is more than an hour ahead of now.
 func RestoreGlobal(data []byte, s Settings, now time.Time) (*Global, error) {
 	g := NewGlobal(s, now)
 	p := readPack(data)

@@ -31,6 +31,7 @@ func (m Minute) end() time.Time { return (m + 1).Time() }
 // shuffle.
 type TicketID [16]byte
 
+// String returns the id in hexadecimal.
 func (id TicketID) String() string { return hex.EncodeToString(id[:]) }
 
 // Ticket is what a visitor carries from request to request. A visitor without a valid
@@ -65,7 +66,7 @@ func (t *Ticket) Waiting() bool { return t.AcceptedAt.IsZero() }
 func (t *Ticket) First() bool { return t.LastCheckIn.IsZero() && t.Waiting() }
 
 // hasLostPlace reports whether a waiting ticket has lost its place in line: the visitor stayed away longer than PlaceKept, or the
-// ticket has times in the future, which no data centre writes. A first request has not.
+// ticket has times in the future, which no data centre writes. It is false for the ticket of a first request.
 func (s *Settings) hasLostPlace(now time.Time, t *Ticket) bool {
 	ahead := now.Add(s.Skew)
 	return !t.First() && (now.Sub(t.LastCheckIn) > s.PlaceKept || t.LastCheckIn.After(ahead) || t.Bucket() > MinuteOf(ahead))
@@ -107,11 +108,11 @@ const (
 type Decision struct {
 	Outcome Outcome
 	// Ticket is the visitor's ticket from now on, for Wait and Pass. It needs to be sent
-	// only where Changed.
+	// only if Changed is set.
 	Ticket  Ticket
 	Changed bool
-	// Counted is whether this check-in had its chance. A check-in that comes too early has
-	// none, and changes nothing that the visitor is shown.
+	// Counted says that a Pass has a session, or that the check-in of a Wait counted. It is false
+	// for a check-in that comes too early, which changes nothing that the visitor is shown.
 	Counted bool
 	// Estimate is for Wait only.
 	Estimate Estimate
@@ -180,14 +181,15 @@ func newRandom(seed uint64, name string, incarnation int64) *rand.Rand {
 // variation is how far an interval may be from its mean, in percent.
 const variation = 15
 
-// drawRefresh returns a random interval until the next check-in, in whole seconds, which is within 15 % of RefreshInterval.
+// drawRefresh returns a random interval until the next check-in, in whole seconds. It differs from RefreshInterval by up to 15 %,
+// rounded to whole seconds, or by one second if that is more.
 func (s *Settings) drawRefresh(r *rand.Rand) time.Duration {
 	mean := int(s.RefreshInterval / time.Second)
 	spread := max(1, (mean*variation+50)/100)
 	return time.Duration(mean-spread+r.IntN(2*spread+1)) * time.Second
 }
 
-// longestRefresh returns an upper bound of what drawRefresh returns.
+// longestRefresh returns an upper bound of what drawRefresh returns, for a RefreshInterval of 5 seconds or more.
 func (s *Settings) longestRefresh() time.Duration {
 	return s.RefreshInterval + s.RefreshInterval*(variation+5)/100
 }

@@ -24,7 +24,7 @@ type Worker struct {
 	covered map[Minute]int // those of them from buckets that are wholly covered
 }
 
-// A sentTicket is in the reports from seq on.
+// A sentTicket is a ticket that is in the reports from number seq on, until one of them is acknowledged.
 type sentTicket struct {
 	seq uint64
 	Ticket
@@ -39,7 +39,8 @@ func NewWorker(name string, s Settings, seed uint64) *Worker {
 // Configure replaces the settings.
 func (w *Worker) Configure(s Settings) { w.settings = s }
 
-// Visit decides about a request with ticket t, and records the ticket for the next report. The allocator must be Even or Adaptive.
+// Visit decides about a request with ticket t, and never returns Draw. It records a ticket that it has admitted, renewed or had
+// wait for the next report. The allocator must be Even or Adaptive.
 func (w *Worker) Visit(now time.Time, t Ticket) Decision {
 	w.now = later(w.now, now)
 	s := &w.settings
@@ -77,7 +78,7 @@ func (w *Worker) Visit(now time.Time, t Ticket) Decision {
 }
 
 // startSession starts or renews the session of a ticket from now, records it for the next report, and returns Pass with the
-// changed ticket.
+// changed ticket. The caller has set AcceptedAt.
 func (w *Worker) startSession(t Ticket) Decision {
 	t.LastCheckIn, t.Ends = w.now, w.settings.sessionEnd(w.now, maxSession)
 	w.sent = append(w.sent, sentTicket{w.seq + 1, t})
@@ -89,8 +90,8 @@ func (w *Worker) estimate(t *Ticket) Estimate {
 	return w.state.Room.estimate(w.settings.Method, w.settings.placeOf(t).bucket)
 }
 
-// tryAdmit reports whether this worker admits a waiting ticket within its part of this minute's slots and, if so, counts the
-// admission. first says that this is the visitor's first request.
+// tryAdmit reports whether this worker may admit a waiting ticket within its part of this minute's slots and, if so, counts the
+// admission. It does not change the ticket. first says that this is the visitor's first request.
 func (w *Worker) tryAdmit(t *Ticket, first bool) bool {
 	s, room := &w.settings, &w.state.Room
 	if m := MinuteOf(w.now); w.minute != m {
@@ -148,8 +149,8 @@ func (w *Worker) slotBudget(slots int) int {
 	return s.slotsPerWorker(own, w.state.Workers, utilisation) + s.slotsPerWorker(anywhere, room.Workers, utilisation)
 }
 
-// Report returns a report for the data centre: every ticket that the worker has decided about since the last report that the data
-// centre has acknowledged, except tickets that no longer count as active or waiting.
+// Report returns the next report for the data centre: every ticket that the worker has admitted, renewed or had wait since the
+// last report that the data centre has acknowledged, except those that no longer count as active or waiting.
 func (w *Worker) Report(now time.Time) WorkerReport {
 	w.now = later(w.now, now)
 	w.seq++
@@ -161,8 +162,8 @@ func (w *Worker) Report(now time.Time) WorkerReport {
 	return r
 }
 
-// Apply takes over the data centre's response to a report, and deletes the acknowledged tickets. Older responses and those for
-// another worker are ignored.
+// Apply takes over the data centre's response to a report, and deletes the acknowledged tickets. It ignores older responses and
+// those for another worker.
 func (w *Worker) Apply(st WorkerState) {
 	if st.Worker != w.name || w.known && st.Ack < w.state.Ack {
 		return
@@ -186,8 +187,9 @@ func (d *DataCentre) MergeReport(now time.Time, report WorkerReport) WorkerState
 	}
 }
 
-// mergeTicket counts a ticket that a worker has admitted, renewed or had wait, and counts its visitor as active or waiting here.
-// It ignores a ticket that is older than what is known of it, or that waits although it was admitted.
+// mergeTicket counts a ticket that a worker has admitted, renewed or had wait, as active or waiting here, and its visitor as a
+// user of this minute. It ignores a ticket that is not newer than what is known of it, that waits although it was admitted, or
+// that is new while mostActive sessions count under Passthrough.
 func (d *DataCentre) mergeTicket(t *Ticket) {
 	r, known := d.rows[t.ID]
 	if t.Waiting() {
