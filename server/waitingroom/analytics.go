@@ -44,7 +44,7 @@ type analytics struct {
 	over []record // minutes that are not in the history yet, ascending
 }
 
-// addSample records how many users are in the room and how many wait, for the current minute.
+// addSample sets how many users are in the room and how many wait in the current minute, in place of the last sample.
 func (a *analytics) addSample(now time.Time, o *overview) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -82,8 +82,8 @@ func (a *analytics) countRevoked(now time.Time) {
 	a.revoked++
 }
 
-// closeMinutes starts a new minute if the current one is over at now. It turns the counts of the old one into a record, unless
-// nothing happened. The caller holds the lock.
+// closeMinutes starts a new minute if the current one is over at now. It appends a record of the old one to a.over, unless
+// nothing happened or a day of them is there. The caller holds the lock.
 func (a *analytics) closeMinutes(now time.Time) {
 	minute := now.Unix() / 60
 	if minute <= a.minute {
@@ -98,8 +98,8 @@ func (a *analytics) closeMinutes(now time.Time) {
 	a.minute = minute
 }
 
-// closeMinute turns the counts of the current minute into a record, unless nothing happened, and sets them to zero. The caller
-// holds the lock.
+// closeMinute appends a record of the current minute to a.over, unless nothing happened or a day of them is there, and sets the
+// counts of events to zero. Those of users stay. The caller holds the lock.
 func (a *analytics) closeMinute() {
 	if r := a.presentMinute(); !r.isEmpty() && len(a.over) < keptMinutes {
 		a.over = append(a.over, r)
@@ -110,8 +110,8 @@ func (a *analytics) closeMinute() {
 // isEmpty reports whether no users were in the room or waited in the period, and nothing else happened.
 func (p *Period) isEmpty() bool { return *p == Period{Time: p.Time, Minutes: p.Minutes} }
 
-// takeRecords returns the records that are not in the history yet, and removes them. With all it includes the current minute so
-// far.
+// takeRecords returns the records that are not in the history yet, oldest first, and removes them. With all it includes the
+// current minute so far, whose counts begin anew.
 func (a *analytics) takeRecords(all bool) []record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -123,7 +123,8 @@ func (a *analytics) takeRecords(all bool) []record {
 	return taken
 }
 
-// restoreRecords puts records back that takeRecords has returned and that could not be stored in the history.
+// restoreRecords puts records back that takeRecords has returned and that could not be stored in the history. Beyond a day, the
+// oldest are lost.
 func (a *analytics) restoreRecords(records []record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -131,7 +132,8 @@ func (a *analytics) restoreRecords(records []record) {
 	a.over = a.over[max(0, len(a.over)-keptMinutes):]
 }
 
-// unstoredRecords returns the records that are not in the history yet, and last a record of the current minute so far.
+// unstoredRecords returns the records that are not in the history yet, and last a record of the current minute so far, which may
+// be empty. They stay.
 func (a *analytics) unstoredRecords(now time.Time) []record {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -21,9 +21,9 @@ import (
 // private keeps a response out of every cache, because it hands out a ticket or says to wait.
 const private = "private, no-store"
 
-// sendWaiting responds to a user whom decision d does not admit: with the waiting page or its JSON, or with a line of text to a
-// program and to a request other than a page view. m are the settings in force. cookie is the value of a Set-Cookie field, "" for
-// none.
+// sendWaiting responds to a user whom decision d does not admit: with the waiting page or its JSON; or with a line of text and
+// 429 to a program, and 429 or 503 to a request other than a page view. m are the settings in force. cookie is the value of a
+// Set-Cookie field, "" for none.
 func (r *Rooms) sendWaiting(w http.ResponseWriter, req *http.Request, room *room, m *config.EffectiveSettings, d queue.Decision, cookie string) {
 	h := w.Header()
 	h.Set("Cache-Control", private)
@@ -77,7 +77,8 @@ func (r *Rooms) sendWaiting(w http.ResponseWriter, req *http.Request, room *room
 	sendBody(w, req, room.config.QueueingStatus, body)
 }
 
-// sendBody responds with a status and a body, to HEAD without the body. The caller has set the other header fields.
+// sendBody responds with a status and a body, to HEAD without the body. The caller has set the other header fields, except
+// Content-Length. It ignores errors.
 func sendBody(w http.ResponseWriter, req *http.Request, status int, body []byte) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
@@ -105,8 +106,8 @@ func sendNotCarriedOut(w http.ResponseWriter, req *http.Request, status int, aga
 	sendRetryLater(w, req, status, again, reason+" This "+text.Cut(req.Method, 20)+" request was not carried out.")
 }
 
-// sendRetryLater responds with a status, a line of text that begins with reason, and the time after which the client may repeat
-// the request.
+// sendRetryLater responds with a status, a line of text that begins with the sentence reason, and the time after which the client
+// may repeat the request, also in Retry-After.
 func sendRetryLater(w http.ResponseWriter, req *http.Request, status int, again time.Duration, reason string) {
 	h := w.Header()
 	h.Set("Cache-Control", private)
@@ -147,7 +148,8 @@ type admittedResponse struct {
 	begun   bool
 }
 
-// serve has next respond to the request, and adds the room's header fields even if next writes nothing.
+// serve has next respond to the request, and adds the room's header fields and carries out the origin's commands even if next
+// writes nothing.
 func (p *admittedResponse) serve(next http.Handler) {
 	next.ServeHTTP(p, p.request)
 	p.writeHeaders() // the response of a handler that wrote nothing
@@ -178,8 +180,9 @@ func (p *admittedResponse) writeHeaders() {
 	}
 }
 
-// applyOriginCommands carries out the commands to the room in the header h of the origin's response, and removes them from h. The
-// command revoke ends the visitor's session and deletes its cookie.
+// applyOriginCommands carries out the commands to the room in the header h of the origin's response, and removes them from h. If
+// the room accepts it and the request has a ticket, the command revoke ends the visitor's session, and p.cookie becomes one that
+// deletes the visitor's.
 func (p *admittedResponse) applyOriginCommands(h http.Header) {
 	commands := h[commandField]
 	if commands == nil {
@@ -197,8 +200,8 @@ var privateValue = []string{private}
 // sharedCaches are fields that tell caches in front otherwise (RFC 9213, and vendors' own).
 var sharedCaches = []string{"Cdn-Cache-Control", "Surrogate-Control", "Cloudflare-Cdn-Cache-Control"}
 
-// restrictToBrowser returns an origin's Cache-Control field (RFC 9111 §5.2.2) changed so that only the visitor's own cache stores
-// the response: with private, and without the directives for shared caches.
+// restrictToBrowser returns the lines of an origin's Cache-Control field (RFC 9111 §5.2.2) as one, changed so that only the
+// visitor's own cache stores the response: with private first, and without the directives for shared caches.
 func restrictToBrowser(lines []string) string {
 	kept := "private"
 	for rest := strings.Join(lines, ","); rest != ""; {
@@ -213,8 +216,8 @@ func restrictToBrowser(lines []string) string {
 	return kept
 }
 
-// cutDirective returns the first member of a comma-separated list, and the list after it. Commas in quotes do not separate
-// members.
+// cutDirective returns the first member of a comma-separated list, without white space around it, and the list after its comma.
+// Commas in quotes do not separate members.
 func cutDirective(list string) (first, rest string) {
 	quoted := false
 	for i := 0; i < len(list); i++ {
@@ -242,7 +245,8 @@ func isRevoke(commands []string) bool {
 	return false
 }
 
-// WriteHeader implements http.ResponseWriter. It first adds the room's header fields, except to informational responses (1xx).
+// WriteHeader implements http.ResponseWriter. As Write does, it first adds the room's header fields and carries out the origin's
+// commands, except for informational responses (1xx) other than 101.
 func (p *admittedResponse) WriteHeader(status int) {
 	if status >= 200 || status == http.StatusSwitchingProtocols {
 		p.writeHeaders()

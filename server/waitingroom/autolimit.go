@@ -56,8 +56,8 @@ type considered struct {
 	responses nodes.Responses
 }
 
-// countResponse counts a response of the origin with a status: took is how long the origin took to start it, remote the client's
-// address with its port.
+// countResponse counts a response of the origin with a status, from 500 on an error: took is how long the origin took to start
+// it, remote the client's address with its port.
 func (l *autoLimit) countResponse(took time.Duration, status int, remote string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,13 +80,14 @@ func (l *autoLimit) restoreMeasured(measured *nodes.Responses) {
 	l.measured.Add(measured)
 }
 
-// limitOf returns the current limit of active users of a room: its minimum before the first change.
+// limitOf returns the current limit of active users of a room, within the room's bounds: its minimum before the first change.
 func (l *autoLimit) limitOf(room *config.Room) int {
 	return min(room.TotalActiveUsers, max(room.AutomaticMin, int(l.current.Load())))
 }
 
 // adjust adds measured, the newest responses of the site, to those since the last change, and changes the limit of the room by
-// them if that is due. active is how many users are in the room. It reports whether the limit has changed.
+// them if that is due: after limitInterval and limitMinimum responses. active is how many users are in the room. It reports
+// whether the limit has changed. The caller puts the limit into force.
 func (l *autoLimit) adjust(now time.Time, room *config.Room, active int, measured *nodes.Responses) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

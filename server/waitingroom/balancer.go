@@ -27,14 +27,15 @@ const (
 	healthTimeout = 3 * time.Second
 )
 
-// A server is one of those of a site, which get its requests in turn, past those that fail.
+// A server is one server of a site. The servers get the site's requests in turn, except those that fail.
 type server struct {
 	url   *url.URL
 	ill   atomic.Bool  // by its last health check
 	until atomic.Int64 // it rests until then, in nanoseconds since 1970
 }
 
-// newTransport returns the connections to the upstreams of a room, by the protocols of their URLs.
+// newTransport returns a transport to the upstreams of a room, with the protocols of their scheme and the room's timeout and
+// certificates. The room has upstreams.
 func newTransport(room *config.Room) *http.Transport {
 	t := &http.Transport{
 		DialContext:           (&net.Dialer{Timeout: upstreamDial}).DialContext,
@@ -88,13 +89,15 @@ func (u *upstream) nextOrder() []*server {
 	return append(working, failing...)
 }
 
-// isHealthy reports whether the server passed its last health check, and its backoff after a failed request is over.
+// isHealthy reports whether the server has not failed its last health check, and its rest after a failed connection is over.
 func (s *server) isHealthy(now time.Time) bool {
 	return !s.ill.Load() && now.UnixNano() >= s.until.Load()
 }
 
-// RoundTrip implements http.RoundTripper. It sends a request to the server whose turn it is. If it cannot connect to that, it
-// tries the next ones. It counts the response, or that no server accepted a connection, for the site's health.
+// RoundTrip implements http.RoundTripper. It sends a request to the server whose turn it is. If it cannot connect to that, the
+// server gets no requests for 10 seconds while there are others, and RoundTrip tries the next one. Once connected, it tries no
+// other. It counts the response for the site's health and the room's limit, or for the health that no server accepted a
+// connection. The error is that of the last server that it tried.
 func (u *upstream) RoundTrip(req *http.Request) (res *http.Response, err error) {
 	began := time.Now()
 	for _, s := range u.nextOrder() {
@@ -128,7 +131,7 @@ func (u *upstream) RoundTrip(req *http.Request) (res *http.Response, err error) 
 	return nil, err
 }
 
-// checkRegularly checks the health of the servers until ctx ends.
+// checkRegularly checks the health of the servers every 5 seconds until ctx ends.
 func (u *upstream) checkRegularly(ctx context.Context) {
 	again := time.NewTicker(healthEvery)
 	defer again.Stop()
@@ -142,8 +145,8 @@ func (u *upstream) checkRegularly(ctx context.Context) {
 	}
 }
 
-// checkAll checks the health of every server once, all at the same time, and logs changes. Requests avoid a server that fails the
-// check.
+// checkAll checks the health of every server once, all at the same time, waits for the results, and logs changes. Requests avoid
+// a server that fails the check.
 func (u *upstream) checkAll(ctx context.Context) {
 	done := make(chan struct{}, len(u.servers))
 	for _, s := range u.servers {

@@ -55,8 +55,9 @@ const (
 )
 
 // openCentre creates the object that decides about a room's visitors on this node (its data centre), when the room's durable
-// object is loaded. It restores the stored state, stores what is new before the first decision, and reads the revoked sessions.
-// It fails for an unknown room, and while the time in the room is not known.
+// object is loaded. It restores the stored state, stores what is new on the disk before the first decision, and reads the revoked
+// sessions. With the option Frozen it only reads these, and the object has stopped. It fails for an unknown room, and while the
+// time in the room is not known.
 func (r *Rooms) openCentre(ctx context.Context, s *durable.State) (durable.Handler[task, struct{}], error) {
 	room := r.currentRooms().byName[s.Name()]
 	if room == nil {
@@ -104,7 +105,8 @@ func (c *centre) loadRevoked(ctx context.Context, s *durable.State) error {
 }
 
 // restoreState sets c.machine to the data centre of the previous process, from its journal. If the journal is missing or damaged,
-// it starts a new data centre with a higher incarnation number and stores that number.
+// it deletes it, starts a new data centre with a higher incarnation number, and stores that number. It sets c.first. The caller
+// waits until that is durable.
 func (c *centre) restoreState(ctx context.Context, s *durable.State, now time.Time) error {
 	lives, _, err := durable.GetJSON[int64](ctx, s, livesKey)
 	if err != nil {
@@ -135,8 +137,9 @@ func (c *centre) restoreState(ctx context.Context, s *durable.State, now time.Ti
 	return durable.PutJSON(ctx, s, livesKey, lives)
 }
 
-// Handle implements durable.Handler. It puts changed settings into force, runs a task, and writes the journal. Then it updates
-// the overview for status and metrics, and sends events to the event streams of waiting visitors.
+// Handle implements durable.Handler. It puts changed settings into force, runs a task, and writes the journal, also if the task
+// fails. Then it updates the overview for status and metrics, and sends events to the event streams of waiting visitors. The
+// error is that of the task and the journal.
 func (c *centre) Handle(ctx context.Context, s *durable.State, do task) (struct{}, error) {
 	if room := c.rooms.currentRooms().byName[s.Name()]; room != nil {
 		c.room = room
@@ -184,7 +187,8 @@ func (c *centre) newOverview(now time.Time) *overview {
 
 // decideVisit decides about a request with ticket t. It may request grants from the global object, which is the leader's in a
 // cluster. It replaces an invalid ticket by a new one; but if the room has a challenge, it returns queue.Reissue, because the
-// visitor must pass the challenge before. After three invalid tickets it lets the visitor wait.
+// visitor must pass the challenge before. After three invalid tickets it lets the visitor wait. The error is errStopped if the
+// centre has stopped.
 func (c *centre) decideVisit(ctx context.Context, s *durable.State, t queue.Ticket) (queue.Decision, error) {
 	const attempts = 3
 	for range attempts {
@@ -233,8 +237,9 @@ func (c *centre) redeem(ctx context.Context, s *durable.State, t queue.Ticket) (
 	return d, ok, err
 }
 
-// admitGuest reports whether a client without a ticket is in the room or may come in now. id stands for the client's address.
-// Such a client never waits in the queue. It may request grants from the global object.
+// admitGuest reports whether a client without a ticket is in the room or may come in now, and counts its admission. id stands for
+// the client's address. Such a client never waits in the queue. It may request grants from the global object. The error is
+// errStopped if the centre has stopped.
 func (c *centre) admitGuest(ctx context.Context, s *durable.State, id queue.TicketID) (bool, error) {
 	if c.stopped {
 		return false, errStopped
@@ -258,7 +263,7 @@ func (c *centre) syncWorker(now time.Time) {
 }
 
 // requestGrants reports to the room's global object, in this process or on the leader, and applies the grants in the response. If
-// the leader does not respond, there are no new grants, and no error.
+// the leader does not respond, there are no new grants, and no error. If the centre has stopped, the error is errStopped.
 func (c *centre) requestGrants(ctx context.Context, s *durable.State) error {
 	if c.global != nil {
 		return c.report(ctx, s)
@@ -270,7 +275,9 @@ func (c *centre) requestGrants(ctx context.Context, s *durable.State) error {
 	return err
 }
 
-// report reports the data centre's counts to the global object, in this process or on the leader, and applies the response.
+// report reports the data centre's counts to the global object, in this process or on the leader, and applies the response. If
+// the leader does not respond, there is no error. If the centre has stopped, the error is errStopped. The caller has the turn of
+// the durable object, which report gives up while it calls the leader.
 func (c *centre) report(ctx context.Context, s *durable.State) error {
 	switch {
 	case c.stopped:
@@ -329,8 +336,8 @@ func (c *centre) Alarm(ctx context.Context, s *durable.State, _ durable.Alarm) e
 	return s.SetAlarm(ctx, next.Add(time.Minute))
 }
 
-// eachRevoked calls f with each stored revocation that is not over. With forget it deletes the others. It returns when the first
-// one will be over, zero for none.
+// eachRevoked calls f with each stored revocation that is not over. With forget it deletes the others, and rows that are none. It
+// returns when the first of those that stay will be over, zero if none stays.
 func eachRevoked(ctx context.Context, s *durable.State, now time.Time, f func(id queue.TicketID, until time.Time), forget bool) (first time.Time, err error) {
 	err = eachRow(ctx, s, revokedPrefix, func(id queue.TicketID, ok bool, row durable.Entry) (bool, error) {
 		var until time.Time
@@ -355,12 +362,13 @@ type revocations struct {
 	mu    sync.Mutex                                       // held while writing
 }
 
-// shardOf returns the part of the table that has a ticket, if it was revoked.
+// shardOf returns the part of the table that has a ticket, if it was revoked. The map in it is nil before the first revocation.
 func (r *revocations) shardOf(id queue.TicketID) *atomic.Pointer[map[queue.TicketID]time.Time] {
 	return &r.parts[id[0]%64] // ids are random
 }
 
-// contains reports whether the session of a ticket was revoked. It takes no lock.
+// contains reports whether the session of a ticket was revoked. It does not compare times: a revocation that is over may still
+// count. It takes no lock.
 func (r *revocations) contains(id queue.TicketID) bool {
 	m := r.shardOf(id).Load()
 	if m == nil {

@@ -36,7 +36,7 @@ const (
 )
 
 // newChallengeClient returns a client of the operator's service at a URL, which decides whether a new visitor of a room may have
-// a ticket.
+// a ticket. The client follows no redirects.
 func newChallengeClient(at *url.URL, logger *slog.Logger) *challenge {
 	transport := &http.Transport{MaxIdleConnsPerHost: challengesAtOnce, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10}
 	return &challenge{url: at, logger: logger, places: answers.NewShares(challengesAtOnce), client: &http.Client{
@@ -53,8 +53,9 @@ var notAsked = []string{
 // answered are the fields that a visitor gets of a response that is not 2xx.
 var answered = []string{"Content-Type", "Content-Language", "Content-Security-Policy", "Location", "Set-Cookie", "Www-Authenticate", "Retry-After", "Refresh", "Referrer-Policy"}
 
-// checkVisitor queries the operator's service about a visitor, and reports whether the visitor may have a ticket. If not, it has
-// responded with the service's response, such as a form, or with an error if the service failed.
+// checkVisitor queries the operator's service about a visitor, and reports whether the visitor may have a ticket: the service
+// responds 2xx. If not, checkVisitor has responded: with the service's response, such as a form, or with 503 if the service
+// failed or too many queries are under way. It logs failures of the service.
 func (c *challenge) checkVisitor(w http.ResponseWriter, req *http.Request) bool {
 	res, body, err := c.requestChallenge(req)
 	switch {
@@ -84,9 +85,10 @@ func (c *challenge) checkVisitor(w http.ResponseWriter, req *http.Request) bool 
 	return false
 }
 
-// requestChallenge sends to the operator's service the header fields of a visitor's request, with the client, method and URL of
-// that request, and returns the response. body is the part that the visitor gets, in memory so that a slow visitor does not block
-// others; nil for responses that no visitor gets (2xx, 5xx).
+// requestChallenge sends a GET to the operator's service with the header fields of a visitor's request, but for tickets and
+// notAsked, and with the client, method and URL of that request, and returns the response, whose body is closed. body is what the
+// visitor gets, cut to mostChallenge bytes, in memory so that a slow visitor does not block others; nil for responses that no
+// visitor gets (2xx, 5xx). The error may be [answers.ErrNoPlace] or [answers.ErrLost].
 func (c *challenge) requestChallenge(req *http.Request) (res *http.Response, body []byte, err error) {
 	ctx, leave, err := c.places.Enter(req.Context(), req.RemoteAddr, 0)
 	if err != nil {

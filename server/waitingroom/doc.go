@@ -22,7 +22,7 @@
 //   - A user with a session passes without a lock: the ticket is opened, its times are
 //     compared, and its id is looked up among the revoked ids.
 //   - No cookie, failing data centre or lost state leads to an error: a user who cannot be
-//     let in waits.
+//     admitted waits.
 //   - No answer that hands out a ticket is stored, and no shared cache stores a response about
 //     which a room decided. What the origin says to browsers holds for all others.
 //

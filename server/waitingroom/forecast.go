@@ -13,8 +13,9 @@ type Forecast struct {
 	Endless  bool          // the last of them waits more than a week, or for ever
 }
 
-// Forecast computes how long people wait if so many come to the room at once, with the limits that are in force now. It assumes
-// that every session ends as early as it can, SessionDuration after the admission, so real waits are as long or longer.
+// Forecast computes how long people wait if so many come to the room at once, behind those who wait already, with the limits in
+// s. It assumes that every session ends as early as it can, SessionDuration after the admission, so real waits are as long or
+// longer. It ignores that the room may admit no new users at the moment.
 func (s Status) Forecast(people int) Forecast {
 	f := Forecast{People: people}
 	session := max(1, s.SessionDuration)

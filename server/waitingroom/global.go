@@ -15,9 +15,10 @@ import (
 // globalKey is where a global object keeps its state.
 const globalKey = "global"
 
-// openGlobal returns a room's global object, which grants slots to data centres, from its stored state. centres are the names of
-// all data centres. If the state is missing although the room had one, or is damaged, the object grants nothing until it is known
-// how many users are inside. A room without earlier state gets a new object.
+// openGlobal returns a room's global object, which grants slots to data centres, from its stored state. It stores nothing.
+// centres are the names of all data centres. If the state is missing although the room had one (Options.Known), or is damaged, it
+// logs that, and the object grants nothing until it is known how many users are inside. A room without earlier state gets a new
+// object. The error is that of reading.
 func openGlobal(ctx context.Context, s *durable.State, o *Options, m *config.EffectiveSettings, centres []string, now time.Time) (*queue.Global, error) {
 	stored, found, err := s.Get(ctx, globalKey)
 	if err != nil {
@@ -43,14 +44,14 @@ func openGlobal(ctx context.Context, s *durable.State, o *Options, m *config.Eff
 type Cluster struct {
 	// Member is the node. Rooms go by its clock, and its name is the data centre's.
 	Member *nodes.Member
-	// Carry brings a question to the node that has the global objects, and the response back. It may come
-	// late, or not at all.
+	// Carry sends a request to the leader and returns the response, which may come late, or not at all:
+	// then it returns an error.
 	Carry func(context.Context, nodes.Request) (nodes.Response, error)
 }
 
 // EffectiveRoom returns the settings in force in a room, for the leader of the cluster; false if there is no such room, or each
 // node has it by itself. measured are responses of the site behind the room that a node has measured, nil for none: they first
-// adjust the room's limit if that is automatic.
+// adjust the room's limit if that is automatic, and a new limit comes into force here.
 func (r *Rooms) EffectiveRoom(name string, measured *nodes.Responses) (nodes.Room, bool) {
 	room := r.currentRooms().byName[name]
 	if room == nil || room.config.EachNode {
@@ -87,7 +88,7 @@ type remote struct {
 	answeredDraws uint64        // of them, those before the last report with a response
 	reporting     bool          // a report waits for its response
 	reported      chan struct{} // closed when the response arrives
-	unreachable   bool          // and logged
+	unreachable   bool          // the last report had no response that counts, and that was logged
 
 	epoch            int64              // of the leader that the next two fields are about
 	sentRevocations  int                // how many of the node's revocations the leader knows
@@ -108,8 +109,8 @@ const (
 )
 
 // redeem requests from other nodes, through the leader, the session of a visitor whom one of them may have called. It reports to
-// the leader again and again, until the session has come or the node gives up. session is the ticket with its session. ok is
-// false if none exists.
+// the leader again and again, until the session has come or the node gives up (see redeemRequests). session is the ticket with
+// its session. If ok is false, no session has come, and session is t. The error is errStopped if the centre has stopped.
 func (r *remote) redeem(ctx context.Context, s *durable.State, c *centre, t queue.Ticket) (session queue.Ticket, ok bool, err error) {
 	wanted := r.redemptions.Want(t)
 	defer r.redemptions.Done(wanted)
@@ -133,8 +134,9 @@ func (r *remote) redeem(ctx context.Context, s *durable.State, c *centre, t queu
 	}
 }
 
-// reportForGrants reports the data centre c to the room's global object on the leader, and waits until a report that started
-// after the call has its response, or failed. If the leader does not respond, there are no new grants, and no error.
+// reportForGrants reports the data centre c to the room's global object on the leader, and waits until a report that was made
+// after the call has its response, or failed. If the leader does not respond, there are no new grants, and no error. It returns
+// nil also if the centre has stopped meanwhile.
 func (r *remote) reportForGrants(ctx context.Context, s *durable.State, c *centre) error {
 	r.draws++
 	for mine := r.draws; r.answeredDraws < mine && !c.stopped; {
@@ -145,8 +147,9 @@ func (r *remote) reportForGrants(ctx context.Context, s *durable.State, c *centr
 	return nil
 }
 
-// report sends a report of the data centre c to the leader and applies the response. If another report is under way, it only
-// waits for that one. If the leader does not respond, it logs that once and returns no error: then no new visitor is admitted.
+// report sends a report of the data centre c to the leader and applies the response. Before, it writes the journal. If another
+// report is under way, it only waits for that one. If the leader does not respond, it logs that once and returns no error: then
+// no new visitor is admitted. Errors are those of the durable object.
 func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error {
 	if r.reporting {
 		reported := r.reported
@@ -210,8 +213,9 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 }
 
 // applyResponse applies the leader's response a to the request asked, if it is in time and of the current leader: the grants, an
-// automatic limit, sessions for visitors who were called elsewhere, and revocations. again says that the leader has not used the
-// report, so that another one must be sent.
+// automatic limit, sessions for visitors who were called elsewhere, and revocations, which it stores. again says that the leader
+// has not used the report, so that another one must be sent. After an error of the check, nothing but the epoch is applied; after
+// one of the store, the leader sends the revocations again.
 func (r *remote) applyResponse(ctx context.Context, s *durable.State, c *centre, asked *nodes.SentRequest, a *nodes.Response) (again bool, err error) {
 	st, err := r.Member.AcceptResponse(asked, *a)
 	if err != nil {
@@ -241,15 +245,16 @@ func (r *remote) applyResponse(ctx context.Context, s *durable.State, c *centre,
 	return st == nil, nil
 }
 
-// queueRevocation adds a revocation to those that the next reports send to the other nodes. r may be nil: then it does nothing.
+// queueRevocation adds a revocation, of this node or another one, to those that the next reports send to the leader. r may be
+// nil: then it does nothing.
 func (r *remote) queueRevocation(id queue.TicketID, until time.Time) {
 	if r != nil {
 		r.revoked = append(r.revoked, nodes.Revocation{ID: id, Until: until})
 	}
 }
 
-// addRevocations adds to a request the next revocations that the leader does not know yet. A new leader knows none. It also
-// deletes old ones from the queue.
+// addRevocations adds to a request the next revocations that the leader does not know yet, up to MostRevoked, and how many of the
+// leader's this node knows. A leader of another epoch knows none. It also deletes revocations that are over from the queue.
 func (r *remote) addRevocations(asked *nodes.SentRequest) {
 	if r.epoch != asked.Epoch {
 		r.epoch, r.sentRevocations, r.knownRevocations = asked.Epoch, 0, 0

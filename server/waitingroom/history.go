@@ -58,7 +58,7 @@ type record struct {
 func (r *record) startMinute() int64 { return r.Time.Unix() / 60 }
 
 // merge adds the counts of another record to r: numbers of users become the higher one, events are summed, percentiles are
-// computed anew.
+// computed anew. Time and length of r stay.
 func (r *record) merge(other record) {
 	r.Active, r.Queued = max(r.Active, other.Active), max(r.Queued, other.Queued)
 	r.Admitted += other.Admitted
@@ -82,7 +82,7 @@ func (r record) startPeriod(t tier) record {
 // what it says is at most 10 % from the truth.
 type histogram map[int]int
 
-// count adds a duration. A negative one counts as none at all.
+// count adds a duration. A negative one counts as 0.
 func (h *histogram) count(d time.Duration) {
 	if *h == nil {
 		*h = histogram{}
@@ -108,8 +108,8 @@ func (h histogram) plus(other histogram) histogram {
 	return sum
 }
 
-// percentile returns the p-th percentile in seconds by the nearest rank, p from 1 to 100, as the middle of its class. It is 0
-// without durations.
+// percentile returns the p-th percentile in seconds by the nearest rank, p from 1 to 100, as the middle of its class. It is 0 if
+// that is less than a second, and without durations.
 func (h histogram) percentile(p int) float64 {
 	all := 0
 	classes := make([]int, 0, len(h))
@@ -176,7 +176,8 @@ func (history) Handle(ctx context.Context, s *durable.State, q historyRequest) (
 	return records, nil
 }
 
-// store adds the records of the request to all tiers in one transaction, and sets q.kept to whether that was committed.
+// store adds the records of the request, of which there are some, to all tiers in one transaction, and sets q.kept to whether the
+// transaction succeeded. It does not wait for the disk.
 func (q historyRequest) store(ctx context.Context, s *durable.State) error {
 	err := s.Transaction(ctx, func(ctx context.Context, s *durable.State) error {
 		for _, t := range tiers {
@@ -190,7 +191,8 @@ func (q historyRequest) store(ctx context.Context, s *durable.State) error {
 	return err
 }
 
-// store adds records of single minutes to the tier's periods, and deletes periods that are too old for the tier.
+// store adds records of single minutes, ascending and not none, to the tier's periods, and deletes periods that are too old for
+// the tier.
 func (t tier) store(ctx context.Context, s *durable.State, records []record) error {
 	for _, r := range records {
 		key := t.rowKey(t.start(r.startMinute()))
@@ -220,7 +222,7 @@ func (t tier) store(ctx context.Context, s *durable.State, records []record) err
 }
 
 // storeHistory stores the counts of minutes that are over, and with all also those of the current minute, in the room's history.
-// Counts that could not be stored stay in memory for the next call.
+// Counts that could not be stored stay in memory for the next call. If ctx ends while it waits for the disk, it returns nil.
 func (r *room) storeHistory(ctx context.Context, all bool) error {
 	records := r.analytics.takeRecords(all)
 	if len(records) == 0 {
@@ -235,8 +237,9 @@ func (r *room) storeHistory(ctx context.Context, all bool) error {
 	return err
 }
 
-// Analytics returns the counts of users of a room in the last minutes, oldest first: per minute up to a day, per quarter of an
-// hour up to a week, per hour up to [MaxMinutes]. The current period is the last. The bool is false if there is no such room.
+// Analytics returns the counts of users of a room in the last minutes, from 1 to [MaxMinutes], oldest first: per minute up to a
+// day, per quarter of an hour up to a week, else per hour. The current period is the last, and periods without users are zero.
+// The bool is false if there is no such room.
 func (r *Rooms) Analytics(ctx context.Context, name string, minutes int) ([]Period, bool, error) {
 	room, ok := r.currentRooms().byName[name]
 	if !ok {

@@ -35,6 +35,7 @@ type Keyring struct {
 	salt []byte
 }
 
+// A key is a cipher, and the id that each ticket of it begins with.
 type key struct {
 	id   [keyIDSize]byte
 	aead cipher.AEAD
@@ -42,8 +43,8 @@ type key struct {
 
 const keyIDSize = 4
 
-// newKeyring returns a keyring of secrets, at most maxKeys. The first one encrypts new tickets, all decrypt. It derives numbers
-// and ids from the last one.
+// newKeyring returns a keyring of secrets of keySize bytes, from 1 to maxKeys. The first one encrypts new tickets, all decrypt.
+// It derives numbers and ids from the last one.
 func newKeyring(secrets ...[]byte) (*Keyring, error) {
 	if len(secrets) == 0 || len(secrets) > maxKeys {
 		return nil, fmt.Errorf("waitingroom: there are %d keys; there must be from 1 to %d", len(secrets), maxKeys)
@@ -64,7 +65,7 @@ func newKeyring(secrets ...[]byte) (*Keyring, error) {
 }
 
 // WithFirst returns a keyring that encrypts with another key, and decrypts with that and all present ones. It derives numbers and
-// ids from the other key. k does not change.
+// ids from the other key. k does not change. It fails if the secret does not have 32 bytes.
 func (k *Keyring) WithFirst(secret []byte) (*Keyring, error) {
 	ring, err := newKeyring(secret)
 	if err == nil {
@@ -82,7 +83,7 @@ func (k *Keyring) deriveNumber(name string) uint64 {
 }
 
 // guestID returns the id under which a room counts a client that has no ticket, by the client's address prefix. It is always the
-// same, and no ticket has it.
+// same for the same key, and no ticket has it, because those of tickets are random.
 func (k *Keyring) guestID(room string, client netip.Prefix) (id queue.TicketID) {
 	mac := hmac.New(sha256.New, k.salt)
 	fmt.Fprintf(mac, "guest\x00%s\x00%s", room, client)
@@ -105,8 +106,8 @@ func (k *Keyring) find(id [keyIDSize]byte) *key {
 // remove their line.
 const keyFile = "waiting-room.keys"
 
-// OpenKeys reads the keys in a folder, and creates a first one if the folder has no key file. It returns an error if other users
-// than the owner can read the file.
+// OpenKeys reads the keys in a folder. If the folder has no key file, or does not exist, it creates both with a first key. It
+// returns an error if other users than the owner have any right to the file, and for a file with a mistake, no key or too many.
 func OpenKeys(dir string) (*Keyring, error) {
 	file := filepath.Join(dir, keyFile)
 	text, err := os.ReadFile(file)
@@ -142,8 +143,8 @@ func OpenKeys(dir string) (*Keyring, error) {
 	return ring, nil
 }
 
-// createKeys durably creates the key file with a first key, and returns the text of the file. The file appears complete. If
-// another process has created it meanwhile, createKeys returns the text of that.
+// createKeys durably creates the key file with a first key, and its folder dir, and returns the text of the file. The file
+// appears complete. If another process has created it meanwhile, createKeys returns the text of that.
 func createKeys(dir, file string) ([]byte, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

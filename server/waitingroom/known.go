@@ -17,8 +17,8 @@ import (
 // with that folder is recognised.
 const knownFile = "waiting-rooms.txt"
 
-// AddKnown adds rooms to the list of rooms that have had state, which is a file in a key folder, and returns the names that were
-// on the list before.
+// AddKnown adds the names of rooms to the list of rooms that have had state, which is a file in a key folder, and returns the
+// names that were on the list before, nil for none. It removes none. After an error the list is as before.
 func AddKnown(keyFolder string, rooms []config.Room) (known []string, err error) {
 	file := filepath.Join(keyFolder, knownFile)
 	text, err := os.ReadFile(file)

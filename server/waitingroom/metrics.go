@@ -61,7 +61,7 @@ func (v vectors) forRoom(room string) (m roomMetrics) {
 	return m
 }
 
-// register registers the metrics of the rooms. It does nothing if registerer is nil.
+// register registers the metrics of the rooms. It does nothing if registerer is nil. After an error some may be registered.
 func (r *Rooms) register(registerer prometheus.Registerer) error {
 	if registerer == nil {
 		return nil
@@ -77,7 +77,7 @@ func (r *Rooms) register(registerer prometheus.Registerer) error {
 // countOutcome adds a request to the metric of its outcome.
 func (r *room) countOutcome(o outcome) { r.metrics.requests[o].Inc() }
 
-// countAdmitted adds an admission, and the duration that the user had waited, to the metrics.
+// countAdmitted counts a request by which a user was admitted, and the duration after which that was since the first request.
 func (r *room) countAdmitted(after time.Duration) {
 	r.countOutcome(letIn)
 	r.metrics.waited.Observe(max(0, after.Seconds()))

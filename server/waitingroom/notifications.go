@@ -82,9 +82,10 @@ func (t *notified) mayChange() bool { return !t.looked || t.Queueing || t.Full }
 // notifiedKey is where a room's data centre stores what webhooks were notified of.
 const notifiedKey = "notified"
 
-// notify notifies webhooks of the events in a room since the state known, and returns the state after them. If it fails, it
-// returns known, so that the next call repeats it. If known is nil, it only reads the stored state: the first counts of a process
-// may include users who have left since the previous process.
+// notify notifies webhooks of the events in a room since the state known, stores the state after them, and returns it. If it
+// fails, it returns known, so that the next call notifies again, also of what has succeeded. If known is nil, it only reads the
+// stored state, and returns nil if that fails: the first counts of a process may include users who have left since the previous
+// process.
 func (r *Rooms) notify(ctx context.Context, room *room, known *notified) (*notified, error) {
 	if r.options.Notify == nil {
 		return &notified{looked: true}, nil
@@ -120,7 +121,7 @@ func (r *Rooms) notify(ctx context.Context, room *room, known *notified) (*notif
 	return &after, nil
 }
 
-// notifyChange notifies webhooks that the settings of a room have changed. It logs an error.
+// notifyChange notifies webhooks that the settings of a room have changed. It waits for Options.Notify, and logs an error.
 func (r *Rooms) notifyChange(room *room) {
 	if r.options.Notify == nil {
 		return

@@ -40,8 +40,8 @@ type originHealth struct {
 	counts    [2]nodes.Responses // in the older and the newer window
 }
 
-// countResponse records that the site has responded to a client with a status, after the time took. remote is the client's address
-// with its port.
+// countResponse records that the site has accepted a connection and responded to a client with a status, from 500 on an error,
+// after the time took. So no probe is needed for contactInterval. remote is the client's address with its port.
 func (h *originHealth) countResponse(now time.Time, took time.Duration, status int, remote string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,7 +50,7 @@ func (h *originHealth) countResponse(now time.Time, took time.Duration, status i
 	h.counts[1].Count(took, status, remote)
 }
 
-// countUnreachable records that no server of the site accepted a connection.
+// countUnreachable records that no server of the site accepted a connection just now. So no probe is made for contactInterval.
 func (h *originHealth) countUnreachable(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -72,7 +72,8 @@ func (h *originHealth) rotateWindow(now time.Time) {
 }
 
 // lastContact returns whether the last attempt to connect to the site succeeded, whether that is recent enough to rely on, and
-// whether more than half of the recent responses were errors, which at least that many clients got.
+// whether more than half of the recent responses were errors: of errorMinimum or more, with errors for as many different clients
+// as the argument says or more.
 func (h *originHealth) lastContact(now time.Time, clients int) (connected, recent, failing bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -87,8 +88,8 @@ func (h *originHealth) lastContact(now time.Time, clients int) (connected, recen
 }
 
 // probe updates whether the site is down, before a visitor is admitted to it. If no request has reached a server lately, it
-// connects to one and closes the connection. One such attempt is under way at a time; probe waits for it until ctx ends, but not
-// while the site is down anyway unless wait is set.
+// connects to one and closes the connection. One such attempt is under way at a time; probe waits for it until ctx ends. But
+// while the site counts as down, probe only starts the attempt and returns, unless wait is set.
 func (u *upstream) probe(ctx context.Context, wait bool) {
 	if _, recent, failing := u.health.lastContact(u.now(), u.errorClients()); !recent && !failing {
 		over := u.startConnecting()
@@ -108,7 +109,7 @@ func (u *upstream) probe(ctx context.Context, wait bool) {
 // that is smaller.
 func (u *upstream) errorClients() int { return min(errorClients, u.room.TotalActiveUsers) }
 
-// updateDown sets whether the site counts as down, by the last connection and the recent responses, and logs a change.
+// updateDown sets whether the site counts as down, by the last attempt to connect and the recent responses, and logs a change.
 func (u *upstream) updateDown() {
 	connected, _, failing := u.health.lastContact(u.now(), u.errorClients())
 	down := failing || !connected
@@ -184,8 +185,8 @@ func (r *room) settingsFor(s queue.Settings) queue.Settings {
 	return s
 }
 
-// sendUnreachable responds with a status to a visitor whose request no upstream could answer. A browser gets a page in the
-// visitor's language that repeats the request by itself, all others get text.
+// sendUnreachable responds with a status to a visitor whose request no upstream could answer. A browser's page view gets a page
+// in the visitor's language that repeats the request by itself after 20 seconds, all others get text.
 func (u *upstream) sendUnreachable(w http.ResponseWriter, req *http.Request, status int, text string) {
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")

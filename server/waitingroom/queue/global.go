@@ -11,7 +11,7 @@ import (
 // grants. It is not safe for use by several goroutines at once.
 //
 // Its grants must survive a crash: the caller sends a response only after it has stored [Global.Snapshot]. If the snapshot is lost,
-// [RecoverGlobal] returns a new Global.
+// [RecoverGlobal] returns a new Global. A caller that replaces a lost Global by [SucceedGlobal] stores nothing.
 type Global struct {
 	settings  Settings
 	now       time.Time // never goes back
@@ -90,8 +90,7 @@ func SucceedGlobal(s Settings, expected []string, now, holdUntil time.Time, long
 }
 
 // Holding reports whether the global object gives no grants to any data centre because it has lost its state, or replaces another
-// global object, and does not know yet how many visitors are inside. It is as of the last
-// call of another method.
+// global object, and does not know yet how many visitors are inside. It is as of the last call of another method.
 func (g *Global) Holding() bool { return g.holding }
 
 // Configure replaces the settings. A lower limit holds for later grants only. If limits come back into force after [Passthrough]
@@ -147,11 +146,11 @@ func (g *Global) isComplete(r *reporter) bool {
 }
 
 // Receive stores a data centre's report, renews the data centre's lease (until when it may admit visitors and renew sessions)
-// and, within the limits, grants it more slots. The returned State is the response for the data centre, which the caller sends
-// only after it has stored [Global.Snapshot]. An old or repeated report renews the lease but gets no new grants, as does a report
-// while none may be given; the response has the grants so far. An incarnation that a later one has replaced gets neither. A
-// report with numbers out of bounds, or the first one of an incarnation when a later incarnation is known, changes nothing and
-// gets a response without lease and grants.
+// and, within the limits, grants it more slots. The returned State is the response for the data centre; see [Global] for what the
+// caller stores before it sends that. An old or repeated report renews the lease but gets no new grants, as does a report while
+// none may be given; the response has the grants so far. An incarnation that a later one has replaced gets neither. A report with
+// numbers out of bounds, or the first one of an incarnation when a later incarnation is known, changes nothing and gets a
+// response without lease and grants.
 func (g *Global) Receive(now time.Time, report Report) State {
 	g.advance(now)
 	s := &g.settings
