@@ -214,8 +214,8 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 
 // applyResponse applies the leader's response a to the request asked, if it is in time and of the current leader: the grants, an
 // automatic limit, sessions for visitors who were called elsewhere, and revocations, which it stores. again says that the leader
-// has not used the report, so that another one must be sent. After an error of the check, nothing but the epoch is applied; after
-// one of the store, the leader sends the revocations again.
+// has not used the report, so that another one must be sent. If the response does not count, nothing but its epoch and its time
+// is applied. After an error of the store, the leader sends the revocations again.
 func (r *remote) applyResponse(ctx context.Context, s *durable.State, c *centre, asked *nodes.SentRequest, a *nodes.Response) (again bool, err error) {
 	st, err := r.Member.AcceptResponse(asked, *a)
 	if err != nil {

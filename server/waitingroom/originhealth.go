@@ -87,9 +87,10 @@ func (h *originHealth) lastContact(now time.Time, clients int) (connected, recen
 	return h.connected, now.Sub(h.contact) < contactInterval, failing
 }
 
-// probe updates whether the site is down, before a visitor is admitted to it. If no request has reached a server lately, it
-// connects to one and closes the connection. One such attempt is under way at a time; probe waits for it until ctx ends. But
-// while the site counts as down, probe only starts the attempt and returns, unless wait is set.
+// probe updates whether the site is down, before a visitor is admitted to it. If no request has reached a server lately, and the
+// site is not down by its errors, it connects to the servers and closes the connections. One such attempt is under way at a time;
+// probe waits for it until ctx ends. But while the site counts as down, probe only starts the attempt and returns, unless wait is
+// set.
 func (u *upstream) probe(ctx context.Context, wait bool) {
 	if _, recent, failing := u.health.lastContact(u.now(), u.errorClients()); !recent && !failing {
 		over := u.startConnecting()

@@ -26,7 +26,7 @@ import (
 
 // pageState is the state of a visitor who has to wait, for the page.
 type pageState struct {
-	Moment   *config.EffectiveSettings // what holds in the room
+	Moment   *config.EffectiveSettings // that are in force in the room
 	Decision queue.Decision            // about the visitor: Wait or Refuse
 	Now      time.Time
 	Down     bool // the site behind the room cannot be reached, so no visitor is admitted
@@ -74,12 +74,14 @@ type pageStatus struct {
 // pageTime is a time as JavaScript's toISOString writes it.
 type pageTime time.Time
 
+// String returns the time in UTC, to the millisecond, such as 2027-05-26T19:51:00.000Z.
 func (i pageTime) String() string { return time.Time(i).UTC().Format("2006-01-02T15:04:05.000Z") }
 
 // MarshalJSON implements json.Marshaler. It writes the text of String.
 func (i pageTime) MarshalJSON() ([]byte, error) { return json.Marshal(i.String()) }
 
-// status returns the visitor's state as JSON and templates have it, with texts in the language of w.
+// status returns the visitor's state as JSON and templates have it, with texts in the language of w. A time or place that does
+// not apply is 0.
 func (s *pageState) status(w *pageWords) pageStatus {
 	method, queueAll, estimate := s.Moment.Settings.Method, s.Moment.Settings.QueueAll, &s.Decision.Estimate
 	t := pageStatus{
@@ -115,8 +117,8 @@ func (s *pageState) status(w *pageWords) pageStatus {
 	return t
 }
 
-// roundWait rounds an estimated wait in minutes up, from one minute for the next visitor in line to a week, beyond which an
-// estimate means nothing.
+// roundWait rounds an estimated wait in minutes up, from 1 for the next visitor in line to a week, beyond which an estimate means
+// nothing. Infinity and NaN become a week.
 func roundWait(m float64) int {
 	const week = 7 * 24 * 60
 	if !(m < week) {
@@ -125,11 +127,12 @@ func roundWait(m float64) int {
 	return max(1, int(math.Ceil(m-1e-9)))
 }
 
-// roundUpMinutes returns a duration in minutes, rounded up, so that no wait is longer than the page says.
+// roundUpMinutes returns a duration in minutes, rounded up, so that no wait is longer than the page says. A negative one becomes
+// 0.
 func roundUpMinutes(d time.Duration) int { return max(0, int(math.Ceil(d.Minutes()))) }
 
-// JSON returns the visitor's state as JSON under the key cfWaitingRoom. Its texts are English, as those of Cloudflare's are: a
-// program reads them.
+// JSON returns the visitor's state as JSON under the key cfWaitingRoom, and a line end. Its texts are English, as those of
+// Cloudflare's are: a program reads them.
 func (s *pageState) JSON() []byte {
 	text, err := json.Marshal(map[string]pageStatus{"cfWaitingRoom": s.status(parsedLanguages().words[0])})
 	if err != nil {
@@ -146,8 +149,8 @@ func choosePageLanguage(acceptLanguage string, fallback language.Tag) pageLangua
 	return pageLanguage{parsedLanguages().choose(acceptLanguage, fallback)}
 }
 
-// Place returns the visitor's place in line and wait as JSON, for an event of an event stream. The wait is also a text in the
-// language l.
+// Place returns the visitor's place in line and wait as JSON on one line, for an event of an event stream. The wait is also a
+// text in the language l.
 func (s *pageState) Place(l pageLanguage) []byte {
 	t := s.status(l.words)
 	text, err := json.Marshal(struct {
@@ -183,7 +186,7 @@ const maxParsedTemplates = 64
 
 // Render returns the waiting page for a visitor's state: the operator's template if the settings have one, in the fallback
 // language, else the built-in page in the language of the Accept-Language field, or the fallback. If the template fails, or its
-// page is more than ten times as large as a template may be, Render returns the built-in page and an error.
+// page is more than ten times as large as a template may be, Render returns both the built-in page and an error.
 func (r *pageRenderer) Render(s *pageState, acceptLanguage string, fallback language.Tag) (waitingPage, error) {
 	var failure error
 	if text := s.Moment.Template; text != "" {
@@ -196,7 +199,8 @@ func (r *pageRenderer) Render(s *pageState, acceptLanguage string, fallback lang
 	return renderBuiltInPage(s, parsedLanguages().choose(acceptLanguage, fallback)), failure
 }
 
-// renderCustom returns the page of the operator's own template, with texts in the language of tag.
+// renderCustom returns the page of the operator's own template, with texts in the language of tag. It fails if the template does,
+// or if the page is too large (errPageTooLarge).
 func (r *pageRenderer) renderCustom(s *pageState, tag language.Tag) ([]byte, error) {
 	t, err := r.parse(s.Moment.Template)
 	if err != nil {
@@ -224,7 +228,7 @@ func (r *pageRenderer) renderCustom(s *pageState, tag language.Tag) ([]byte, err
 	return out.Bytes(), nil
 }
 
-// parse parses the text of a template, and caches the result.
+// parse parses the text of a template, and caches the result. It empties the cache if that has maxParsedTemplates.
 func (r *pageRenderer) parse(text string) (*mustache.Template, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -250,7 +254,7 @@ type boundedBuffer struct {
 
 var errPageTooLarge = errors.New("makes too large a page")
 
-// Write implements io.Writer. It fails once more than the limit has been written.
+// Write implements io.Writer. If p exceeds the limit of all bytes together, it writes nothing of p and returns errPageTooLarge.
 func (b *boundedBuffer) Write(p []byte) (int, error) {
 	if b.left -= len(p); b.left < 0 {
 		return 0, errPageTooLarge
@@ -371,9 +375,9 @@ const (
 	formJSON
 )
 
-// pageFormOf returns in which form a client with these Accept fields (RFC 9110 §12.5.1) gets the waiting page. json says that the
-// room also has JSON. Only types that the fields name count: a script tag or a command-line client accepts */* and displays no
-// page. Of both forms the one with the higher weight is chosen, the page if they are equal.
+// pageFormOf returns in which form a client with these lines of the Accept field (RFC 9110 §12.5.1) gets the waiting page. json
+// says that the room also has JSON. Only types that the field names count: a script tag or a command-line client accepts */* and
+// displays no page. Of both forms the one with the higher weight is chosen, the page if they are equal.
 func pageFormOf(lines []string, json bool) pageForm {
 	html, object := requests.MediaQuality(lines, "text/html"), requests.MediaQuality(lines, "application/json")
 	switch {
@@ -387,14 +391,15 @@ func pageFormOf(lines []string, json bool) pageForm {
 
 // A PagePreview is the page of a room before it is live.
 type PagePreview struct {
-	Template string // a file; "" for the built-in page
+	Template string // path of a file; "" for the built-in page
 	Method   string // fifo, random or reject
 	Language language.Tag
-	QueueAll bool // as if no user were let in
+	QueueAll bool // as if no user were admitted
 	Event    bool // as if an event started in half an hour
 }
 
-// HTML returns the preview: the waiting page with example values.
+// HTML returns the preview: the waiting page with example values. It fails if the template cannot be read or is not valid. If the
+// template fails with the values, it returns both the built-in page and an error.
 func (p PagePreview) HTML(now time.Time) ([]byte, error) {
 	moment := config.EffectiveSettings{Settings: queue.Settings{Method: queue.Method(p.Method), QueueAll: p.QueueAll}}
 	if p.Template != "" {
@@ -414,7 +419,7 @@ func (p PagePreview) HTML(now time.Time) ([]byte, error) {
 	return made.HTML, err
 }
 
-// readPageTemplate reads a template from a file. It fails if the template is too large or not valid.
+// readPageTemplate reads a template from a file. It fails if the template is too large, empty or not valid.
 func readPageTemplate(file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {

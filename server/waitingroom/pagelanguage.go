@@ -91,7 +91,7 @@ func parsePageLanguages(text []byte) (*pageLanguages, error) {
 const maxAcceptLanguage = 256
 
 // choose returns the page's texts for a client with an Accept-Language field (RFC 9110 §12.5.4): in the language of the page that
-// the client prefers, else in the one closest to fallback.
+// the client prefers, else in the one closest to fallback, else in English. Of a long field it reads the beginning only.
 func (l *pageLanguages) choose(accept string, fallback language.Tag) *pageWords {
 	if len(accept) > maxAcceptLanguage {
 		accept = accept[:strings.LastIndexByte(accept[:maxAcceptLanguage], ',')+1]
@@ -120,7 +120,8 @@ func (w *pageWords) Tag() string { return w.tag.String() }
 
 var pluralForms = map[plural.Form]string{plural.Zero: "zero", plural.One: "one", plural.Two: "two", plural.Few: "few", plural.Many: "many", plural.Other: "other"}
 
-// chooseForm returns the text for a number n: of the plural forms in by, the one that the language has for n, with n in it.
+// chooseForm returns the text for a number n: of the plural forms in by, the one that the language has for n, or else "other",
+// with n in place of {n}.
 func (w *pageWords) chooseForm(n int, by map[string]string) string {
 	form, ok := by[pluralForms[plural.Cardinal.MatchPlural(w.tag, n, 0, 0, 0, 0)]]
 	if !ok {

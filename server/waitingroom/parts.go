@@ -23,8 +23,9 @@ import (
 // browser shows or hands to a program of the page. All others are parts of a page.
 var shown = map[string]bool{"": true, "document": true, "iframe": true, "frame": true, "embed": true, "object": true, "empty": true}
 
-// isSubresource reports whether a request is for a part of a page, such as an image, or a CORS preflight (Fetch §4.8), which
-// never carries cookies. Such a request is not queued by a ticket. known says that the client has sent a ticket.
+// isSubresource reports whether a request is for a part of a page, such as an image, by its Sec-Fetch-Dest, or a CORS preflight
+// (Fetch §4.8), which never carries cookies. Such a request is not queued by a ticket. known says that the client has sent a
+// valid ticket: then no preflight is assumed.
 func isSubresource(req *http.Request, known bool) bool {
 	if !shown[req.Header.Get("Sec-Fetch-Dest")] {
 		return true
@@ -32,7 +33,7 @@ func isSubresource(req *http.Request, known bool) bool {
 	return !known && req.Method == http.MethodOptions && req.Header.Get("Access-Control-Request-Method") != "" && req.Header.Get("Origin") != ""
 }
 
-// isProgram reports whether a client neither displays pages nor has sent a cookie, so that it would lose a ticket.
+// isProgram reports whether a client neither displays pages or JSON nor has sent a cookie, so that it would lose a ticket.
 func isProgram(req *http.Request) bool {
 	return req.Header["Cookie"] == nil && pageFormOf(req.Header["Accept"], true) == formNeither
 }
@@ -51,8 +52,10 @@ func (r *Rooms) serveSubresource(w http.ResponseWriter, req *http.Request, next 
 }
 
 // admitSubresource reports whether a request for a part of a page passes. It does if a user was admitted from the client's
-// address or the path is on the room's list and the address gets a slot, within the room's quota. If not, again is after how long
-// the client may repeat it.
+// address, or the path is on the room's list and the address gets a slot, within the room's quota. None passes by another method
+// than the room's, or while the room rejects or has all users queue. Otherwise all pass under Passthrough without a challenge, or
+// without a quota. In a room with a challenge the list does not count. If ok is false, again is after how long the client may
+// repeat it.
 func (r *Rooms) admitSubresource(req *http.Request, room *room, m *config.EffectiveSettings, raw string) (ok bool, again time.Duration) {
 	s, now := &m.Settings, room.now()
 	switch {
@@ -77,7 +80,7 @@ func (r *Rooms) admitSubresource(req *http.Request, room *room, m *config.Effect
 	return ok && err == nil, s.RefreshInterval
 }
 
-// parts are the requests of a room for parts of pages.
+// parts are the counts of a room's requests for parts of pages, and the sessions by which they pass.
 type parts struct {
 	mu       sync.Mutex
 	minute   int64
@@ -96,7 +99,9 @@ type addressSession struct {
 // mostAddressSessions bounds the memory that they take.
 const mostAddressSessions = 1 << 20
 
-// recordAddress records that a user with the session of t is at the client address of a request, for hasSessionAt.
+// recordAddress records that a user with the session of t is at the client address of a request, for hasSessionAt. Of several
+// sessions at an address it keeps the one that ends last. It does nothing without an address, or for a new one beyond
+// mostAddressSessions.
 func (p *parts) recordAddress(req *http.Request, t *queue.Ticket, now time.Time) {
 	from, ok := requests.ClientOf(req.RemoteAddr)
 	if !ok {
@@ -117,7 +122,7 @@ func (p *parts) recordAddress(req *http.Request, t *queue.Ticket, now time.Time)
 	p.sessions[from] = addressSession{t.ID, t.Ends}
 }
 
-// hasSessionAt reports whether recordAddress has recorded a session for an address that has neither ended nor been revoked.
+// hasSessionAt reports whether recordAddress has recorded a session for a client that has neither ended nor been revoked.
 func (p *parts) hasSessionAt(from netip.Prefix, now time.Time, revoked *revocations) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,7 +132,7 @@ func (p *parts) hasSessionAt(from netip.Prefix, now time.Time, revoked *revocati
 
 // useQuota reports in ok whether another request for a part of a page may pass in this minute, and counts it if so. perMinute is
 // the room's quota. If not, again is how long the minute still takes. A client may send another request while it has sent fewer
-// than are left, so a single client never uses more than half of the quota.
+// than are left, so a single client uses half of the quota at most, rounded up.
 func (p *parts) useQuota(from netip.Prefix, now time.Time, perMinute int) (ok bool, again time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -27,13 +27,14 @@ const (
 	openRecordTimeout    = 10 * time.Second  // for the bucket to say at a start which version is in force
 )
 
-// RecordBackends are where the versions are.
+// RecordBackends are where the versions are: [LocalRecord], [IsolatedRecord] or [SharedRecord].
 type RecordBackends struct {
 	authority, local *configstore.Backend
 	isolated         bool // the node cannot read the versions of its cluster
 }
 
-// LocalRecord returns the backends of a process that is not in a cluster: a folder has the versions of the rooms' settings.
+// LocalRecord returns the backends of a process that is not in a cluster: a folder has the versions of the rooms' settings. It
+// reads nothing.
 func LocalRecord(folder bucket.Bucket) RecordBackends {
 	local := configstore.NewBackend(folder, recordVersionsPrefix, configstore.Checksum{})
 	return RecordBackends{authority: local, local: local}
@@ -96,9 +97,11 @@ type Record struct {
 	problem  string              // why the rooms here follow an older version; "" where they do not
 }
 
-// OpenRecord opens the record of the rooms' settings and chooses the version that applies here. If this process owns the record, Open
-// creates the first version if it is missing, and otherwise offers the rooms file as the next version if the file has changed. A
-// follower offers its file in [Record.Run].
+// OpenRecord opens the record of the rooms' settings and chooses the version that applies here. If this process owns the record,
+// or is isolated, OpenRecord creates the first version if it is missing, and otherwise offers the rooms file as the next version
+// if the file has changed; it logs that either could not be stored. A follower offers its file in [Record.Run]. OpenRecord waits
+// up to 10 seconds for the bucket. It fails if the versions cannot be read or none is usable, or if there is none and the file is
+// not valid.
 func OpenRecord(ctx context.Context, o RecordOptions) (*Record, error) {
 	r := &Record{logger: o.Logger, data: o.Data, node: o.Node, file: o.File, fileErr: o.FileErr, follows: o.Leader != nil}
 	folder, err := bucket.FolderAt(filepath.Join(o.Data, RecordFolder))
@@ -134,8 +137,8 @@ func OpenRecord(ctx context.Context, o RecordOptions) (*Record, error) {
 	return r, r.chooseVersion(ctx)
 }
 
-// chooseVersion sets which version applies here: the newest that this release understands. Without any version it is the rooms
-// file.
+// chooseVersion sets which version applies here: the newest that this release understands. If that is an older one, it logs why
+// and sets the problem. Without any version it is the rooms file. It fails if no version, or the file, can be used.
 func (r *Record) chooseVersion(ctx context.Context) error {
 	v, ok := r.store.Get()
 	if !ok {
@@ -165,7 +168,8 @@ func (r *Record) chooseVersion(ctx context.Context) error {
 	return err
 }
 
-// decodeRecordVersion returns the document in a version, and the rooms that it describes.
+// decodeRecordVersion returns the document in a version, and the rooms that it describes, nil if it has no list. The error names
+// the version.
 func decodeRecordVersion(v configstore.Version) (document config.Document, rooms []config.Room, err error) {
 	if err = json.Unmarshal(v.Content, &document); err == nil {
 		rooms, err = document.Rooms()
@@ -176,17 +180,20 @@ func decodeRecordVersion(v configstore.Version) (document config.Document, rooms
 	return document, rooms, err
 }
 
-// ErrReopenRooms is what a subscriber returns that can only follow a version once the record has been opened again. It takes care of that.
+// ErrReopenRooms is the error of a subscriber ([Record.Subscribe]) that can follow a version only after the rooms are opened again, and
+// that has requested this itself.
 var ErrReopenRooms = errors.New("the waiting rooms have to be opened again")
 
-// Subscribe has apply called with the rooms of each version that comes into force from now on. If apply returns an error, the
-// rooms here keep the version before, and the status says why.
+// Subscribe has apply called with the rooms of each version that comes into force from now on, one call after the other. If apply
+// returns an error, the rooms here keep the version before, the status says why, and [Record.Run] has apply called again later.
+// [ErrReopenRooms] counts as no error, but the version before stays the one that is displayed.
 func (r *Record) Subscribe(apply func([]config.Room) error) {
 	r.store.Subscribe(func(v configstore.Version) error { return r.applyVersion(v, apply) })
 }
 
 // applyVersion brings a version into force on this node by the function apply. If that fails, the version before stays in force
-// here.
+// here, the problem is recorded, and applyVersion returns the error; with [ErrReopenRooms] nothing is recorded and it returns
+// nil.
 func (r *Record) applyVersion(v configstore.Version, apply func([]config.Room) error) error {
 	document, rooms, err := decodeRecordVersion(v)
 	if err != nil {
@@ -206,9 +213,9 @@ func (r *Record) applyVersion(v configstore.Version, apply func([]config.Room) e
 	return nil
 }
 
-// Run keeps this node's copy of the record current until ctx ends. It also runs on a leader, because the previous leader may
-// still have created a version. It repeats what failed at the start: to create the first version, or to offer the rooms file to
-// the leader.
+// Run keeps this node's copy of the record current until ctx ends, and applies new versions ([Record.Subscribe]). It also runs on
+// a leader, because the previous leader may still have created a version. It repeats what failed at the start: to create the
+// first version, or to offer the rooms file to the leader.
 func (r *Record) Run(ctx context.Context) {
 	var both sync.WaitGroup
 	defer both.Wait()
@@ -232,7 +239,8 @@ func (r *Record) refresh(ctx context.Context) {
 	}
 }
 
-// Rooms parses the settings of the version that applies on this node, and returns the rooms.
+// Rooms parses the settings of the version that applies on this node, and returns the rooms, nil if it has no list. Each call
+// returns new ones.
 func (r *Record) Rooms() ([]config.Room, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -240,7 +248,7 @@ func (r *Record) Rooms() ([]config.Room, error) {
 }
 
 // Revision returns which version of the rooms is in force on this node, its problem if it has one, and whether a newer one may be
-// in force elsewhere.
+// in force elsewhere. It reads only memory.
 func (r *Record) Revision() Revision {
 	state := r.store.State()
 	r.mu.Lock()
@@ -255,7 +263,8 @@ func (r *Record) Revision() Revision {
 	return v
 }
 
-// setApplied sets which version applies here, and returns a function that restores the one before.
+// setApplied sets which version applies here, with its document and without a problem, and returns a function that restores what
+// was set before.
 func (r *Record) setApplied(v configstore.Version, document config.Document) (revert func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -269,7 +278,7 @@ func (r *Record) setApplied(v configstore.Version, document config.Document) (re
 	}
 }
 
-// reject records and logs that a version cannot be applied here because of err, and returns err.
+// reject records that a version cannot be applied here because of err, logs that unless it was recorded already, and returns err.
 func (r *Record) reject(v configstore.Version, err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -280,7 +289,8 @@ func (r *Record) reject(v configstore.Version, err error) error {
 	return err
 }
 
-// rejection returns why the version with a number was rejected here, nil if it is in force or was not rejected.
+// rejection returns why the version with a number was rejected here; nil if that or a newer one is in force here, or if no
+// problem is recorded.
 func (r *Record) rejection(number int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -293,10 +303,10 @@ func (r *Record) rejection(number int64) error {
 // maxRecordOrigin bounds the origin and the problem that are stored and displayed, in bytes.
 const maxRecordOrigin = 500
 
-// limitOrigin cuts a text to maxRecordOrigin bytes, the length of a stored origin or problem.
+// limitOrigin cuts a text to at most maxRecordOrigin bytes, the length of a stored origin or problem.
 func limitOrigin(s string) string { return text.Cut(s, maxRecordOrigin) }
 
-// Versions returns all versions of the settings that are stored, newest first.
+// Versions returns all versions of the settings that are stored, newest first; an empty list for none.
 func (r *Record) Versions() []Version {
 	current, _ := r.store.Get()
 	all := []Version{}
@@ -307,7 +317,8 @@ func (r *Record) Versions() []Version {
 }
 
 // History returns all versions, newest first, and the settings of the version with a number as a file of rooms in YAML. With
-// number 0 the file is nil.
+// number 0 the file is nil. In a cluster it first reads which version is in force. The error is [configstore.ErrNoVersion] for an
+// unknown number, or says that the version cannot be read; the versions are returned also then.
 func (r *Record) History(ctx context.Context, number int64) (all []Version, file []byte, err error) {
 	r.refresh(ctx) // a change by a command is of the version that is in force here
 	all = r.Versions()

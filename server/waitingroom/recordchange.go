@@ -16,10 +16,10 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/config"
 )
 
-// A SetRoomRequest sets fields of a waiting room, as the file of rooms has them.
+// A SetRoomRequest sets fields of a waiting room, under the names that the file of rooms has.
 type SetRoomRequest struct {
 	Room   string            `json:"room"`
-	Fields map[string]string `json:"fields"`           // values in YAML; "" for what the file says
+	Fields map[string]string `json:"fields"`           // values in YAML; "" for that of the file
 	Base   int64             `json:"base,omitempty"`   // the version that is changed; 0 for the one in force
 	Origin string            `json:"origin,omitempty"` // who or what makes the change; "" for the command on this node
 }
@@ -28,19 +28,21 @@ type SetRoomRequest struct {
 type ApplyRoomsRequest struct {
 	Name   string `json:"name"` // of the file
 	Text   []byte `json:"text"`
-	File   string `json:"file,omitempty"` // identifies the content; "" for the hash of Text
-	Base   int64  `json:"base,omitempty"`
-	Origin string `json:"origin,omitempty"`
+	File   string `json:"file,omitempty"`   // identifies the content; "" for the hash of Text
+	Base   int64  `json:"base,omitempty"`   // as in SetRoomRequest
+	Origin string `json:"origin,omitempty"` // as in SetRoomRequest
 }
 
 // An UndoRoomsRequest has an older version become the next one.
 type UndoRoomsRequest struct {
-	To     int64  `json:"to,omitempty"` // 0 for the one before
-	Base   int64  `json:"base,omitempty"`
-	Origin string `json:"origin,omitempty"`
+	To     int64  `json:"to,omitempty"`     // 0 for the one before
+	Base   int64  `json:"base,omitempty"`   // as in SetRoomRequest
+	Origin string `json:"origin,omitempty"` // as in SetRoomRequest
 }
 
-// A RecordChanger makes the next version of the record: this process, or the leader of the cluster on request.
+// A RecordChanger makes the next version of the record: this process, or the leader of the cluster on request. Each method
+// creates a version as its request says and returns it. If another version than the request's Base is in force, it fails: with a
+// [*configstore.ConflictError] in this process, with an error of the same text if the leader was requested.
 type RecordChanger interface {
 	Set(context.Context, SetRoomRequest) (Version, error)
 	Apply(context.Context, ApplyRoomsRequest) (Version, error)
@@ -48,28 +50,31 @@ type RecordChanger interface {
 }
 
 // Set creates a version with fields of a room changed, in this process or on the leader, and brings it into force on this node.
-// An error may mean that only this node cannot use it.
+// An error may mean that only this node cannot use it, so that the version exists. If this node cannot read the version yet, Set
+// returns no error, and [Record.Run] brings it into force later.
 func (r *Record) Set(ctx context.Context, q SetRoomRequest) (Version, error) {
 	v, err := r.changer.Set(ctx, q)
 	return r.awaitInForce(ctx, v, err)
 }
 
-// Apply creates a version from a file of rooms, in this process or on the leader, and brings it into force on this node. An error
-// may mean that only this node cannot use it.
+// Apply creates a version from a file of rooms, in this process or on the leader, and brings it into force on this node. Fields
+// that were set one by one are dropped. If the same file is in force, and no field was set, Apply returns that version. Errors
+// are as those of [Record.Set].
 func (r *Record) Apply(ctx context.Context, q ApplyRoomsRequest) (Version, error) {
 	v, err := r.changer.Apply(ctx, q)
 	return r.awaitInForce(ctx, v, err)
 }
 
-// Undo creates a version that restores an older one, in this process or on the leader, and brings it into force on this node. An
-// error may mean that only this node cannot use it.
+// Undo creates a version that restores an older one, in this process or on the leader, and brings it into force on this node.
+// Errors are as those of [Record.Set].
 func (r *Record) Undo(ctx context.Context, q UndoRoomsRequest) (Version, error) {
 	v, err := r.changer.Undo(ctx, q)
 	return r.awaitInForce(ctx, v, err)
 }
 
 // awaitInForce brings the version v, which a change has created, into force on this node if it is not yet. v and err are the
-// results of the change; it returns them, or an error if this node cannot use the version.
+// results of the change; it returns them, or v and an error if this node cannot use the version. If it cannot read the version,
+// it only logs that.
 func (r *Record) awaitInForce(ctx context.Context, v Version, err error) (Version, error) {
 	if have, _ := r.store.Get(); err == nil && have.Number < v.Number {
 		if late := r.store.Refresh(ctx); late != nil {
@@ -82,7 +87,8 @@ func (r *Record) awaitInForce(ctx context.Context, v Version, err error) (Versio
 	return v, err
 }
 
-// UnknownRoom returns the error that there is no room with a name. It suggests a similar one.
+// UnknownRoom returns the error that there is no room with a name. It suggests a similar one. It does not check whether there is
+// one. If the rooms cannot be parsed, it returns the error of that.
 func (r *Record) UnknownRoom(name string) error {
 	rooms, err := r.Rooms()
 	if err != nil {
@@ -107,7 +113,8 @@ func unknownRoom(rooms []config.Room, name string) error {
 type recordOwner struct{ record *Record }
 
 // start creates the first version if the record has none. Otherwise it offers the rooms file as the next version if the file has
-// changed. Before, it copies versions that only this node has to the bucket of its cluster.
+// changed. Before, it copies versions that only this node has to the bucket of its cluster. It fails only if there is no version
+// and the settings are not valid; it logs other errors.
 func (o recordOwner) start(ctx context.Context) error {
 	if err := o.record.store.Share(ctx); err != nil {
 		o.record.logger.Error("couldn't give the cluster the settings of the rooms that are here; trying again", "err", err)
@@ -126,8 +133,8 @@ func (o recordOwner) start(ctx context.Context) error {
 	return nil
 }
 
-// firstVersion returns the content of the first version, from the rooms file, or an error if the settings are not valid. It
-// stores nothing.
+// firstVersion returns the content of the first version, from the rooms file and the fields set under Larder 0.1.0, or an error
+// if the settings are not valid. It stores nothing.
 func (o recordOwner) firstVersion() (c configstore.Change, err error) {
 	document, err := o.record.seedDocument()
 	if err != nil {
@@ -144,7 +151,8 @@ func (o recordOwner) firstVersion() (c configstore.Change, err error) {
 	return configstore.Change{Origin: o.record.originOf("", origin), File: o.record.file.Hash(), Content: content}, nil
 }
 
-// seed creates the first version from the rooms file if the record has none.
+// seed creates the first version from the rooms file if the record has none. It returns nil if there is one, also if another
+// process was faster. With a [*configstore.ApplyError] the version exists.
 func (o recordOwner) seed(ctx context.Context) error {
 	if _, ok := o.record.store.Get(); ok {
 		return nil
@@ -166,7 +174,8 @@ func (o recordOwner) seed(ctx context.Context) error {
 // seedRetryInterval is the time between two attempts to seed the record, and to offer a file to the leader.
 const seedRetryInterval = 5 * time.Second
 
-// seedLater tries to create the first version until there is one or ctx ends. It returns at once if there is one.
+// seedLater tries to create the first version every 5 seconds until there is one or ctx ends. It returns at once if there is one.
+// It logs no errors.
 func (o recordOwner) seedLater(ctx context.Context) {
 	for _, ok := o.record.store.Get(); !ok && retry.Sleep(ctx, seedRetryInterval) == nil; _, ok = o.record.store.Get() {
 		if o.seed(ctx) == nil {
@@ -176,7 +185,7 @@ func (o recordOwner) seedLater(ctx context.Context) {
 }
 
 // base returns the version in force, on which a change is based. It creates the first version if none exists. It returns a
-// [*configstore.ConflictError] if number is neither 0 nor that of the version in force.
+// [*configstore.ConflictError], and the version without its content, if number is neither 0 nor that of the version in force.
 func (o recordOwner) base(ctx context.Context, number int64) (configstore.Version, error) {
 	if err := o.seed(ctx); err != nil {
 		return configstore.Version{}, fmt.Errorf("nothing was changed, because the settings of the waiting rooms cannot be stored: %w", err)
@@ -189,7 +198,8 @@ func (o recordOwner) base(ctx context.Context, number int64) (configstore.Versio
 	return v, nil
 }
 
-// Set creates a version with fields of a room changed. It implements [RecordChanger] in the process that owns the record.
+// Set implements [RecordChanger] in the process that owns the record. It creates a version with fields of a room changed. It
+// fails, and changes nothing, if there is no such room or the settings are not valid.
 func (o recordOwner) Set(ctx context.Context, q SetRoomRequest) (v Version, err error) {
 	base, err := o.base(ctx, q.Base)
 	if err != nil {
@@ -214,8 +224,9 @@ func (o recordOwner) Set(ctx context.Context, q SetRoomRequest) (v Version, err 
 	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: base.File, Content: content})
 }
 
-// Apply creates a version from a file of rooms, or returns the version in force if that is the same file. It implements [RecordChanger]
-// in the process that owns the record.
+// Apply implements [RecordChanger] in the process that owns the record. It creates a version from a file of rooms, without fields
+// that were set one by one, which it logs. If the version in force is that same file without such fields, it returns that
+// version, whatever q.Base is. It fails, and changes nothing, if the settings are not valid.
 func (o recordOwner) Apply(ctx context.Context, q ApplyRoomsRequest) (v Version, err error) {
 	base, err := o.base(ctx, 0)
 	if err != nil {
@@ -243,7 +254,8 @@ func (o recordOwner) Apply(ctx context.Context, q ApplyRoomsRequest) (v Version,
 	return o.propose(ctx, base.Number, configstore.Change{Origin: origin, File: hash, Content: content})
 }
 
-// Undo creates a version that restores an older one. It implements [RecordChanger] in the process that owns the record.
+// Undo implements [RecordChanger] in the process that owns the record. It creates a version that restores an older one. It fails,
+// and changes nothing, if this release cannot use that.
 func (o recordOwner) Undo(ctx context.Context, q UndoRoomsRequest) (v Version, err error) {
 	base, err := o.base(ctx, q.Base)
 	if err != nil {
@@ -265,7 +277,8 @@ func (o recordOwner) propose(ctx context.Context, base int64, c configstore.Chan
 	return o.logVersion(v, err)
 }
 
-// logVersion logs a version that was created, and returns it as it is displayed. If err is not nil, it returns only that.
+// logVersion logs a version that was created, and returns it as it is displayed. If err is not nil, it logs nothing and returns
+// err with the zero Version.
 func (o recordOwner) logVersion(v configstore.Version, err error) (Version, error) {
 	if err != nil {
 		return Version{}, err
@@ -282,7 +295,8 @@ func encodeRecordDocument(document config.Document) ([]byte, error) {
 	return json.Marshal(document)
 }
 
-// originOf returns the text that says who or what made a change: given, or if that is "", what was done and on which node.
+// originOf returns the text that says who or what made a change, on one line and cut to maxRecordOrigin bytes: given, or if that
+// is "", what was done and on which node.
 func (r *Record) originOf(given, what string) string {
 	if given == "" {
 		given = what + " on " + r.node

@@ -28,13 +28,14 @@ const lastRecordFile = "last-file"
 // legacyRecordFile has, in the data folder of Larder 0.1.0, the fields that `larder room set` has set.
 const legacyRecordFile = "rooms-set.json"
 
-// RecordExists reports whether a data folder has versions of the rooms' settings, so that a process can start without its rooms file.
+// RecordExists reports whether a data folder has versions of the rooms' settings, so that a process can start without its rooms
+// file. It is false if the folder cannot be read, and does not count versions of an isolated node.
 func RecordExists(data string) bool {
 	versions, err := os.ReadDir(filepath.Join(data, RecordFolder, recordVersionsPrefix))
 	return err == nil && len(versions) > 0
 }
 
-// A SupersededFileError reports a rooms file that equals an older version.
+// A SupersededFileError reports a rooms file from which an older version was created, and not the one in force.
 type SupersededFileError struct {
 	File             string
 	Version, Current int64
@@ -45,7 +46,8 @@ func (e *SupersededFileError) Error() string {
 }
 
 // Reload offers a rooms file that was read again and is valid as the next version; nothing happens if the file has not changed.
-// It returns a [*SupersededFileError] if the file is that of an older version.
+// If this process owns the record, it first creates a missing first version. It returns a [*SupersededFileError] if the file is
+// that of an older version, and the errors of the offer.
 func (r *Record) Reload(ctx context.Context, file config.File) error {
 	r.refresh(ctx)
 	if !r.follows {
@@ -56,8 +58,8 @@ func (r *Record) Reload(ctx context.Context, file config.File) error {
 	return r.offer(ctx, file, "a reload")
 }
 
-// offer creates a version from a rooms file, in this process or on the leader, if the file has changed, and remembers that the
-// file was read. when says at which occasion, for the origin of the change.
+// offer creates a version from a rooms file, in this process or on the leader, if needsOffer says so. Without an error it then
+// stores that the node has read the file. when says at which occasion, for the origin of the change.
 func (r *Record) offer(ctx context.Context, file config.File, when string) error {
 	offer, err := r.needsOffer(file)
 	if err == nil && offer {
@@ -73,9 +75,9 @@ func (r *Record) offer(ctx context.Context, file config.File, when string) error
 }
 
 // needsOffer reports whether this node should offer its rooms file as the next version: the file has changed since the node last
-// read it, and is not in force. A default file that no setting names, and a file that the node reads for the first time, are not
-// offered if a version exists. An isolated node offers any file that is not in force. It returns a [*SupersededFileError] if the file
-// is that of an older version.
+// read it, and is not in force. If a version exists, a default file that no setting names is not offered, nor a file that the
+// node reads for the first time. An isolated node offers any other file that is not in force. If no version exists, a file is
+// offered that differs from the one in use. needsOffer returns a [*SupersededFileError] if the file is that of an older version.
 func (r *Record) needsOffer(file config.File) (offer bool, err error) {
 	hash, last := file.Hash(), r.lastReadFile()
 	current, ok := r.store.Get()
@@ -95,8 +97,9 @@ func (r *Record) needsOffer(file config.File) (offer bool, err error) {
 	return last != "" && last != hash, nil
 }
 
-// recordVersionOf returns the number of the newest version that was created from a file with that hash, 0 for none. It does not count
-// versions in which fields were changed, and those that restore another version, although they have the same hash.
+// recordVersionOf returns the number of the newest version that was created from a file with that hash, 0 for none. newestFirst
+// has all versions. It does not count versions in which fields were changed, and those that restore another version, although
+// they have the same hash, unless the history has no other.
 func recordVersionOf(hash string, newestFirst []configstore.Version) (number int64) {
 	for i, v := range newestFirst {
 		if v.File != hash {
@@ -111,7 +114,8 @@ func recordVersionOf(hash string, newestFirst []configstore.Version) (number int
 }
 
 // offerAtStart offers this node's rooms file as the next version by the function offer, which gets the file and the occasion. If
-// that fails, or the file is not what is in force, it only logs a warning.
+// that fails, if the file could not be read, or if the node reads it for the first time and it is not in force, it only logs a
+// warning. It stores that the node has read the file of an older version.
 func (r *Record) offerAtStart(ctx context.Context, offer func(context.Context, config.File, string) error) {
 	current, _ := r.store.Get()
 	if r.fileErr != nil {
@@ -135,7 +139,7 @@ func (r *Record) offerAtStart(ctx context.Context, offer func(context.Context, c
 const offerTimeout = 2 * time.Minute
 
 // offerToLeader offers a follower's rooms file to the leader when the follower starts. If that fails, it tries again for two
-// minutes, as long as no other version comes into force.
+// minutes, as long as no other version comes into force. It does nothing if this node knows no version. It logs the last error.
 func (r *Record) offerToLeader(ctx context.Context) {
 	base, ok := r.store.Get()
 	if !ok {
@@ -155,7 +159,7 @@ func (r *Record) offerToLeader(ctx context.Context) {
 	})
 }
 
-// lastReadFile returns the stored hash of the rooms file that this node read last, "" if it is not known.
+// lastReadFile returns the stored hash of the rooms file that this node read last, "" if it is not known. It logs an error.
 func (r *Record) lastReadFile() string {
 	hash, err := os.ReadFile(filepath.Join(r.data, RecordFolder, lastRecordFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -164,7 +168,7 @@ func (r *Record) lastReadFile() string {
 	return strings.TrimSpace(string(hash))
 }
 
-// setLastReadFile stores the hash of the rooms file that this node has read. It logs an error.
+// setLastReadFile durably stores the hash of the rooms file that this node has read. It logs an error.
 func (r *Record) setLastReadFile(file config.File) {
 	hash := file.Hash()
 	if r.lastReadFile() == hash {
@@ -180,7 +184,8 @@ func (r *Record) setLastReadFile(file config.File) {
 	}
 }
 
-// seedDocument returns the settings of the first version: the rooms file, and the fields that were set under Larder 0.1.0.
+// seedDocument returns the settings of the first version: the rooms file, and the fields that were set under Larder 0.1.0. It
+// fails if either cannot be read, or if the fields make the settings not valid. It does not check a file without such fields.
 func (r *Record) seedDocument() (config.Document, error) {
 	document := config.Document{Name: r.file.Name, Text: string(r.file.Text)}
 	if r.fileErr != nil {
@@ -225,8 +230,8 @@ func (r *Record) retireLegacyFile() {
 	}
 }
 
-// ReadRecordVersions returns the files of the versions in a data folder by their names, for a backup. It does not return which rooms
-// file the node has read, so that a start on a restored folder does not offer that file.
+// ReadRecordVersions returns the contents of the files of the versions in a data folder by their names, for a backup; nil for
+// none. It does not return which rooms file the node has read, so that a start on a restored folder does not offer that file.
 func ReadRecordVersions(data string) (map[string][]byte, error) {
 	dir := filepath.Join(data, RecordFolder, recordVersionsPrefix)
 	entries, err := os.ReadDir(dir)
@@ -250,6 +255,7 @@ func ReadRecordVersions(data string) (map[string][]byte, error) {
 }
 
 // WriteRecordVersions writes the files that [ReadRecordVersions] returned, by their names, to a data folder that has no versions.
+// It replaces no file: the error is [fs.ErrExist] then. After an error some files are written.
 func WriteRecordVersions(data string, versions map[string][]byte) error {
 	dir := filepath.Join(data, RecordFolder, recordVersionsPrefix)
 	if err := disk.MakeFolder(vfs.Default, dir); err != nil {

@@ -48,7 +48,7 @@ type Options struct {
 	StreamMemory int64
 	// Now is the clock. Default [time.Now].
 	Now func() time.Time
-	// Logger gets what goes wrong. Default: nothing is logged.
+	// Logger gets errors, and changes of rooms and upstreams. Default: nothing is logged.
 	Logger *slog.Logger
 	// Registerer gets the metrics. Default: they are not registered.
 	Registerer prometheus.Registerer
@@ -98,7 +98,7 @@ func (p *place) isReady() bool { return p.cluster == nil || p.cluster.Member.Clo
 const readyTimeout = 2 * time.Second
 
 // waitUntilReady waits until the process knows what time it is in a room that the nodes of a cluster share, and then returns
-// true. It returns false if ctx or readyTimeout ends before.
+// true. It returns false if ctx or readyTimeout ends before. The room must be shared.
 func (p *place) waitUntilReady(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -168,11 +168,12 @@ type kept struct {
 // centreClass is the class of the rooms' objects.
 const centreClass = "room-centre"
 
-// ErrEachNode is the error of a change of each_node, because the sessions that were let in are counted elsewhere.
+// ErrEachNode is the error of a change of each_node in a cluster: another global object counts the sessions that were admitted.
 var ErrEachNode = errors.New("each_node cannot change while the node runs; restart it")
 
 // New returns the waiting rooms of a process. It opens their durable objects and registers metrics. The caller must run
-// [Rooms.Run] while it uses them.
+// [Rooms.Run] while it uses them, except with the option Frozen: then New reads which sessions were revoked, and logs an error of
+// that.
 func New(o Options) (*Rooms, error) {
 	o.setDefaults()
 	preparePages()
@@ -203,8 +204,8 @@ func New(o Options) (*Rooms, error) {
 }
 
 // newConfiguredRooms returns rooms with a new configuration. before are the rooms so far: rooms with the same name keep their
-// state, and their upstream connections if the upstreams are the same. It returns [ErrEachNode] if each_node of a room differs, and
-// does not put the new rooms into force. The caller holds r.changing or is New.
+// state, and their upstream connections if the upstreams are the same. In a cluster it returns an [ErrEachNode] if each_node of a
+// room differs. It does not put the new rooms into force. The caller holds r.changing or is New.
 func (r *Rooms) newConfiguredRooms(configured []config.Room, before *configuredRooms) (*configuredRooms, error) {
 	l := &configuredRooms{table: config.NewTable(configured), byName: map[string]*room{}}
 	for i := range configured {
@@ -236,8 +237,8 @@ func (r *Rooms) newConfiguredRooms(configured []config.Room, before *configuredR
 }
 
 // Change replaces the configuration of all rooms. Tickets, sessions, places in the queue and requests under way stay for a room
-// whose name stays. Change notifies webhooks of rooms whose settings have changed. The caller must not modify the rooms
-// afterwards. After an error the configuration is as before.
+// whose name stays. Change logs which rooms are new, gone or have other settings, and notifies webhooks of the last. The caller
+// must not modify the rooms afterwards. After an error, such as [ErrEachNode], the configuration is as before.
 func (r *Rooms) Change(configured []config.Room) error {
 	r.changing.Lock()
 	defer r.changing.Unlock()
@@ -280,8 +281,9 @@ func (r *Rooms) coversSomewhere(path string) bool {
 	return r.currentRooms().table.CoversSomewhere(path)
 }
 
-// do runs a task in the turn of the durable object of the room's data centre, and waits for the result. A task continues if ctx
-// ends because the client goes away: a decision must be complete.
+// do runs a task in the turn of the durable object of the room's data centre, and waits up to five seconds for the result. A task
+// continues if ctx ends because the client goes away: a decision must be complete. The error is that of the task or of the
+// object.
 func (r *room) do(ctx context.Context, t task) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*globalTimeout+time.Second)
 	defer cancel()
@@ -291,7 +293,7 @@ func (r *room) do(ctx context.Context, t task) error {
 
 // Run has each room report to its global object, and checks the health of upstreams, until ctx ends. Then it stops the rooms:
 // they admit no new user, end the event streams and store their state, from which the next process continues. It starts and ends
-// loops as rooms come and go.
+// loops as rooms come and go. It logs errors.
 func (r *Rooms) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	loops := map[any]context.CancelFunc{}
@@ -343,8 +345,9 @@ func (r *Rooms) Run(ctx context.Context) {
 }
 
 // reportRegularly sends the reports of the room with a name when they are due, until the room does not exist any more or ctx
-// ends. With each report it stores the room's history and notifies webhooks. A room without users reports nothing until a visitor
-// comes, except in a cluster, to learn of revoked sessions.
+// ends. With each report it stores the room's history and notifies webhooks. It logs errors and tries again. A room without users
+// reports nothing until a visitor comes, the configuration changes or an event begins or ends, except in a cluster, to learn of
+// revoked sessions.
 func (r *Rooms) reportRegularly(ctx context.Context, name string) {
 	const again = 5 * time.Second // after a failure
 	var known *notified
@@ -395,9 +398,9 @@ func (r *room) reportAtOnce() {
 // callReportInterval is how often a node of a cluster reports while it has called visitors.
 const callReportInterval = 250 * time.Millisecond
 
-// report has the room's data centre report to the global object, then stores the counts of minutes that are over in the history.
-// It returns when the next report is due. Before that it updates an automatic limit, and probes the site behind the room while
-// visitors wait.
+// report has the room's data centre report to the global object, then stores the counts of minutes that are over in the history,
+// whose errors it logs. It returns when the next report is due. Before that it updates an automatic limit, and probes the site
+// behind the room while visitors wait.
 func (r *room) report(ctx context.Context) (next time.Time, err error) {
 	if r.cluster == nil { // else the leader does it
 		r.followOrigin(r.kept.limit.takeMeasured())
@@ -431,7 +434,7 @@ func (r *room) followOrigin(measured *nodes.Responses) {
 }
 
 // adoptLimit puts the limit of active users into force that the leader of the cluster has computed, for a room whose limit is
-// automatic. A limit of 0 is ignored.
+// automatic. It does nothing for other rooms, and for a limit of 0.
 func (r *room) adoptLimit(limit int) {
 	if r.config.Automatic && limit > 0 && r.kept.limit.current.Swap(int64(limit)) != int64(limit) {
 		r.applyLimit()
@@ -455,8 +458,8 @@ func (r *room) wakeReports() {
 }
 
 // revoke ends the session of a ticket, as the site behind the room has requested by a header of its response. This process
-// refuses the ticket at once; then the room's durable object stores the revocation and frees the slot. A waiting ticket is
-// ignored.
+// refuses the ticket at once; then the room's durable object stores the revocation and frees the slot. If that fails, the
+// revocation is in memory only, and the error is ignored. A waiting ticket is ignored.
 func (r *room) revoke(ctx context.Context, t queue.Ticket) {
 	now := r.now()
 	if t.Waiting() {
@@ -471,8 +474,8 @@ func (r *room) revoke(ctx context.Context, t queue.Ticket) {
 	})
 }
 
-// compute derives the settings in force at a time from the room's configuration, its events and the automatic limit. It stores
-// nothing.
+// compute derives the settings in force at a time from the room's configuration, its events and the automatic limit, with Skew,
+// the secret of a shuffle and defaults. It stores nothing.
 func (r *room) compute(now time.Time) *config.EffectiveSettings {
 	m := r.config.At(now)
 	m.Settings.Skew = r.skew
@@ -487,7 +490,8 @@ func (r *room) compute(now time.Time) *config.EffectiveSettings {
 	return &m
 }
 
-// settingsAt returns the settings in force at a time. It computes and caches them when an event has begun or ended since.
+// settingsAt returns the settings in force at a time, which is not before those of earlier calls. It computes and caches them
+// when an event or its pre-queue has begun or ended since. The caller must not change them.
 func (r *room) settingsAt(now time.Time) *config.EffectiveSettings {
 	m := r.current.Load()
 	if now.Before(m.Until) {

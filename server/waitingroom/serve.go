@@ -24,8 +24,9 @@ func (r *Rooms) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { r.serve(w, req, next) })
 }
 
-// serve handles a request. Without a room that covers the request, next responds. Otherwise the room decides: a visitor who is in
-// gets the response of the room's upstream, or of next if the room has none; others get the waiting page or another refusal.
+// serve handles a request. Without a room that covers the request, next responds, and an ambiguous path is redirected. Otherwise
+// the room decides: a visitor who is in gets the response of the room's upstream, or of next if the room has none; others get the
+// waiting page, an event stream or another refusal.
 func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handler) {
 	raw := requests.RawPath(req.URL)
 	rooms := r.currentRooms()
@@ -97,8 +98,9 @@ func isPageView(req *http.Request) bool {
 }
 
 // findTicket returns the ticket of a visitor from the cookies in the request header h. Of several valid tickets, which a browser
-// may have of several paths and partitions, one with a session comes before one that waits. known is false if none exists.
-// passes says that the session needs no decision and no renewal by the data centre.
+// may have of several paths and partitions, one with a session comes before one that waits, and then the first one. known is
+// false if there is no ticket, or only such whose session is over. passes says that the session needs no decision and no renewal
+// by the data centre.
 func (r *room) findTicket(h http.Header, now time.Time, m *config.EffectiveSettings) (counts queue.Ticket, known, passes bool) {
 	for t := range r.codec.readTickets(h) {
 		if !t.Waiting() {
@@ -127,7 +129,8 @@ func (r *room) sessionOf(now time.Time, m *config.EffectiveSettings, t *queue.Ti
 
 // decide requests the data centre's decision about a visitor with ticket t, who has no session or one that must be renewed, and
 // serves the request accordingly. m are the settings in force. If the room has a challenge, a visitor without a ticket must pass
-// that before. Without a decision a session passes, and all others wait.
+// that before. Without a decision, whose error decide logs, a session passes, a page view gets the waiting page, and another
+// request of a waiting visitor gets 503. If the ticket is worthless, decide continues with a new one.
 func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handler, room *room, m *config.EffectiveSettings, t queue.Ticket) {
 	if room.checks != nil && t.First() && !room.checks.checkVisitor(w, req) {
 		room.countOutcome(challenged)
@@ -195,7 +198,7 @@ func (r *Rooms) decide(w http.ResponseWriter, req *http.Request, next http.Handl
 }
 
 // keepWaiting returns the decision to let a visitor wait, for use if the data centre makes none. A ticket that waits stays as it
-// is; any other is replaced by one that starts to wait now, with the refresh interval of m.
+// is; any other is replaced by one with the same ID that starts to wait now, with the refresh interval of m.
 func keepWaiting(now time.Time, m *config.EffectiveSettings, t queue.Ticket) queue.Decision {
 	if !t.First() && t.Waiting() {
 		return queue.Decision{Outcome: queue.Wait, Ticket: t}
@@ -212,8 +215,8 @@ func (r *room) admit(w http.ResponseWriter, req *http.Request, next http.Handler
 	p.serve(next)
 }
 
-// redirectToCanonical redirects a client permanently (308) to path, and keeps the query. Servers would read the path that the
-// client requested in different ways, and all of them agree on this one.
+// redirectToCanonical redirects a client permanently (308) to path, which is percent-encoded, and keeps the query. Servers would
+// read the path that the client requested in different ways, and all of them agree on this one.
 func redirectToCanonical(w http.ResponseWriter, req *http.Request, path string) {
 	h := w.Header()
 	if req.URL.RawQuery != "" {
@@ -244,6 +247,7 @@ func clientAddress(req *http.Request) netip.Addr {
 // that proxy.
 func (r *Rooms) Lane(next lane.Handler) lane.Handler { return &uncovered{r, next} }
 
+// An uncovered handler responds to requests that no room covers.
 type uncovered struct {
 	rooms *Rooms
 	next  lane.Handler

@@ -69,7 +69,7 @@ type Sharing struct {
 	unreadable map[string]error
 }
 
-// NewSharing returns a Sharing for one run of a node's role. It has no effect before [Sharing.Run].
+// NewSharing returns a Sharing for one run of a node's role. It reads and sends nothing before [Sharing.Run], except by Known.
 func NewSharing(o SharingOptions) *Sharing {
 	return &Sharing{options: o, member: nodes.NewMember(o.Name, o.Memory.clock)}
 }
@@ -78,8 +78,8 @@ func NewSharing(o SharingOptions) *Sharing {
 func (s *Sharing) Cluster() *Cluster { return &Cluster{Member: s.member, Carry: s.send} }
 
 // Known returns the rooms of which this node may have state from an earlier process: those in known, from the key folder, and
-// those that the bucket lists for the node. If the list cannot be read, it takes all that are configured. As long as the node has
-// not learnt the leader's time, later calls return the same.
+// those that the bucket lists for the node. If the list cannot be read within three seconds, it takes all that are configured. As
+// long as the node has not learnt the leader's time, later calls return the same. A name may be there twice.
 func (s *Sharing) Known(ctx context.Context, configured []config.Room, known []string) []string {
 	m := s.options.Memory
 	if m.known != nil && !m.clock.Known() { // nothing was decided in the runs before this one
@@ -97,7 +97,9 @@ func (s *Sharing) Known(ctx context.Context, configured []config.Room, known []s
 	return m.known
 }
 
-// send sends a request to the leader and returns the response. If this node leads, it handles the request itself.
+// send sends a request to the leader and returns the response, which the caller must check. If this node leads, it handles the
+// request itself. It fails if the bucket does not list this node yet, if no leader is known, or without a response within
+// [nodes.Within].
 func (s *Sharing) send(ctx context.Context, q nodes.Request) (a nodes.Response, err error) {
 	if !s.listed.Load() {
 		return a, errors.New("the bucket does not list this node yet")
@@ -124,8 +126,8 @@ func (s *Sharing) send(ctx context.Context, q nodes.Request) (a nodes.Response, 
 	return a, err
 }
 
-// ServeHTTP handles the reports and grant requests of the other nodes. If this node is not the leader, it refuses them with
-// [nodes.NotLeader].
+// ServeHTTP handles the reports and grant requests of the other nodes, which are POST requests with JSON. If this node is not the
+// leader, it refuses them with [nodes.NotLeader]. It responds to malformed ones with 400. It does not check who sends them.
 func (s *Sharing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var q nodes.Request
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, MaxMessage)).Decode(&q); r.Method != http.MethodPost || err != nil {
@@ -140,8 +142,9 @@ func (s *Sharing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	json.NewEncoder(w).Encode(a) //nolint:errcheck // the node asks again
 }
 
-// Run polls the bucket for the leader until ctx ends, and gets the rooms' time from it. If this node leads, Run makes it the one
-// that has the global objects of the rooms, and checks that no other node has replaced it.
+// Run polls the bucket for the leader until ctx ends, and gets the rooms' time from it. If this node leads when Run begins, Run
+// makes it the one that has the global objects of the rooms, and checks that no other node has replaced it. Of consecutive errors
+// it logs the first.
 func (s *Sharing) Run(ctx context.Context, rooms *Rooms) {
 	if status := s.options.Node.Status(); status.Leads {
 		s.leading.Store(nodes.NewLeader(status.Epoch, s.member.Clock, rooms.EffectiveRoom))
@@ -165,7 +168,8 @@ func (s *Sharing) Run(ctx context.Context, rooms *Rooms) {
 }
 
 // poll lists this node in the bucket, reads which node leads, and requests the time from the leader if that is not known yet. On
-// the leader it also confirms its epoch and updates the list of nodes.
+// the leader it also confirms its epoch and updates the list of nodes. If the node is listed and cannot renew that, poll
+// continues and returns the error at the end.
 func (s *Sharing) poll(ctx context.Context, rooms *Rooms) error {
 	ctx, cancel := context.WithTimeout(ctx, nodes.Sure)
 	defer cancel()
@@ -217,8 +221,9 @@ func (s *Sharing) register(ctx context.Context, rooms []string) error {
 	return nil
 }
 
-// updateMembers reads the bucket's list of nodes, once a minute or when the leader o needs it. The leader responds only to nodes
-// on the list. It removes nodes from the list that have been silent for two hours.
+// updateMembers reads the bucket's list of nodes, once a minute or when the leader o needs it, and passes it to o, which responds
+// only to nodes on the list. It removes nodes from the list that have been silent for two hours, also in the bucket, and logs
+// that.
 func (s *Sharing) updateMembers(ctx context.Context, o *nodes.Leader) error {
 	if !o.NeedsList() && time.Since(s.read) < listInterval {
 		return nil

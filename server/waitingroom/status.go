@@ -10,9 +10,9 @@ import (
 // The states of a room.
 const (
 	NotQueueing      = "not_queueing"
-	Queueing         = "queueing"
-	EventPrequeueing = "event_prequeueing"
-	Suspended        = "suspended"
+	Queueing         = "queueing"          // visitors wait, or all new ones have to, or are refused
+	EventPrequeueing = "event_prequeueing" // visitors wait for the start of an event
+	Suspended        = "suspended"         // the room does nothing
 )
 
 // A Status is the state of a room, as far as is known. Its names are those of Cloudflare's.
@@ -31,7 +31,7 @@ type Status struct {
 	Method            queue.Method `json:"queueing_method"`
 	Routes            []string     `json:"routes"`
 	// Recovering says that the room's state was lost, or another node of the cluster publishes since, and no new user is
-	// let in until it is known how many are inside.
+	// admitted until it is known how many are inside.
 	Recovering bool `json:"recovering,omitempty"`
 	// CutOff says that, in a cluster, the leader does not respond to this node about the room, and no new
 	// user is admitted here. The other fields are as of its last response.
@@ -122,7 +122,7 @@ func (r *Rooms) Revision() Revision { return r.options.Revision() }
 func (r *Rooms) Versions() []Version { return r.options.Versions() }
 
 // longestWait returns how many minutes a user who comes now will wait at most: for the queueing method Random, the wait that
-// three quarters of the users do not exceed. It is 0 if nobody waits or the wait is not known, and a week at most.
+// three quarters of the users do not exceed. It is 0 if no user waits or the wait is not known, and a week at most.
 func longestWait(m *config.EffectiveSettings, o *overview) int {
 	if o.queued == 0 || o.perMinute <= 0 {
 		return 0

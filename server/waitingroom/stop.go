@@ -18,7 +18,7 @@ import (
 // A room keeps a journal of who is in, so that the next process continues where this one was,
 // whether it stopped in order or was killed.
 
-// errStopped says that a data centre object decides nothing any more in this process.
+// errStopped says that a data centre object decides nothing, or nothing any more, in this process.
 var errStopped = errors.New("the waiting room has stopped")
 
 const (
@@ -28,7 +28,8 @@ const (
 	rowsAtOnce = 1000
 )
 
-// stop makes the data centre refuse all further decisions in this process, and has its journal get how many visitors wait.
+// stop makes the data centre refuse all further decisions in this process, and puts into the head of its journal how many
+// visitors wait. The caller writes the journal ([centre.updateJournal]).
 func (c *centre) stop() {
 	if !c.stopped {
 		c.stopped = true
@@ -37,8 +38,8 @@ func (c *centre) stop() {
 	}
 }
 
-// updateJournal writes the data centre's changes since the last call to its journal, from which the next process continues. The
-// caller is in the turn of the durable object.
+// updateJournal writes the data centre's changes since the last call to its journal, from which the next process continues. They
+// are durable before a response leaves, except deletions of rows. The caller is in the turn of the durable object.
 func (c *centre) updateJournal(ctx context.Context, s *durable.State) error {
 	rows, head := c.machine.TakeChanges()
 	for _, row := range rows {
@@ -59,8 +60,8 @@ func (c *centre) updateJournal(ctx context.Context, s *durable.State) error {
 	return s.Put(ctx, journalHead, head, durable.NoCache)
 }
 
-// resumeCentre returns the data centre of the previous process from its journal; nil if the journal is missing, damaged, or not
-// that of the incarnation life. An error means that the journal could not be read.
+// resumeCentre returns the data centre of the previous process from its journal; nil without an error if the journal is missing,
+// damaged, or not that of the incarnation life. An error means that the journal could not be read, or has a row with a wrong key.
 func resumeCentre(ctx context.Context, s *durable.State, name string, m *config.EffectiveSettings, life int64, now time.Time) (*queue.DataCentre, error) {
 	head, found, err := s.Get(ctx, journalHead, durable.NoCache)
 	if err != nil || !found {
@@ -118,8 +119,9 @@ func deleteJournal(ctx context.Context, s *durable.State) error {
 	return s.Delete(ctx, journalHead, durable.NoCache)
 }
 
-// Forget deletes the stored state of all rooms in a store, their sessions and grants, because the store is older than what the
-// rooms have promised to users since. Revocations of sessions stay.
+// Forget deletes the journals and grants of all rooms in a store, and so their sessions, because the store is older than what the
+// rooms have promised to users since. Revocations of sessions stay. It waits until that is on the disk, up to a minute in all. No
+// rooms may be open on the store. After an error the state of some rooms is deleted.
 func Forget(store *kvstore.Store) (err error) {
 	runtime := durable.New(store, durable.Options{Quiet: true})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -151,7 +153,7 @@ func Forget(store *kvstore.Store) (err error) {
 	}
 }
 
-// forgetful is a centre of which only revocations are to stay.
+// forgetful handles the objects of centreClass for [Forget].
 type forgetful struct{ durable.NoAlarm }
 
 // Handle implements durable.Handler. It deletes the room's journal and the state of its global object, and waits until that is on

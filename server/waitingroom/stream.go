@@ -35,7 +35,8 @@ const (
 	streamRetry = "1000"
 )
 
-// mostStreams returns how many event streams the process may have, by the memory that the options allow for them.
+// mostStreams returns how many event streams the process may have, by the memory that the options allow for them, and maxStreams
+// at most.
 func (o *Options) mostStreams() int64 {
 	if o.StreamMemory == 0 {
 		return maxStreams
@@ -96,8 +97,9 @@ func (s *streams) remove(gone *stream) (last bool) {
 	return true
 }
 
-// replace makes e the next event of the stream, instead of one that has not been sent yet. A call that has not been sent stays.
-// The caller holds the lock of streams.
+// replace makes e the next event of the stream, instead of one that has not been sent yet. But a call that has not been sent
+// stays the next event, and the mark that the settings have changed stays on it. The caller holds the lock of streams. replace
+// never blocks.
 func (s *stream) replace(e event) {
 	select {
 	case before := <-s.events:
@@ -143,17 +145,19 @@ func (s *streams) deliver(c *centre, now time.Time, changed bool) {
 	}
 }
 
-// wantsStream reports whether a request is for an event stream of the waiting page.
+// wantsStream reports whether a request is for an event stream of the waiting page: a GET whose Accept field begins with
+// text/event-stream.
 func wantsStream(req *http.Request) bool {
 	return req.Method == http.MethodGet && strings.HasPrefix(req.Header.Get("Accept"), "text/event-stream")
 }
 
-// EndStreams ends all event streams, whose visitors then poll or open other ones, and refuses new ones from now on.
+// EndStreams ends all event streams and refuses new ones from now on, with 204, after which a visitor polls. It does not wait for
+// their end.
 func (r *Rooms) EndStreams() { r.endStreams() }
 
 // serveStream responds with an event stream to a visitor who waits with ticket t, until the visitor is called or the stream's
-// time is over. known is false if the client sent no ticket: it gets 429. If a stream is not possible, the response is 204, after
-// which a browser opens no other stream and the visitor polls. m are the settings in force.
+// time is over. Its header renews the ticket. known is false if the client sent no ticket: it gets 429. If a stream is not
+// possible, the response is 204, after which a browser opens no other stream and the visitor polls. m are the settings in force.
 func (r *Rooms) serveStream(w http.ResponseWriter, req *http.Request, room *room, m *config.EffectiveSettings, t queue.Ticket, known bool) {
 	if !known {
 		sendTooMany(w, req, m.Settings.RefreshInterval)
@@ -210,7 +214,8 @@ func (r *Rooms) serveStream(w http.ResponseWriter, req *http.Request, room *room
 }
 
 // sendEvents writes the events of the stream s to the client as they come, for the duration lasts at most, or until the visitor
-// is called or gone. t is the visitor's waiting ticket.
+// is called, the streams of the process end, or the client is gone. t is the visitor's waiting ticket. A call is sent at its
+// time.
 func (r *Rooms) sendEvents(req *http.Request, room *room, e *eventWriter, s *stream, t queue.Ticket, lasts time.Duration) {
 	end, beat := time.NewTimer(lasts), time.NewTicker(beatInterval)
 	defer end.Stop()
@@ -248,7 +253,7 @@ func (r *Rooms) sendEvents(req *http.Request, room *room, e *eventWriter, s *str
 }
 
 // closeStream removes an event stream. If it was the last of its ticket, the data centre keeps the visitor's place until shortly
-// after the next check-in is due.
+// after the next check-in is due. It ignores errors: then the place ends by itself.
 func (r *room) closeStream(s *stream) {
 	if !r.streams.remove(s) {
 		return
@@ -284,5 +289,6 @@ func (e *eventWriter) send(text string) {
 	_ = e.c.SetWriteDeadline(time.Time{})
 }
 
-// sendCalled sends the event that makes the page request the site again, because a slot is reserved for the visitor.
+// sendCalled sends the event that makes the page request the site again, because a slot is reserved for the visitor for 30
+// seconds.
 func (e *eventWriter) sendCalled() { e.send("event: called\ndata: {\"seconds\":30}\n\n") }

@@ -48,7 +48,8 @@ const (
 // Strict, so that there is one text for a ticket.
 var encoding = base64.RawURLEncoding.Strict()
 
-// seal returns a ticket, encrypted, as the value of the room's cookie. Times are cut to milliseconds.
+// seal returns a ticket, encrypted with the first key, as the value of the room's cookie. Each call returns another value. Times
+// are cut to milliseconds, the refresh interval to seconds.
 func (j *ticketCodec) seal(t *queue.Ticket) string {
 	var raw [rawSize]byte
 	write := j.keys.keys[0]
@@ -62,6 +63,7 @@ func (j *ticketCodec) seal(t *queue.Ticket) string {
 }
 
 // open decrypts the value of a room's cookie and returns the ticket in it. ok is false if the value is not a ticket of the room.
+// It does not check the times in the ticket.
 func (j *ticketCodec) open(value string) (t queue.Ticket, ok bool) {
 	if len(value) != encodedSize {
 		return t, false
@@ -87,8 +89,9 @@ func (j *ticketCodec) open(value string) (t queue.Ticket, ok bool) {
 // path and partition.
 const maxCookies = 4
 
-// readTickets yields the valid tickets of the room in the cookies of a request header, in their order. It tries maxCookies
-// cookies at most. It reads the field itself, because net/http would allocate every cookie of the request.
+// readTickets yields the tickets of the room that decrypt, also those that are over, from the cookies of a request header, in
+// their order. It tries maxCookies cookies at most. It reads the field itself, because net/http would allocate every cookie of
+// the request.
 func (j *ticketCodec) readTickets(h http.Header) iter.Seq[queue.Ticket] {
 	return func(yield func(queue.Ticket) bool) {
 		tried := 0
@@ -165,14 +168,15 @@ func cookieName(suffix string) string {
 	return cookiePrefix + "_" + suffix
 }
 
-// isTicketCookie reports whether a cookie with that name may be a ticket of some room.
+// isTicketCookie reports whether a cookie with that name may be a ticket of some room, also of one that is not configured.
 func isTicketCookie(name string) bool {
 	rest, ok := strings.CutPrefix(name, cookiePrefix)
 	return ok && (rest == "" || rest[0] == '_')
 }
 
-// newSetCookie returns the Set-Cookie field (RFC 6265bis §4.1) that stores value, a ticket of the room, in the client for the
-// duration keep. With the value "" it deletes the cookie. secure says that the request came over HTTPS.
+// newSetCookie returns the value of the Set-Cookie field (RFC 6265bis §4.1) that stores value, a sealed ticket of the room, in
+// the client for the duration keep, at least a second. With the value "" it deletes the cookie. secure says that the request came
+// over HTTPS.
 func newSetCookie(room *config.Room, value string, keep time.Duration, secure bool) string {
 	sameSite, only := room.Cookie.SameSite, secure
 	switch room.Cookie.Secure {

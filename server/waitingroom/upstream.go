@@ -35,8 +35,9 @@ type upstream struct {
 	proxy     httputil.ReverseProxy
 }
 
-// newUpstream returns the reverse proxy to a room's upstream servers. It counts response times in limit. It removes tickets from
-// requests, adds who the client is, and carries out the commands to the room in responses.
+// newUpstream returns the reverse proxy to a room's upstream servers, of which there is at least one. It counts response times in
+// limit. It removes tickets from requests and adds who the client is. Of responses, it carries out the commands to the room only
+// in those to an upgrade (101); [admittedResponse] does so in others. It connects to no server yet.
 func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time, limit *autoLimit) *upstream {
 	u := &upstream{room: room, logger: logger, now: now, limit: limit, transport: newTransport(room)}
 	for _, to := range room.Upstreams {
@@ -82,8 +83,9 @@ func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time, l
 // passingKey is the key of the *admittedResponse in the context of a request to an upstream.
 type passingKey struct{}
 
-// ServeHTTP implements http.Handler. It forwards a request to an upstream server, and the response to the client. The server's
-// deadlines do not apply: the client may pause for 30 seconds at most, an upstream may pause between two parts of a response.
+// ServeHTTP implements http.Handler. It forwards a request to an upstream server, and the response to the client, or responds 502
+// or 504 with a page or text if that fails. The server's deadlines do not apply: the client may pause for 30 seconds at most, an
+// upstream may pause between two parts of a response.
 func (u *upstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if p, ok := w.(*admittedResponse); ok {
 		req = req.WithContext(context.WithValue(req.Context(), passingKey{}, p))
@@ -104,8 +106,8 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	u.proxy.ServeHTTP(&deadlineWriter{w, c}, req)
 }
 
-// discardBody reads a little more of a request body that the upstream did not read, so that the client receives the response.
-// Then the connection ends.
+// discardBody reads a little more of a request body that the upstream did not read, up to 256 KiB for half a second, so that the
+// client receives the response. Then reading from the connection ends.
 func discardBody(c *http.ResponseController, body io.Reader) {
 	const most, linger = 256 << 10, 500 * time.Millisecond
 	_ = c.SetReadDeadline(time.Now().Add(linger))
@@ -113,7 +115,8 @@ func discardBody(c *http.ResponseController, body io.Reader) {
 	_ = c.SetReadDeadline(time.Now())
 }
 
-// requestTarget returns the target of a client's request, byte for byte, without scheme and host.
+// requestTarget returns the path and query of a client's request as a URL without scheme and host, byte for byte as the client
+// sent them. A path that begins with two slashes is that of in.URL.
 func requestTarget(in *http.Request) *url.URL {
 	raw := in.RequestURI
 	if i := strings.Index(raw, "://"); i > 0 && !strings.HasPrefix(raw, "/") { // "GET http://host/path HTTP/1.1" (RFC 9112 §3.2.2)
@@ -160,13 +163,13 @@ func (m *deadlineWriter) WriteHeader(status int) {
 	m.ResponseWriter.WriteHeader(status)
 }
 
-// Write implements http.ResponseWriter. The client must take the bytes within 30 seconds.
+// Write implements http.ResponseWriter. The client must take the bytes within 30 seconds, or Write fails.
 func (m *deadlineWriter) Write(p []byte) (int, error) {
 	defer m.setDeadline()()
 	return m.ResponseWriter.Write(p)
 }
 
-// Flush implements http.Flusher. The client must take the bytes within 30 seconds.
+// Flush implements http.Flusher. The client must take the bytes within 30 seconds. It ignores errors.
 func (m *deadlineWriter) Flush() {
 	defer m.setDeadline()()
 	_ = m.c.Flush() // a writer that cannot flush has nothing to flush
@@ -181,7 +184,8 @@ func (m *deadlineWriter) setDeadline() func() {
 // Unwrap returns the wrapped writer, for [http.ResponseController].
 func (m *deadlineWriter) Unwrap() http.ResponseWriter { return m.ResponseWriter }
 
-// removeTickets removes the cookies with tickets of all rooms from a request header, and leaves all other cookies as they are.
+// removeTickets removes the cookies with tickets of all rooms from a request header, which it changes, and leaves all other
+// cookies as they are. Without other cookies it removes the field.
 func removeTickets(h http.Header) {
 	var kept []string
 	hidden := false
