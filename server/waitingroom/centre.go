@@ -307,8 +307,9 @@ func (c *centre) applyResponse(answer queue.State) {
 	c.machine.Apply(c.answered, answer)
 }
 
-// revoke ends the session of a ticket, stores that durably, and queues it for the other nodes. until is a time after which the
-// ticket passes nowhere anyway: then the stored revocation is deleted, for which revoke sets the object's alarm.
+// revoke ends the session of a ticket, stores that durably, and queues it for the other nodes. The slot is free at once if this
+// node has the global object, otherwise when the session would have ended. until is a time after which the ticket passes nowhere
+// anyway: then the stored revocation is deleted, for which revoke sets the object's alarm.
 func (c *centre) revoke(ctx context.Context, s *durable.State, id queue.TicketID, until time.Time) error {
 	now := c.room.now()
 	c.room.revoked.add(id, until, now)

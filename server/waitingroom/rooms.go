@@ -458,8 +458,8 @@ func (r *room) wakeReports() {
 }
 
 // revoke ends the session of a ticket, as the site behind the room has requested by a header of its response. This process
-// refuses the ticket at once; then the room's durable object stores the revocation and frees the slot. If that fails, the
-// revocation is in memory only, and the error is ignored. A waiting ticket is ignored.
+// refuses the ticket at once; then the room's durable object stores the revocation, and queues it for the other nodes of a
+// cluster. If that fails, the revocation is in memory only, and the error is ignored. A waiting ticket is ignored.
 func (r *room) revoke(ctx context.Context, t queue.Ticket) {
 	now := r.now()
 	if t.Waiting() {

@@ -101,7 +101,8 @@ func (t *Table) Find(host, raw string) (room *Room, canonical string) {
 	return other, canonical
 }
 
-// Covers reports whether Find returns a room or a canonical path. It does not allocate for a path that needs no cleaning.
+// Covers reports whether Find returns a room or a canonical path for the same arguments. It does not allocate for a path that
+// needs no cleaning.
 func (t *Table) Covers(host, raw string) bool {
 	if len(t.hosts) == 0 && len(t.every) == 0 {
 		return false
@@ -109,7 +110,8 @@ func (t *Table) Covers(host, raw string) bool {
 	return t.lookup(host, raw) != nil || isAmbiguous(raw) && t.lookup(host, Clean(raw)) != nil
 }
 
-// CoversSomewhere reports whether Find may return a room or a canonical path for a path on any host.
+// CoversSomewhere reports whether Find may return a room or a canonical path for a path, percent-encoded as the client sent it,
+// on any host.
 func (t *Table) CoversSomewhere(raw string) bool {
 	if len(t.hosts) == 0 && len(t.every) == 0 {
 		return false

@@ -36,7 +36,7 @@ type call struct {
 	session *queue.Ticket // as the node that called has admitted it
 }
 
-// exchange records what a request about a room says of calls: which visitors the node has called, which came to it although
+// exchange records what a request about a room has about calls: which visitors the node has called, which came to it although
 // another node may have called them, and the sessions that it has given to such visitors. It adds to the response a, which has
 // the time already, what other nodes have reported about the same visitors. The leader calls it while it holds its lock.
 func (c *calls) exchange(q *Request, a *Response) {

@@ -168,8 +168,8 @@ func (d *DataCentre) takeNext(slots int) (id TicketID, ok bool) {
 	return id, false
 }
 
-// takeNextAtRandom does the same as takeNext for one of the visitors for whom a slot may be reserved, each with the same chance.
-// There must be one.
+// takeNextAtRandom takes the entry of one of the visitors for whom a slot may be reserved out of the ranks, each with the same
+// chance, and returns the ticket's id. There must be one.
 func (d *DataCentre) takeNextAtRandom() TicketID {
 	for {
 		at := d.rng.IntN(d.ready)
@@ -189,8 +189,8 @@ func (d *DataCentre) takeNextAtRandom() TicketID {
 	}
 }
 
-// takeAtRandom takes a random entry out of the ranks of a bucket, which must have one. ok is false if its visitor has left the
-// line.
+// takeAtRandom takes a random entry out of the ranks of a bucket, which must have one, and returns its ticket's id. ok is false
+// if its visitor has left the line since.
 func (d *DataCentre) takeAtRandom(ranks *ranks) (id TicketID, ok bool) {
 	all := 0
 	for tick := range &ranks.entries {

@@ -355,7 +355,7 @@ func (d *DataCentre) admit(t Ticket, r row) Decision {
 }
 
 // keepWaiting counts a visitor as waiting until shortly after the next check-in is due, and returns Wait with the changed ticket.
-// r is the ticket's row, empty for an unknown one. The caller has ended a reservation.
+// r is the ticket's row, empty for an unknown one. If a slot was reserved for it, the caller has taken that back.
 func (d *DataCentre) keepWaiting(t Ticket, r row) Decision {
 	d.countUser(&r)
 	decision := d.checkIn(t)
