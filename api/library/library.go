@@ -178,7 +178,10 @@ func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 		l.Hidden = p.Autoupdate.ExcludeFromSearch
 	}
 	versions, err := readPublishedVersions(r, name)
-	if err != nil || len(versions) == 0 {
+	if err != nil {
+		return nil, err
+	}
+	if len(versions) == 0 {
 		return l, err
 	}
 	latest := latestOf(versions)

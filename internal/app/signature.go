@@ -64,11 +64,10 @@ func witnessPolicy(s *settings.Settings) (*signing.Policy, error) {
 	return policy, nil
 }
 
-// openSignerIfAny opens the signer if the key folder has the key that signed this log. If the folder has any other key, also
-// one for a log that was never signed, or no key although the log was signed, or if the signer cannot be opened, it records in
-// w.signature.unsigned why the log is not signed, and returns nil: commands must be able to withdraw a release whatever became
-// of the keys. For a log that was never signed and no key it does nothing. It returns mistakes in the settings, and the error
-// of reading from the store by which key the log was signed.
+// openSignerIfAny opens the signer if the key folder has the key that signed this log. If the folder has another key, or none, or
+// if the signer cannot be opened, it records in w.signature.unsigned why the log is not signed, and returns nil: commands must be
+// able to withdraw a release whatever became of the keys. For a log that was never signed it does nothing: the process that serves
+// it signs it. It returns mistakes in the settings, and the error of reading from the store by which key the log was signed.
 func (w *Writer) openSignerIfAny() error {
 	keys := w.folder.settings.KeyFolder()
 	before, err := signing.SignedBy(w.folder.store)
@@ -76,11 +75,13 @@ func (w *Writer) openSignerIfAny() error {
 		return err
 	}
 	_, key, err := signing.ReadFolder(keys)
-	missing := key == "" && errors.Is(err, fs.ErrNotExist)
 	switch {
-	case missing && before == "": // it was never signed; the process that serves it will
+	case before == "":
 		return nil
-	case missing:
+	case key == "" && err != nil && !errors.Is(err, fs.ErrNotExist):
+		w.signature.unsigned = fmt.Sprintf("it was signed before, and the key in %s cannot be used: %v", keys, err)
+		return nil
+	case key == "":
 		w.signature.unsigned = fmt.Sprintf("it was signed before, and there is no key in %s; name its key folder with --keys", keys)
 		return nil
 	case key != before:

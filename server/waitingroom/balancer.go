@@ -124,7 +124,7 @@ func (u *upstream) RoundTrip(req *http.Request) (res *http.Response, err error) 
 			return nil, err
 		}
 		if s.until.Swap(u.now().Add(rest).UnixNano()) == 0 {
-			u.logger.Warn("waitingroom: no connection to an upstream; the others get its requests", "room", u.room.Name, "upstream", s.url.Host, "err", err)
+			u.logger.Warn("waitingroom: no connection to an upstream; the others get its requests", "room", u.room.Load().Name, "upstream", s.url.Host, "err", err)
 		}
 	}
 	u.health.countUnreachable(u.now())
@@ -158,9 +158,9 @@ func (u *upstream) checkAll(ctx context.Context) {
 			}
 			switch was := s.ill.Swap(err != nil); {
 			case err == nil && was:
-				u.logger.Info("waitingroom: an upstream is well again", "room", u.room.Name, "upstream", s.url.Host)
+				u.logger.Info("waitingroom: an upstream is well again", "room", u.room.Load().Name, "upstream", s.url.Host)
 			case err != nil && !was:
-				u.logger.Warn("waitingroom: an upstream is not well; the others get its requests", "room", u.room.Name, "upstream", s.url.Host, "err", err)
+				u.logger.Warn("waitingroom: an upstream is not well; the others get its requests", "room", u.room.Load().Name, "upstream", s.url.Host, "err", err)
 			}
 			if err == nil {
 				s.until.Store(0)
@@ -177,12 +177,12 @@ func (u *upstream) checkAll(ctx context.Context) {
 func (u *upstream) requestHealth(ctx context.Context, s *server) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url.String()+u.room.UpstreamHealth, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url.String()+u.room.Load().UpstreamHealth, nil)
 	if err != nil {
 		return err
 	}
 	req.Header.Set("User-Agent", "larder-health-check")
-	if host := u.room.Routes[0].Host; host != "" {
+	if host := u.room.Load().Routes[0].Host; host != "" {
 		req.Host = host
 	}
 	res, err := u.transport.RoundTrip(req)

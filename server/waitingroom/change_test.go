@@ -209,3 +209,16 @@ func TestChangeUnderLoad(t *testing.T) {
 	end()
 	running.Wait()
 }
+
+// TestUpstreamHasNewSettings tests that a room whose upstream stays, with its connections, shows visitors of a site that is away the page in the
+// language of its new settings.
+func TestUpstreamHasNewSettings(t *testing.T) {
+	const room = "- name: shop\n  total_active_users: 5\n  new_users_per_minute: 5\n  upstream: http://127.0.0.1:9\n  default_template_language: %s\n"
+	h := open(t, fmt.Sprintf(room, "en"))
+	before := h.rooms.currentRooms().byName["shop"].upstream
+	h.change(fmt.Sprintf(room, "de"))
+	after := h.rooms.currentRooms().byName["shop"].upstream
+	if before != after || after.room.Load().Language.String() != "de" {
+		t.Errorf("the upstream is another one: %v; its room has the language %q", before != after, after.room.Load().Language)
+	}
+}

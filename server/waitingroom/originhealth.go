@@ -108,7 +108,7 @@ func (u *upstream) probe(ctx context.Context, wait bool) {
 
 // errorClients returns how many clients must get errors for the site to count as down: a small number, or the room's limit if
 // that is smaller.
-func (u *upstream) errorClients() int { return min(errorClients, u.room.TotalActiveUsers) }
+func (u *upstream) errorClients() int { return min(errorClients, u.room.Load().TotalActiveUsers) }
 
 // updateDown sets whether the site counts as down, by the last attempt to connect and the recent responses, and logs a change.
 func (u *upstream) updateDown() {
@@ -116,9 +116,9 @@ func (u *upstream) updateDown() {
 	down := failing || !connected
 	switch was := u.health.down.Swap(down); {
 	case down && !was:
-		u.logger.Warn("waitingroom: the site behind a room is down; no visitor is admitted until it responds again", "room", u.room.Name, "errors", failing)
+		u.logger.Warn("waitingroom: the site behind a room is down; no visitor is admitted until it responds again", "room", u.room.Load().Name, "errors", failing)
 	case was && !down:
-		u.logger.Info("waitingroom: the site behind a room is up again; visitors are admitted", "room", u.room.Name)
+		u.logger.Info("waitingroom: the site behind a room is up again; visitors are admitted", "room", u.room.Load().Name)
 	}
 }
 
@@ -195,7 +195,7 @@ func (u *upstream) sendUnreachable(w http.ResponseWriter, req *http.Request, sta
 	body := []byte(text)
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	if isPageView(req) && pageFormOf(req.Header["Accept"], false) == formHTML {
-		made := unreachablePage(req.Header.Get("Accept-Language"), u.room.Language, u.now())
+		made := unreachablePage(req.Header.Get("Accept-Language"), u.room.Load().Language, u.now())
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		h.Set("Content-Language", made.Language)
 		h.Set("Content-Security-Policy", made.Policy)

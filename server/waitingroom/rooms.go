@@ -223,7 +223,7 @@ func (r *Rooms) newConfiguredRooms(configured []config.Room, before *configuredR
 		made.current.Store(made.compute(made.now()))
 		switch old := before.byName[c.Name]; {
 		case len(c.Upstreams) == 0:
-		case old != nil && old.upstream != nil && c.SameUpstreams(old.upstream.room):
+		case old != nil && old.upstream != nil && c.SameUpstreams(old.config):
 			made.upstream = old.upstream // with its connections
 		default:
 			made.upstream = newUpstream(c, r.options.Logger, r.options.Now, &stays.limit)
@@ -249,6 +249,9 @@ func (r *Rooms) Change(configured []config.Room) error {
 	}
 	r.configured.Store(next)
 	for _, room := range next.rooms {
+		if room.upstream != nil {
+			room.upstream.room.Store(room.config)
+		}
 		old := before.byName[room.config.Name]
 		switch {
 		case old == nil:
@@ -301,7 +304,7 @@ func (r *Rooms) Run(ctx context.Context) {
 		wanted := map[any]func(context.Context){}
 		for _, room := range r.currentRooms().rooms {
 			wanted[room.kept] = func(ctx context.Context) { r.reportRegularly(ctx, room.config.Name) }
-			if room.upstream != nil && room.upstream.room.UpstreamHealth != "" {
+			if room.upstream != nil && room.config.UpstreamHealth != "" {
 				wanted[room.upstream] = room.upstream.checkRegularly
 			}
 		}

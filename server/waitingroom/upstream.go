@@ -24,7 +24,7 @@ const stall = 30 * time.Second
 // is what it would get without the room, but for the tickets, and for who the client is and
 // how it asked, which [requests.SetForwarded] says.
 type upstream struct {
-	room      *config.Room
+	room      atomic.Pointer[config.Room] // the newest configuration; all have the same upstreams
 	logger    *slog.Logger
 	now       func() time.Time
 	limit     *autoLimit
@@ -39,7 +39,8 @@ type upstream struct {
 // limit. It removes tickets from requests and adds who the client is. Of responses, it carries out the commands to the room only
 // in those to an upgrade (101); [admittedResponse] does so in others. It connects to no server yet.
 func newUpstream(room *config.Room, logger *slog.Logger, now func() time.Time, limit *autoLimit) *upstream {
-	u := &upstream{room: room, logger: logger, now: now, limit: limit, transport: newTransport(room)}
+	u := &upstream{logger: logger, now: now, limit: limit, transport: newTransport(room)}
+	u.room.Store(room)
 	for _, to := range room.Upstreams {
 		to = &url.URL{Scheme: to.Scheme, Host: to.Host}
 		if to.Scheme == "h2c" {
