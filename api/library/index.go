@@ -178,18 +178,20 @@ func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 }
 
 // notifyChanges records changes in x.changes: of all libraries if seen is negative, else of those that new log entries are
-// about, even if the listing has the same of them, and of [Catalogue] if the listing has gained or lost a library. The
-// caller publishes the listing first.
+// about, even if the listing has the same of them, of those that the listing has otherwise now, and of [Catalogue] if the
+// listing has gained or lost a library. The caller publishes the listing first.
 func (x *Index) notifyChanges(seen int64, c changes) {
 	if seen < 0 {
 		x.changes.recordAllChanged()
 		return
 	}
+	listed := false
 	for name, l := range c.read {
-		if l == nil || c.before[name] == nil {
-			c.touched = append(c.touched, Catalogue)
-			break
-		}
+		c.touched = append(c.touched, name) // also one that could not be read before, which no new entry is about
+		listed = listed || l == nil || c.before[name] == nil
+	}
+	if listed {
+		c.touched = append(c.touched, Catalogue)
 	}
 	if len(c.touched) > 0 {
 		x.changes.RecordChange(c.touched...)
@@ -261,8 +263,8 @@ func (x *Index) readChanges(ctx context.Context, seen int64) (changes, error) {
 }
 
 // readLibraries reads the libraries with these names on all processors, because parsing package JSONs takes much of a start.
-// Both slices are in the order of names. A library is nil if it is not registered; one whose failure is not nil must not be
-// used. err is that of ctx, and then both slices are incomplete.
+// Both slices are in the order of names. A library is nil if it is not registered, or if its failure is not
+// nil. err is that of ctx, and then both slices are incomplete.
 func readLibraries(ctx context.Context, r kvstore.Reader, names []string) (libraries []*Library, failures []error, err error) {
 	libraries, failures = make([]*Library, len(names)), make([]error, len(names))
 	var next atomic.Int64

@@ -182,7 +182,7 @@ func newLibrary(r kvstore.Reader, name string) (*Library, error) {
 		return nil, err
 	}
 	if len(versions) == 0 {
-		return l, err
+		return l, nil
 	}
 	latest := latestOf(versions)
 	l.Version, l.Released, l.Versions, l.Filename = latest.Version, latest.Released, len(versions), latest.Default
