@@ -17,27 +17,27 @@ import (
 // downloads is how often a library is downloaded from npm in a month.
 type downloads struct {
 	Count int
-	AsOf  time.Time
+	AsOf  time.Time // when npm counted them, zero if unknown
 }
 
-// A dependency is an npm package that a release needs, and what of it is here.
+// A dependency is an npm package that a release needs, and the version of it that is published here.
 type dependency struct {
-	Name, Range string
-	Peer        bool
-	Library     string // "" if it is not here
-	Version     string // the newest that fits
-	Fits        bool   // else it is the newest there is
-	Address     string
+	Name, Range string // on npm, as upstream wrote them
+	Peer        bool   // it is a peer dependency
+	Library     string // its name here; "", as Version and Address, if no version is published here
+	Version     string // the newest in the range, or else the library's latest one
+	Fits        bool   // Version is in the range, or that is not known yet
+	Address     string // of the page of Version
 }
 
-// dependenciesShown is how many a page has.
+// dependenciesShown is how many dependencies a page lists.
 const dependenciesShown = 50
 
-// addAbout adds to a release's page what upstream documents about the release (README, dependencies, deprecation), how often
-// npm counted downloads of the library in a month, and known vulnerabilities. about has the README and the dependencies; nil
-// makes addAbout read it. A part that cannot be read is logged and left out; without about or the list of libraries, so are
-// all parts after it. A page of a release with over 200 dependencies lists none. It records in q.inputs the libraries that
-// the page depends on.
+// addAbout adds to a release's page the README, the dependencies, why upstream deprecated the release (from page.Marks),
+// npm's downloads of the library in a month, and known vulnerabilities. about has the first two; nil makes addAbout read
+// it. What cannot be read is logged and left out; without about or the list of libraries, so is everything after it. With
+// over 200 dependencies, the page lists none. Libraries and pending documents that the page depends on are recorded in
+// q.inputs.
 func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 	failed := func(what string, err error) {
 		s.logger.Error("site: couldn't read what upstream says of a release; the page is shown without", "package", page.Name, "version", page.Release.Version, "what", what, "err", err)
@@ -98,8 +98,8 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 	}
 }
 
-// sortDependencies sorts page.Dependencies by name, peer dependencies last, cuts them to the 50 that the page displays, and
-// stores in MoreDependencies how many it cut off.
+// sortDependencies sorts page.Dependencies by name, peer dependencies last. It cuts them to the 50 that the page displays,
+// and sets page.MoreDependencies to the number that it cut off.
 func (page *libraryPage) sortDependencies() {
 	slices.SortFunc(page.Dependencies, func(a, b dependency) int {
 		if a.Peer != b.Peer {
@@ -112,22 +112,22 @@ func (page *libraryPage) sortDependencies() {
 	page.MoreDependencies -= len(page.Dependencies)
 }
 
-// advisoriesShown is how many known vulnerabilities a page lists.
+// advisoriesShown is how many known vulnerabilities a page lists at most.
 const advisoriesShown = 10
 
-// A sizeChart shows how the main file has grown.
+// A sizeChart displays how the size of the main file has changed from version to version.
 type sizeChart struct {
-	First, Last string // versions
+	First, Last string // the oldest and the newest version in it
 	SVG         template.HTML
 }
 
 const (
-	fewestSizes = 3
-	mostSizes   = 60 // the newest versions
+	fewestSizes = 3  // versions with a main file that a chart needs
+	mostSizes   = 60 // the newest versions, which a chart may have
 )
 
-// addSizes adds to a library's page a chart of the main file's size in its 60 newest versions, unless fewer than three of
-// these have a main file. If the sizes cannot be read, it logs that and adds nothing.
+// addSizes sets page.Sizes to a chart of the main file's size in those of the library's 60 newest versions that have a main
+// file. With fewer than three of these it sets nothing. If the sizes cannot be read, it logs that and sets nothing.
 func (s *Site) addSizes(page *libraryPage) {
 	versions := slices.Clone(page.Versions[:min(mostSizes, len(page.Versions))])
 	versions = slices.DeleteFunc(versions, func(v views.Version) bool { return v.Default == "" })
@@ -143,8 +143,8 @@ func (s *Site) addSizes(page *libraryPage) {
 	page.Sizes = newSizeChart(versions, sizes)
 }
 
-// newSizeChart returns a chart of sizes, the bytes of the main file in each of versions. Both have the same length, at least
-// one, and the same order, oldest first.
+// newSizeChart returns a chart of sizes, the bytes of the main file in each of versions. Both have the same length, at
+// least two, and the same order, oldest first.
 func newSizeChart(versions []views.Version, sizes []int64) *sizeChart {
 	values := make([]float64, len(sizes))
 	highest, smallest, largest := 0.0, 0, 0

@@ -21,18 +21,18 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// A pageAnswer is the result of a request: a page for a template, or a redirect.
+// A pageAnswer is the result of a request before rendering: the data of a page and the template for it, or a redirect.
 type pageAnswer struct {
 	status   int    // 0 for 200
-	location string // of a redirect
+	location string // of a redirect, "" for a page
 	view     string // the name of its template
 	refresh  int    // seconds after which a browser without scripts loads the page again, 0 for never
 
-	title       string // without the service's name
-	description string // for readers of a list of pages
+	title       string // without the service's name, which the template adds
+	description string // for search engines and previews of links
 	canonical   string // path of the address for search engines, "" to exclude the page
-	section     string // path in the navigation that the page is under
-	searched    string // what the search box holds
+	section     string // path of the link in the navigation that the page belongs to, "" for none
+	searched    string // text in the search box
 	feed        string // path of the Atom feed about the page's library, "" for the feed of all libraries
 	data        any    // for the template
 }
@@ -42,16 +42,17 @@ type pageAnswer struct {
 const contentSecurityPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// setIsolation sets header fields that keep pages and their resources to this origin, and deletes the one that lets other
-// origins read the response: scripts of other origins use the API, whose header fields the site inherits.
+// setIsolation sets header fields that keep pages and their resources to this origin. It deletes
+// Access-Control-Allow-Origin, which lets scripts of other origins read a response: the site inherits that field from the
+// API.
 func setIsolation(h http.Header) {
 	h.Del("Access-Control-Allow-Origin")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// sendRedirect responds with the status of a and a redirect to a.location, without a body. Caches must check a stored
-// redirect each time.
+// sendRedirect responds with the status of a, which must be set, and a redirect to a.location, without a body. Caches must
+// check a stored redirect each time.
 func sendRedirect(w http.ResponseWriter, a *pageAnswer) {
 	h := w.Header()
 	setIsolation(h)
@@ -63,7 +64,7 @@ func sendRedirect(w http.ResponseWriter, a *pageAnswer) {
 
 // sendPage responds with the page p, its status and header fields, or with 304 if the page is successful and the client has
 // it. Caches must check a stored page each time. They must not store one that contains the request's Host, that is not
-// completely rendered, or that has the status 404, 410, 429, 500 or 503.
+// completely rendered, or that has the status 404, 410, 429, 500 or 503. With 429 and 503 it sends Retry-After.
 func (s *Site) sendPage(w http.ResponseWriter, r *http.Request, p *page) {
 	a := p.pageAnswer
 	h := w.Header()
@@ -95,18 +96,19 @@ func (s *Site) sendPage(w http.ResponseWriter, r *http.Request, p *page) {
 // readOnly are the methods that pages and their resources allow.
 const readOnly = "GET, HEAD"
 
-// A refusal is an error that the client can correct.
+// A refusal is an error with its own status and text for the failure page: the client can correct the request or try again
+// later.
 type refusal struct {
 	status         int
 	title, message string
 	sought         string // text to search for the libraries that the page suggests, "" for none
 }
 
-// Error returns title and message of the page for the error.
+// Error returns the title and the message of the failure page, separated by a colon.
 func (e *refusal) Error() string { return e.title + ": " + e.message }
 
-// newRefusal returns an error that the client can correct. The site responds to it with a page of this HTTP status, title
-// and message.
+// newRefusal returns a *refusal: an error to which the site responds with a page of this HTTP status, title and message.
+// The page suggests no libraries.
 func newRefusal(status int, title, message string) error {
 	return &refusal{status: status, title: title, message: message}
 }
@@ -115,26 +117,27 @@ func newRefusal(status int, title, message string) error {
 type failed struct {
 	Status         int
 	Title, Message string
-	Reference      string // under which it is logged
-	// Missing is the name of a library that does not exist, Near those with similar names.
+	Reference      string // under which the error is logged, "" if it is not logged
+	// Missing is the name of a library that does not exist. Near are libraries with similar names.
 	Missing string
 	Near    []*library.Library
-	// Addable is a name that may be a package's, and that needs no quotes in a command.
+	// Addable is Missing if it may be the name of a package and needs no quotes in a command, "" otherwise.
 	Addable string
-	// Library and Version are the missing version of a library.
+	// Library and Version are the release that is missing or that lacks a file, "" for other errors.
 	Library, Version string
 	Withdrawn        *library.WithdrawnError
-	State            *views.Account // of a version that is not published
-	Links            []crumb        // where else to look
+	State            *views.Account // of a version that is not published, nil if nothing is known of it
+	Links            []crumb        // to similar versions or files
 }
 
-// addable matches names that are safe in a command that a user copies from a page, whose address an attacker may have
-// made up.
+// addable matches names that are safe in a command that a user copies from a page. An attacker may have chosen the page's
+// address, and so the name.
 var addable = text.NewRegexp(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
-// failurePage returns the page for an error of a request, with the HTTP status that the error means: the one of a refusal,
-// 404, 410, 503, or 500 for unexpected ones. If a library, version or file is missing, the page suggests others. It logs
-// unexpected errors and those of a damaged store, with a reference that the page displays.
+// failurePage returns the page for an error of a request. Its status is that of a refusal, 404 for something missing, 410
+// for a withdrawn version, 503 if the libraries are not read yet, q's context ended or the store is damaged, and else 500.
+// If a page, library, version or file is missing, the page suggests others. Errors with 500 and of a damaged store are
+// logged, with a reference that the page displays.
 func (s *Site) failurePage(q *request, err error) *pageAnswer {
 	var (
 		refused     *refusal
@@ -183,8 +186,8 @@ func (s *Site) failurePage(q *request, err error) *pageAnswer {
 	return &pageAnswer{status: f.Status, view: "failure", title: f.Title, description: f.Message, data: f}
 }
 
-// suggestLibraries returns up to five libraries whose names are spelt like the text that a visitor searched for; none if
-// they cannot be read.
+// suggestLibraries returns up to five libraries whose names are spelt like the text that a visitor searched for, nearest
+// first (see [library.Index.Near]). It returns none if the libraries cannot be read.
 func (s *Site) suggestLibraries(q *request, sought string) []*library.Library {
 	found, err := s.library.Near(q.Context(), sought, librariesSuggested)
 	if err != nil {
@@ -203,19 +206,20 @@ const (
 	maxPage  = 1 << 20
 )
 
-// A request is a request for a page.
+// A request is an HTTP request for a page, with what the site has parsed of it and recorded about the page.
 type request struct {
 	*http.Request
-	segments  []string // decoded, those at the stars of the route
+	segments  []string // of the path at the stars of the route's pattern, decoded
 	query     url.Values
-	siteBase  string
-	assetBase string
+	siteBase  string // URL in front of the paths of pages, without a slash at its end
+	assetBase string // URL in front of the paths of assets, without a slash at its end
 	inputs    inputs // of the page that is being made
 }
 
-// parse sets q.siteBase and q.assetBase, the URLs in front of the paths of pages and assets, and the parsed query. A base
-// that the options do not have is the origin in the request's Host field. It returns a refusal if the Host is needed and
-// malformed, or if the query is over 8 KiB.
+// parse sets q.siteBase and q.assetBase, the URLs in front of the paths of pages and assets, and q.query, the parsed query.
+// A base that the options do not have is the origin of the request: its scheme and its Host. If the Host is needed and
+// malformed, parse returns a refusal (400) and sets nothing. If the query is over 8 KiB, it returns a refusal (414) and
+// does not set q.query.
 func (q *request) parse(o Options) error {
 	origin, ok := requests.Origin(q.Request)
 	if !ok && (o.SiteBase == "" || o.AssetBase == "") {
@@ -230,20 +234,21 @@ func (q *request) parse(o Options) error {
 	return nil
 }
 
-// client returns the network address of the client as a prefix that stands for all addresses of the same client. Limits that
-// clients share are counted by it.
+// client returns the client as limits count it: its IPv4 address, or the /64 prefix of its IPv6 address. The zero prefix
+// stands for all clients without a network address, such as those of a Unix socket.
 func (q *request) client() netip.Prefix {
 	c, _ := requests.ClientOf(q.RemoteAddr)
 	return c
 }
 
-// textParam returns the query parameter with this name as text that a user typed: without control characters and surrounding
-// white space, cut to maxText bytes.
+// textParam returns the first value of the query parameter with this name as cleanText returns it, "" if the parameter is
+// missing.
 func (q *request) textParam(name string) string {
 	return cleanText(q.query.Get(name))
 }
 
-// cleanText replaces control characters in a text by spaces, trims white space around it, and cuts it to maxText bytes.
+// cleanText returns a text with each ASCII control character replaced by a space, cut to maxText bytes at a whole
+// character, without white space around it.
 func cleanText(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -254,12 +259,11 @@ func cleanText(s string) string {
 	return strings.TrimSpace(text.Cut(strings.TrimSpace(s), maxText))
 }
 
-// pageNumber returns the page number in the query parameter "page", limited to 1 to maxPage; 1 if it is missing or
-// malformed.
+// pageNumber returns the page number in the query parameter "page", see parsePageNumber; 1 if it is missing.
 func (q *request) pageNumber() int { return parsePageNumber(q.query.Get("page")) }
 
 // parsePageNumber parses a text as a decimal page number and limits it to 1 to maxPage. It returns 1 for a text that is no
-// number.
+// number or too large for an int.
 func parsePageNumber(text string) int {
 	n, err := strconv.Atoi(text)
 	if err != nil {

@@ -13,16 +13,16 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// A fileDiff is the changes of one file.
+// A fileDiff is the difference of one file between two releases. At most one of Same, Refused and HTML is set.
 type fileDiff struct {
 	Path           string
 	Kind           changeKind
-	From, To       string        // addresses of its pages, "" if it is not there
+	From, To       string        // addresses of its pages in both releases, "" if a release does not have it
 	HTML           template.HTML // lines of the unified diff
-	Added, Removed int
-	Same           bool
-	Refused        string // why it is not shown, "" where it is
-	Cut            bool   // some of it is cut off
+	Added, Removed int           // numbers of lines
+	Same           bool          // the file is the same in both; Kind is changed nonetheless
+	Refused        string        // a sentence that says why HTML is missing, "" if it is not
+	Cut            bool          // HTML lacks some lines
 }
 
 // fileComparePath returns the path and query of the page that compares the file at a path in the versions from and to of the
@@ -31,9 +31,10 @@ func fileComparePath(l, from, to, file string) string {
 	return withQuery("/compare/"+url.PathEscape(l), encodeQuery("from", from, "to", to, "file", file))
 }
 
-// diffFile returns the changes of the file at a path between two releases, as lines that a worker has rendered, or says that
-// it is the same in both, or why the lines cannot be displayed. If the worker has yet to render them, that is recorded in
-// q.inputs. It returns a *noFileError if neither release has the file.
+// diffFile returns the difference of the file at a path between two releases, as lines that a worker has rendered. Or it
+// says that the file is the same in both, or why the lines cannot be displayed: a file is no text, has been erased, is over
+// document.MaxSource, or the worker has refused them or not rendered them yet. The latter is recorded in q.inputs. It
+// returns a [*noFileError] if neither release has the file.
 func (s *Site) diffFile(q *request, from, to *library.Release, file string) (*fileDiff, error) {
 	d := &fileDiff{Path: file, Kind: changed}
 	before, inFrom := from.Find(file)

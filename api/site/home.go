@@ -11,21 +11,21 @@ import (
 	"github.com/larder-cdn/larder/api/library"
 )
 
-// homePage is the front page.
+// homePage is the data of the front page.
 type homePage struct {
 	Service string
 	*summary
 	Popular []card
-	Example *card // one of the popular, for the steps
+	Example *card // the first of Popular that has a tag, nil if none has one
 }
 
 // A card is a library in a list.
 type card struct {
 	*library.Library
-	Snippet library.Snippet // of the file that a page loads; without URL for none
+	Snippet library.Snippet // of the file that a page loads; zero if the library has none
 }
 
-// Label returns a short word for the kind of the library's main file: js, module, css, or its extension.
+// Label returns a short word for the kind of the library's main file: js, module, css, or its extension; "" if it has none.
 func (c card) Label() string {
 	switch c.Snippet.Kind {
 	case library.Script:
@@ -38,8 +38,8 @@ func (c card) Label() string {
 	return c.FileType()
 }
 
-// newCard returns a library as lists of libraries display it, with the tag and URL of the file that a page loads if it has
-// one.
+// newCard returns a library as lists of libraries display it, with the tag and URL of the file of its latest version that a
+// page loads, if it has one.
 func newCard(q *request, l *library.Library) card {
 	c := card{Library: l}
 	if l.HasFile() {
@@ -60,7 +60,8 @@ func newCards(q *request, libraries []*library.Library) []card {
 // popularShown is how many libraries the front page shows.
 const popularShown = 12
 
-// homePage returns the front page, with popular libraries and totals.
+// homePage returns the front page, with the 12 most popular libraries and the totals of all. It waits for the first listing
+// of libraries.
 func (s *Site) homePage(q *request) (*pageAnswer, error) {
 	summary, err := s.summarize(q)
 	if err != nil {
@@ -84,6 +85,7 @@ func (s *Site) homePage(q *request) (*pageAnswer, error) {
 	}, nil
 }
 
+// aboutPage is the data of the page about the service.
 type aboutPage struct {
 	Service string
 	HasDocs bool
@@ -98,15 +100,15 @@ func (s *Site) aboutPage(*request) (*pageAnswer, error) {
 	}, nil
 }
 
-// searchPage is the results of a search, or the list of all libraries.
+// searchPage is the data of a page of search results, or of the list of all libraries.
 type searchPage struct {
-	Text    string
+	Text    string // what was searched, "" for the list
 	Results []result
 	Pager   pager
-	Empty   bool // nothing is here at all
+	Empty   bool // no library is registered
 }
 
-// A result is a library that a search found, with what helps to choose among several.
+// A result is a library that a search found, with facts that help to choose among several.
 type result struct {
 	card
 	library.Facts
@@ -123,8 +125,8 @@ func (r result) Mark() string {
 	return ""
 }
 
-// Checks returns words for the outcomes of the checks of the latest version, without what [result.Mark] says already; nil if
-// nothing is published.
+// Checks returns phrases for the outcomes of the checks of the latest version, such as "no known vulnerabilities" and
+// "provenance verified", without what [result.Mark] says already; nil if nothing is published.
 func (r result) Checks() []string {
 	provenance := "provenance " + describeProvenance(r.Provenance)
 	switch {
@@ -140,8 +142,8 @@ func (r result) Checks() []string {
 	return []string{"no known vulnerabilities", provenance}
 }
 
-// OtherSafeVersion returns the newest stable version that is neither deprecated nor vulnerable, "" if that is the latest
-// version, unknown, or does not exist.
+// OtherSafeVersion returns the newest stable version that is neither deprecated nor vulnerable. It returns "" if that is
+// the latest version, does not exist, or is unknown because deprecations or vulnerabilities were not checked.
 func (r result) OtherSafeVersion() string {
 	if r.SafeVersion == nil || *r.SafeVersion == r.Version {
 		return ""
@@ -149,8 +151,8 @@ func (r result) OtherSafeVersion() string {
 	return *r.SafeVersion
 }
 
-// newResults returns the libraries as a page of search results displays them, with facts about each. It logs and leaves out
-// facts that cannot be read.
+// newResults returns the libraries as a page of search results displays them, in their order, with facts about each. It
+// logs and leaves out facts that cannot be read.
 func (s *Site) newResults(q *request, libraries []*library.Library) []result {
 	results := make([]result, len(libraries))
 	for i, l := range libraries {
@@ -166,8 +168,8 @@ func (s *Site) newResults(q *request, libraries []*library.Library) []result {
 // resultsShown is how many libraries a page of results has.
 const resultsShown = 30
 
-// searchPage returns a page of the search results for the text in the query, or without a text of the list of all libraries
-// that are not hidden from search.
+// searchPage returns a page of the search results for the text "q" in the query, best first. Without a text it returns a
+// page of the list of all libraries by name. Libraries that are hidden from search are in neither.
 func (s *Site) searchPage(q *request) (*pageAnswer, error) {
 	listing, err := s.library.Listing(q.Context())
 	if err != nil {
@@ -216,29 +218,29 @@ func (s *Site) redirectToDocs(*request) (*pageAnswer, error) {
 	return &pageAnswer{status: http.StatusPermanentRedirect, location: "/docs"}, nil
 }
 
-// A summary is the statistics of all libraries that need no reading of more of
-// them. It is made once for each listing, however often it is requested.
+// A summary is those statistics of all libraries that can be computed from their listing alone. It is computed once for
+// each listing, so callers must not change it.
 type summary struct {
-	Registered int // libraries, with releases or without
-	Libraries  int // of which something is published
-	Versions   int
-	Newest     []*library.Library // by the time of their latest release
-	Most       []*library.Library // by their number of releases
-	Licenses   []tally
-	Kinds      []tally // of main files
+	Registered int                // libraries with and without a published version
+	Libraries  int                // those with one
+	Versions   int                // published
+	Newest     []*library.Library // those with the newest latest versions, newest first
+	Most       []*library.Library // those with the most versions, most first
+	Licenses   []tally            // most frequent first, as Kinds
+	Kinds      []tally            // extensions of main files, without their dots
 }
 
-// A tally is how often something occurs.
+// A tally is how often something occurs among the libraries.
 type tally struct {
 	What  string
 	Count int
 }
 
-// listed is how many lines the lists of a summary have.
+// listed is how many elements the lists of a summary have at most.
 const listed = 10
 
 // summarize returns the totals and lists of all libraries for pages, which are computed once for each listing. It waits for
-// the first listing.
+// the first listing. The caller must not change the result.
 func (s *Site) summarize(q *request) (*summary, error) {
 	listing, err := s.library.Listing(q.Context())
 	if err != nil {
@@ -275,7 +277,7 @@ func newSummary(listing *library.Listing) *summary {
 	return sum
 }
 
-// totals is how much is published.
+// totals is how many files are published, and their bytes before compression.
 type totals struct {
 	Files int
 	Bytes int64
@@ -284,13 +286,14 @@ type totals struct {
 // totalsCache has the totals of each library, so that after a publication only the versions of one library are read.
 type totalsCache struct {
 	mu        sync.Mutex
-	listing   *library.Listing
+	listing   *library.Listing            // from which the totals are; nil at first
 	byLibrary map[*library.Library]totals // a library that changes gets a new address
-	all       totals
+	all       totals                      // of all libraries
 }
 
-// countStored returns how many files all published versions have, and their bytes. It reads only the versions of libraries
-// that have changed since the last call; concurrent calls wait for each other. It waits for the first listing of libraries.
+// countStored returns how many files all published versions have, and their bytes before compression. It reads only the
+// versions of libraries that have changed since the last call that succeeded; concurrent calls wait for each other. It
+// waits for the first listing of libraries.
 func (s *Site) countStored(q *request) (totals, error) {
 	listing, err := s.library.Listing(q.Context())
 	if err != nil {
@@ -324,7 +327,8 @@ func (s *Site) countStored(q *request) (totals, error) {
 	return all, nil
 }
 
-// topTallies returns the ten keys with the highest counts, with these, highest first; equal ones by name.
+// topTallies returns up to ten keys with the highest counts, and these counts, highest first; keys with equal counts are
+// sorted by name. It returns nil for no keys.
 func topTallies(counts map[string]int) []tally {
 	var all []tally
 	for what, n := range counts {
@@ -334,27 +338,29 @@ func topTallies(counts map[string]int) []tally {
 	return all[:min(listed, len(all))]
 }
 
-// statisticsPage is how much there is.
+// statisticsPage is the data of the page of statistics.
 type statisticsPage struct {
 	*summary
 	totals
 	Popular   []*library.Library
-	Catalogue *Catalogue // nil if nothing is said of it
+	Catalogue *Catalogue // nil if the page does not mention it
 }
 
-// A Catalogue is the state of the catalogue, for contributors who wonder whether a submission has arrived.
+// A Catalogue is the state of the catalogue, for contributors who want to know whether a submission has arrived.
 type Catalogue struct {
-	// Packages is how many it has; Commit is what it was read from, "" where that is not a git repository.
+	// Packages is how many packages it has. Commit is the commit from which it was read, "" if it is not in a git
+	// repository.
 	Packages int
 	Commit   string
-	// Checked is when it was last found to be so, zero where it has not been read yet; Failing since when
-	// it cannot be read, zero where it can.
+	// Checked is when the catalogue was last read, or found unchanged; zero if it has not been read yet. Failing is the
+	// time since when it cannot be read; zero if it can be read.
 	Checked, Failing time.Time
-	// Refused says of each file that cannot be used why not.
+	// Refused has one sentence for each file that cannot be used. It says why.
 	Refused []string
 }
 
-// statisticsPage returns the page with the statistics of the service, and the state of the catalogue if there is one.
+// statisticsPage returns the page with the statistics of the service, and the state of the catalogue if Options.Catalogue
+// is set. It waits for the first listing of libraries.
 func (s *Site) statisticsPage(q *request) (*pageAnswer, error) {
 	summary, err := s.summarize(q)
 	if err != nil {

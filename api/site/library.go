@@ -19,15 +19,15 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// libraryPage is one release of a library, or a library without any.
+// libraryPage is the page of one release of a library, or of a library without releases.
 type libraryPage struct {
 	*library.Library
 	origin
 
 	Release  *library.Release // nil if nothing is published
-	Latest   bool             // it is the latest one
+	Latest   bool             // Release is the library's latest one
 	Versions []views.Version
-	Previous string // the version before this one, "" for the first
+	Previous string // the next older published version, "" for the oldest
 	Marks    library.Marks
 	Glance   *glance
 
@@ -38,21 +38,21 @@ type libraryPage struct {
 	charts
 }
 
-// chosenFile is the file whose tags a library's page has.
+// chosenFile is the file whose tags a library's page displays.
 type chosenFile struct {
-	Chosen  *use   // nil for none
-	Pair    string // tags of the file and of the style sheet or script that belongs to it, "" for none
-	Wanted  string // path of the file that was requested, "" for none
-	Lacks   bool   // the release does not have the requested file
-	Modules []fileLink
+	Chosen  *use       // nil for none
+	Pair    string     // tags of the file and of the style sheet or script that belongs to it, "" for none
+	Wanted  string     // path of the file that was requested, "" for none
+	Lacks   bool       // the release does not have the requested file
+	Modules []fileLink // to some ES modules of the release, unless the file is one
 }
 
 // fileList is the list of a release's files, or the part of it that a filter selects.
 type fileList struct {
-	Files     []fileRow
-	Shown     string // the filter
+	Files     []fileRow // on this page
+	Shown     string    // the filter, "" for none
 	Pager     pager
-	FileCount int
+	FileCount int            // of the release
 	LeftOut   []logs.LeftOut // some of the files that were selected and are not published
 	LeftOuts  int            // how many there are
 	Notes     []string       // what went wrong without stopping the release
@@ -60,40 +60,41 @@ type fileList struct {
 
 // unpublishedVersions are the versions of a library that are not published.
 type unpublishedVersions struct {
-	Unpublished []views.State // the newest
-	HasWaiting  bool          // some of them will be tried
-	NotMirrored int           // versions of upstream that were never tried
+	Unpublished []views.State // the newest of those newer than the latest one
+	HasWaiting  bool          // versions newer than the latest one wait for the bot or are in progress
+	NotMirrored int           // how many versions upstream has or had that the bot never tried
 	Withdrawn   *views.State  // the newest withdrawn version; only if nothing is published
 }
 
 // upstreamFacts are the facts from upstream about a release, and the comparison of the release with upstream.
 type upstreamFacts struct {
 	Readme           *readme    // nil for none
-	MonthDownloads   *downloads // from npm, nil where unknown
+	MonthDownloads   *downloads // from npm, nil if unknown or 0
 	Dependencies     []dependency
-	MoreDependencies int    // not listed
-	Deprecated       string // why upstream deprecated the release, "" if it did not or that is not known
-	Advisories       []packages.Advisory
-	Built            *built // where the release was built, nil where that could not be read
-	Upstream         string // what upstream has of the release, "" where unknown
-	UpstreamDiffers  bool   // upstream has something else
+	MoreDependencies int                 // how many are not in Dependencies
+	Deprecated       string              // why upstream deprecated the release, "" if it did not or that is not known
+	Advisories       []packages.Advisory // some of the known vulnerabilities of the release
+	Built            *built              // where the release was built, nil if that could not be read
+	Upstream         string              // a sentence about what upstream has of the release, "" if unknown
+	UpstreamDiffers  bool                // that is not what was published
 }
 
-// charts are drawings of numbers over time, nil if there are too few.
+// charts are drawings of numbers over time. One is nil if there are too few numbers, or they could not be read.
 type charts struct {
 	Usage *usageChart
 	Sizes *sizeChart
 }
 
-// An origin is where a library comes from, as links that can be followed.
+// An origin is where a library comes from, with links that a page may have.
 type origin struct {
-	HomepageLink, RepositoryLink string // "" if there is nothing to follow
-	RepositoryName               string
+	HomepageLink, RepositoryLink string // "" if the package JSON has no URL that a page may link to
+	RepositoryName               string // USER/REPOSITORY at GitHub, or else the URL; "" for none
 	People                       []person
 	MorePeople                   int // that are not shown
 }
 
-// newOrigin returns the links to a library's homepage and repository, and to its first five authors.
+// newOrigin returns the links to a library's homepage and repository, the name of the repository, and the first five
+// authors.
 func newOrigin(l *library.Library) origin {
 	a := origin{HomepageLink: text.WebLink(l.Homepage), RepositoryLink: repositoryLink(l)}
 	if l.Repository != nil {
@@ -115,8 +116,9 @@ const (
 	mostManifest     = 2000 // files of a release whose manifest is read for its page
 )
 
-// libraryPage returns the page of a library's latest release, or if nothing is published one that says why. If the query has
-// a version, which the version picker submits, it returns a redirect to the page of that version.
+// libraryPage returns the page of a library's latest release, or if nothing is published one that says why. If the query
+// has a version, which the version picker submits, it returns a redirect to the page of that version, with the file in the
+// query; it does not check that the version exists.
 func (s *Site) libraryPage(q *request, l *library.Library) (*pageAnswer, error) {
 	if version := q.textParam("version"); version != "" {
 		return &pageAnswer{status: http.StatusSeeOther, location: withQuery(versionPath(l.Name, version), encodeQuery("file", q.query.Get("file")))}, nil
@@ -132,14 +134,14 @@ func (s *Site) redirectToLibrary(_ *request, l *library.Library) (*pageAnswer, e
 	return &pageAnswer{status: http.StatusSeeOther, location: libraryPath(l.Name)}, nil
 }
 
-// versionPage returns the page of the version of a library that the request's path names. A version that is not published is
-// an error.
+// versionPage returns the page of the version of a library that the request's path names. The errors for a version that is
+// not published are those of readRelease.
 func (s *Site) versionPage(q *request, l *library.Library) (*pageAnswer, error) {
 	return s.releasePage(q, l, q.segments[1])
 }
 
-// unpublishedPage returns the page of a library that has no published version. The page lists the newest versions that the
-// bot tried and why they are not published, and the newest withdrawn one.
+// unpublishedPage returns the page of a library that has no published version. The page lists up to three of the newest
+// versions that the bot tried and did not publish, each with the reason, and the newest withdrawn one.
 func (s *Site) unpublishedPage(q *request, l *library.Library) (*pageAnswer, error) {
 	page := libraryPage{Library: l, origin: newOrigin(l)}
 	s.useCounts(q) // and of what upstream has
@@ -161,7 +163,8 @@ func (s *Site) unpublishedPage(q *request, l *library.Library) (*pageAnswer, err
 }
 
 // findInitial returns the file that the page of a release is about if the user chooses none: the minified form of the main
-// file, or else the main file; without a main file the first file. The result is false if the release has no files.
+// file, or else the main file. If the release has no main file, it is the first file. The result is false if the release
+// has no files.
 func findInitial(r *library.Release) (views.PublishedFile, bool) {
 	if f, ok := r.Find(r.Default); ok {
 		return minifiedOf(r, f), true
@@ -173,8 +176,9 @@ func findInitial(r *library.Release) (views.PublishedFile, bool) {
 }
 
 // releasePage returns the page of a version of a library: the tags of one file, the list of files, and what is known about
-// the release. The file is that in the query, or if the release does not have it, the one of findInitial. A version that is
-// not published is an error; facts beside the files that cannot be read are logged and left out.
+// the release. The file is that in the query, or if the release does not have it, the one of findInitial. It returns the
+// errors of readRelease, and of reading versions, files, modules or deltas. Marks, manifest, README, dependencies,
+// provenance and charts that cannot be read are logged and left out.
 func (s *Site) releasePage(q *request, l *library.Library, version string) (*pageAnswer, error) {
 	r, err := s.readRelease(q, l.Name, version)
 	if err != nil {
@@ -269,9 +273,10 @@ func (s *Site) releasePage(q *request, l *library.Library, version string) (*pag
 	}, nil
 }
 
-// addManifest reads the manifest of the page's release. It adds to the page which files were left out, and notes, and
-// returns the paths of files that were minified here and what upstream says about the release. It does nothing for a release
-// with very many files, whose manifest takes long to read, or if that fails; then both results are nil.
+// addManifest reads the manifest of the page's release. It adds to the page up to 20 left-out files, their number, and up
+// to five notes. It returns the paths of files that were minified here, and what upstream says about the release, which is
+// empty if the manifest has nothing. Both results are nil, and the page is unchanged, if the release has over 2,000 files,
+// because that takes long, or if the manifest cannot be read, which is logged.
 func (s *Site) addManifest(page *libraryPage) (minified map[string]bool, about *logs.About) {
 	if len(page.Release.Files) > mostManifest {
 		return nil, nil
@@ -296,14 +301,14 @@ func (s *Site) addManifest(page *libraryPage) (minified map[string]bool, about *
 	return minified, about
 }
 
-// descriptionOf returns a library's description, cut to maxText bytes, or a substitute if it has none.
+// descriptionOf returns a library's description, cut to maxText bytes at a whole character, or a substitute if it has none.
 func descriptionOf(l *library.Library) string {
 	return cmp.Or(text.Cut(l.Description, maxText), "The files of "+l.Name+", with tags that check their integrity.")
 }
 
-// addUnpublished adds to page.Unpublished up to three of states, the newest of those that are newer than the latest
-// published version and neither published nor withdrawn. It sets page.HasWaiting if the bot has yet to try one of them, added or not.
-// states are sorted newest first.
+// addUnpublished adds to page.Unpublished up to three of states, which are sorted newest first: the newest of those that
+// are newer than the latest published version and neither published nor withdrawn. It sets page.HasWaiting if one of them,
+// added or not, waits for the bot's first attempt or is in progress.
 func (page *libraryPage) addUnpublished(states []views.State) {
 	for _, state := range states {
 		if state.Version == page.Version {
@@ -321,18 +326,19 @@ func (page *libraryPage) addUnpublished(states []views.State) {
 	}
 }
 
-// An unpublishedError says that a version of a library that is here is not.
+// An unpublishedError says that a version is not published, of a library that exists here.
 type unpublishedError struct {
 	library, version string
-	state            *views.Account // why, nil where it has never been seen
-	near             []string       // versions that may have been meant
+	state            *views.Account // says why; nil if nothing is known of the version
+	near             []string       // published versions that the visitor may have meant
 }
 
-// Error returns which version of which library is not published.
+// Error says which version of which library is not published.
 func (e *unpublishedError) Error() string { return e.library + " " + e.version + " is not published" }
 
-// readRelease returns a published release with its files. The error is a *library.WithdrawnError if it was withdrawn, and an
-// *unpublishedError, which says why, if it is not published otherwise.
+// readRelease returns a published release with its files, which the caller must not change. The error is a
+// [*library.WithdrawnError] if the version was withdrawn, an [*unpublishedError], which says why, if it is not published
+// otherwise, [library.ErrNoLibrary], or one of reading.
 func (s *Site) readRelease(q *request, name, version string) (*library.Release, error) {
 	r, err := s.library.Release(q.Context(), name, version)
 	if !errors.Is(err, library.ErrNoVersion) {
@@ -341,8 +347,8 @@ func (s *Site) readRelease(q *request, name, version string) (*library.Release, 
 	return nil, s.newUnpublishedError(name, version)
 }
 
-// newUnpublishedError returns an *unpublishedError with the state of the version and similar versions, or the error of
-// reading them.
+// newUnpublishedError returns an [*unpublishedError] with the state of the version and similar published versions, or the
+// error of reading them. It does not check that the version is unpublished.
 func (s *Site) newUnpublishedError(name, version string) error {
 	states, err := s.library.Accounts(name)
 	if err != nil {
@@ -360,39 +366,41 @@ func (s *Site) newUnpublishedError(name, version string) error {
 	return e
 }
 
-// A use is how one file is loaded.
+// A use is how a page loads one file.
 type use struct {
 	Path string
 	library.Snippet
-	ImportMap string // for modules
-	Preload   string // for modules
-	Modules   int    // in the map
-	Problems  []string
-	Main      bool
+	ImportMap string   // tags that import the module by name, "" for other files
+	Preload   string   // tags that preload the module and its imports, "" for other files
+	Modules   int      // how many modules load: the file and its imports
+	Problems  []string // with these modules
+	Main      bool     // it is the main file
 }
 
-// modulesPending replaces an import map while its graph of modules is being read.
+// modulesPending is the problem that a page displays in place of an import map while a worker still reads what modules
+// import.
 const modulesPending = "What these modules import is being found out, for their import map. Please reload this page in a moment."
 
-// A fileLink leads to the uses of a file.
+// A fileLink is the path of a file, and the address of the page with its tags.
 type fileLink struct{ Path, Address string }
 
-// A fileRow is a file in the list.
+// A fileRow is a file in the list of a release's files.
 type fileRow struct {
 	fileLink
 	library.Snippet
-	Size         int64
-	Gzip, Brotli int64 // 0 where the file is not kept in that coding
+	Size         int64 // not compressed
+	Gzip, Brotli int64 // sizes, 0 if the file is not stored in that encoding
 	Main, Chosen bool
 	Minified     bool // here, from another file
 }
 
-// Incompressible reports whether the file is stored neither in gzip nor in Brotli.
+// Incompressible reports whether the file is stored neither in gzip nor in Brotli, or has been erased.
 func (f fileRow) Incompressible() bool { return f.Gzip == 0 && f.Brotli == 0 }
 
-// newUse returns the tag and the URL by which a page loads the file f of a release; for an ES module also its import map,
-// the tags that preload the modules that it imports, and problems with these. While a worker still reads what they import,
-// it returns a problem in place of the map and the tags.
+// newUse returns the tag and the URL by which a page loads the file f of a release. For an ES module it adds the tags of
+// the import map and of a script that imports the module by name, the tags that preload it and all that it imports, and
+// problems with these. While a worker still reads what they import, the result has the problem modulesPending and no such
+// tags.
 func (s *Site) newUse(q *request, l *library.Library, r *library.Release, f views.PublishedFile) (*use, error) {
 	u := &use{Path: f.Path, Snippet: library.NewSnippet(q.assetBase, r.Library, r.Version, f), Main: f.Path == r.Default}
 	if u.Kind != library.Module {
@@ -422,8 +430,8 @@ func (s *Site) newUse(q *request, l *library.Library, r *library.Release, f view
 	return u, nil
 }
 
-// newFileRow returns a file of a release for the list of files, with its tag, integrity, and sizes in each encoding; without
-// the latter if its content has been erased. The caller sets path and address.
+// newFileRow returns a file of a release for the list of files, with its tag, integrity, and sizes in each encoding. If its
+// content has been erased, the sizes in gzip and Brotli are 0. The caller sets path, address, Chosen and Minified.
 func (s *Site) newFileRow(q *request, r *library.Release, f views.PublishedFile) (fileRow, error) {
 	row := fileRow{Snippet: library.NewSnippet(q.assetBase, r.Library, r.Version, f), Size: f.Size, Main: f.Path == r.Default}
 	content, err := s.library.Content(f.Hash)
@@ -442,8 +450,9 @@ func (s *Site) newFileRow(q *request, r *library.Release, f views.PublishedFile)
 	return row, nil
 }
 
-// filterFiles returns the indexes in r.Files of the files whose paths contain all words of the text, in any case: all files
-// for an empty text. The main file comes first, the others in the order of r.Files.
+// filterFiles returns the indexes in r.Files of the files whose paths contain each word of the text, in any order and
+// regardless of case; all files for an empty text. If the main file is among them, it comes first. The others are in the
+// order of r.Files.
 func filterFiles(r *library.Release, text string) []int {
 	words := strings.Fields(strings.ToLower(text))
 	files := make([]int, 0, len(r.Files))
@@ -469,8 +478,8 @@ func filterFiles(r *library.Release, text string) []int {
 	return files
 }
 
-// listModules returns links to up to four of the ES modules of a release, likely entry points first. It calls address for
-// the link of each path.
+// listModules returns links to up to four of the ES modules of a release, likely entry points first; nil if it has none. It
+// calls address for the link of each path.
 func listModules(r *library.Release, address func(string) fileLink) []fileLink {
 	var links []fileLink
 	all := r.Modules()
@@ -480,8 +489,9 @@ func listModules(r *library.Release, address func(string) fileLink) []fileLink {
 	return links
 }
 
-// newIdentifier returns the name of a JavaScript variable for a package: its name in camel case, without scope and
-// extension; "library" if nothing valid is left.
+// newIdentifier returns the name of a JavaScript variable for a package or a module specifier: the part after the last
+// slash, without .js or .mjs, in camel case and with ASCII letters, digits, _ and $ only. It returns "library" if that is
+// empty or reserved.
 func newIdentifier(name string) string {
 	if i := strings.LastIndexByte(name, '/'); i >= 0 {
 		name = name[i+1:] // the scope
@@ -507,7 +517,7 @@ func newIdentifier(name string) string {
 	return "library"
 }
 
-// reserved are the names that no variable of a module can have.
+// reserved are the words that cannot be the name of a variable in a module.
 var reserved = func() map[string]bool {
 	m := map[string]bool{}
 	for word := range strings.FieldsSeq(`await break case catch class const continue debugger default delete do else enum export extends false

@@ -15,29 +15,29 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// logPage is a part of the log, newest first, or one entry of it.
+// logPage is the data of a page of the log, newest entries first, or of the page of one entry.
 type logPage struct {
-	One     bool // it is a single entry
+	One     bool // it is the page of one entry
 	Entries []logged
-	Package string // what the entries are about, "" for all
-	Kind    string // of which kinds they are, "" for all
-	Kinds   []logs.Kind
-	Older   string // address of what follows, "" where nothing does
-	Newest  string // address of the newest, "" if they are here
-	Stream  string // address at which entries come as they are made, "" where the newest are not here
-	Feed    string // address of the feed of releases and what became of them
+	Package string      // that the entries are about, "" for all
+	Kind    string      // the kinds of the entries, separated by commas; "" for all
+	Kinds   []logs.Kind // all kinds, for the form
+	Older   string      // address of the page with the next older entries, "" for none
+	Newest  string      // address of the page with the newest entries, "" if this is it
+	Stream  string      // address of the stream of new entries, "" unless this page has the newest ones
+	Feed    string      // address of the Atom feed
 }
 
-// A logged entry is one as it is shown.
+// A logged entry is a log entry as a page displays it.
 type logged struct {
 	Index int64
 	logs.Entry
-	Diff   []diffLine // of the package JSON
-	Detail string     // the reason in full
-	Cut    bool       // one of them is longer than what is shown
+	Diff   []diffLine // of the package JSON; only on the entry's own page
+	Detail string     // the full reason; only on the entry's own page
+	Cut    bool       // Diff or Detail lacks its end
 }
 
-// Done returns words for what the entry records, such as "package added".
+// Done returns the kind of the entry in words, such as "package added".
 func (l logged) Done() string { return strings.ReplaceAll(string(l.Kind), "-", " ") }
 
 // More returns words for the document that the entry's own page displays and lists of entries do not: the diff of a package
@@ -52,7 +52,7 @@ func (l logged) More() string {
 	return ""
 }
 
-// Signed returns words for the outcome of checking upstream's signature, "" if the entry is about none.
+// Signed returns words for the outcome of checking upstream's signature, "" if the entry has no such outcome.
 func (l logged) Signed() string {
 	switch l.Signature.Outcome {
 	case logs.SignatureVerified:
@@ -69,8 +69,8 @@ func (l logged) Signed() string {
 
 // A diffLine is a line of a unified diff.
 type diffLine struct {
-	Kind string // "added", "removed", "" for what is the same
-	Text string
+	Kind string // "added", "removed", or "" for other lines
+	Text string // with the mark in front, without a line end
 }
 
 const (
@@ -78,8 +78,10 @@ const (
 	documentsShown = 64 << 10 // bytes of a diff or a long reason
 )
 
-// logPage returns a page of the log's entries that the query selects by package, kind and time, newest first, or the page of
-// the one entry whose index it names. A malformed kind or time is a refusal with status 400.
+// logPage returns a page of up to 50 log entries that the query selects by package, kind, time and the index before which
+// they are, newest first. A malformed kind or time is a refusal with status 400; a malformed index is ignored. For a
+// package that the log does not know, the page has no entries. If the query has an entry's index, logPage returns the page
+// of that entry.
 func (s *Site) logPage(q *request) (*pageAnswer, error) {
 	if text := q.query.Get("entry"); text != "" {
 		return s.entryPage(text)
@@ -144,8 +146,8 @@ func (s *Site) logPage(q *request) (*pageAnswer, error) {
 	return a, nil
 }
 
-// entryPage returns the page of one log entry with its documents. text is the entry's index in decimal; if there is no such
-// entry, the error is a refusal with status 404.
+// entryPage returns the page of one log entry with its documents. text is the entry's index in decimal. If there is no such
+// entry or text is malformed, the error is a refusal with status 404.
 func (s *Site) entryPage(text string) (*pageAnswer, error) {
 	none := newRefusal(http.StatusNotFound, "Log entry not found", "The log has no entry with this number.")
 	index, err := strconv.ParseUint(text, 10, 63)
@@ -171,7 +173,8 @@ func (s *Site) entryPage(text string) (*pageAnswer, error) {
 	}, nil
 }
 
-// readDocuments returns a log entry with the diff and the full reason that it names, each cut to documentsShown bytes.
+// readDocuments returns a log entry with the diff and the full reason that it names, each cut to documentsShown bytes. It
+// returns an error if one cannot be read.
 func (s *Site) readDocuments(e logs.Indexed) (logged, error) {
 	l := logged{Index: e.Index, Entry: e.Entry}
 	diff, err := s.readDocument(&l, e.Entry.Diff)
@@ -183,16 +186,16 @@ func (s *Site) readDocuments(e logs.Indexed) (logged, error) {
 	return l, err
 }
 
-// readDocument returns the diff or the full reason with the hash h, cut to documentsShown bytes; "" for the zero hash. It
-// sets l.Cut if it was longer.
+// readDocument returns the diff or the full reason with the hash h, cut to documentsShown bytes, with U+FFFD in place of
+// invalid UTF-8; "" for the zero hash. It sets l.Cut if it cut something off.
 func (s *Site) readDocument(l *logged, h kvstore.Hash) (string, error) {
 	document, err := s.library.Document(h)
 	l.Cut = l.Cut || len(document) > documentsShown
 	return strings.ToValidUTF8(text.Cut(document, documentsShown), "\uFFFD"), err
 }
 
-// parseDiff returns the lines of a unified diff, each as added, removed or neither, without the two lines that name its
-// files.
+// parseDiff returns the lines of a unified diff, each as added, removed or neither, which includes the headers of hunks. It
+// leaves out the two lines at the start that name files. It returns nil for "".
 func parseDiff(diff string) []diffLine {
 	var lines []diffLine
 	for text := range strings.Lines(diff) {
@@ -212,20 +215,20 @@ func parseDiff(diff string) []diffLine {
 	return lines
 }
 
-// releasePage is everything that happened to one version.
+// releasePage is the data of the page of everything that happened to one version.
 type releasePage struct {
 	Name, Version string
 	Entries       []logged
-	More          string         // address of what there are more of, "" for nothing
-	Manifest      *logs.Manifest // nil where nothing came of the version
-	Served        bool
-	Files         []logs.File // on this page
-	Minified      int
-	Bytes         int64
-	Pager         pager
-	LeftOut       []logs.LeftOut // some
-	Notes         []string       // some
-	Alike         [][]string     // some of the groups of paths that differ only in case or in Unicode form
+	More          string         // address of the package's older log entries, "" if all are in Entries
+	Manifest      *logs.Manifest // the newest one, nil if no entry in Entries has one
+	Served        bool           // the version is published
+	Files         []logs.File    // on this page
+	Minified      int            // how many files of the version were minified here
+	Bytes         int64          // of all its files
+	Pager         pager          // of the files
+	LeftOut       []logs.LeftOut // the first 200
+	Notes         []string       // the first 50
+	Alike         [][]string     // some of the groups of paths that differ only in case or in Unicode form, see escapePaths
 }
 
 const (
@@ -237,8 +240,9 @@ const (
 	alikeInGroup    = 10
 )
 
-// releaseHistoryPage returns the page with the newest 100 log entries about the version in the request's path, and with what
-// was done to each of its files. If the log has no entry about it, the error says so.
+// releaseHistoryPage returns the page with the newest 100 log entries about the version in the request's path, and with
+// what was done to each file by the newest manifest among them. If the log has no entry about the version, it returns the
+// error of newUnpublishedError; if none about the library, [library.ErrNoLibrary].
 func (s *Site) releaseHistoryPage(q *request) (*pageAnswer, error) {
 	name, version := q.segments[0], q.segments[1]
 	q.inputs.addLibraries(name)
@@ -276,8 +280,9 @@ func (s *Site) releaseHistoryPage(q *request) (*pageAnswer, error) {
 	}, nil
 }
 
-// addManifest adds to the page, from its manifest, the totals, notes, left-out files and groups of similar paths, each list
-// cut to a limit, and the part of the files that the page number selects.
+// addManifest adds to the page, from page.Manifest, the totals, the notes, the left-out files and the groups of similar
+// paths, each list cut to a limit, and the part of the files that the page number in the request selects. It sets
+// q.inputs.arbitrary if that page number does not exist.
 func (page *releasePage) addManifest(q *request) {
 	m := page.Manifest
 	page.Pager = newPager(len(m.Files), madeFilesShown, q.pageNumber(), "files", func(n string) string {
@@ -298,8 +303,8 @@ func (page *releasePage) addManifest(q *request) {
 	}
 }
 
-// escapePaths returns paths in double quotes with all characters but printable ASCII escaped, so that paths that look the
-// same can be distinguished, each cut to 300 bytes.
+// escapePaths returns each path in double quotes, with all characters but printable ASCII escaped, so that paths that look
+// the same can be distinguished. It cuts each to 300 bytes with an ellipsis.
 func escapePaths(paths []string) []string {
 	quoted := make([]string, len(paths))
 	for i, path := range paths {
@@ -308,13 +313,13 @@ func escapePaths(paths []string) []string {
 	return quoted
 }
 
-// logPath returns the path of the log's page with a query of alternating names and values; empty values are left out.
+// logPath returns the path of the log's page with a query of alternating names and values, see encodeQuery.
 func logPath(pairs ...string) string { return withQuery("/history", encodeQuery(pairs...)) }
 
-// entryPath returns the path of the page of the log entry with an index.
+// entryPath returns the path of the page of the log entry with this index.
 func entryPath(index int64) string { return logPath("entry", strconv.FormatInt(index, 10)) }
 
-// releaseHistoryPath returns the path of the page with the log entries of a version.
+// releaseHistoryPath returns the path of the page with the log entries of a version of the library l.
 func releaseHistoryPath(l, version string) string {
 	return historyPath(l) + "/" + url.PathEscape(version)
 }

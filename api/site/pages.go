@@ -24,28 +24,29 @@ import (
 // This file makes pages, and caches those that depend on libraries only until one of these changes. A page of a release
 // with thousands of files takes a hundred times as long to make as to send.
 
-// A page is a response with its encoded body.
+// A page is a response with its encoded body, and what it was made from. It may be cached and sent to several clients, so
+// nothing may change it then.
 type page struct {
 	*pageAnswer
 	body   *answers.Body // nil for a redirect
 	inputs inputs
 }
 
-// A pageKey is the cache key of a page: its decoded path, and its known parameters in canonical form.
+// A pageKey is the cache key of a page, see newPageKey.
 type pageKey struct {
-	path, query         string
+	path, query         string // the route's pattern with the decoded segments, and the canonical query
 	siteBase, assetBase string
 }
 
-// inputs are the versions of the data from which a page was made.
+// inputs are the versions of the data from which a page was made, and what the page still lacks.
 type inputs struct {
-	moment       uint64   // of [library.Changes]
-	libraries    []string // that it depends on
-	hour         int64    // of counts of requests and downloads; 0 if it has none
-	advisories   uint64   // the version of the known vulnerabilities
-	arbitrary    bool     // a parameter has a value that any client can make up, so the page is not cached
-	pending      []*rendering.PendingError
-	isUnrendered bool // a part is plain text until it is rendered
+	moment       uint64                    // of [library.Changes]
+	libraries    []string                  // names of those that it depends on
+	hour         int64                     // in which it was made, see currentHour; 0 unless useCounts was called
+	advisories   uint64                    // the version of the known vulnerabilities; only with hour
+	arbitrary    bool                      // a parameter has a value that any client can make up, so the page is not cached
+	pending      []*rendering.PendingError // queued documents for which the page can wait
+	isUnrendered bool                      // a part is missing or plain text until it is rendered
 }
 
 const (
@@ -56,7 +57,8 @@ const (
 )
 
 // addLibraries records that the page with these inputs depends on the named libraries, so that a change of one makes the
-// page stale. The caller reads the libraries afterwards, so that it misses no change.
+// page stale. [library.Catalogue] stands for the set of all libraries. The caller reads the libraries afterwards, so that
+// it misses no change.
 func (n *inputs) addLibraries(libraries ...string) {
 	for _, l := range libraries {
 		if !slices.Contains(n.libraries, l) {
@@ -65,8 +67,9 @@ func (n *inputs) addLibraries(libraries ...string) {
 	}
 }
 
-// useCounts records in q.inputs that the page depends on counts of requests and downloads, and on the known vulnerabilities.
-// The page becomes stale when the hour or the vulnerabilities change.
+// useCounts records in q.inputs that the page depends on the known vulnerabilities, and on data that changes without a
+// change of a library, such as counts of requests and downloads and what upstream has. The page becomes stale when the hour
+// or the vulnerabilities change.
 func (s *Site) useCounts(q *request) {
 	q.inputs.hour = s.currentHour()
 	q.inputs.advisories = s.options.Advisories.Version()
@@ -76,14 +79,15 @@ func (s *Site) useCounts(q *request) {
 func (s *Site) currentHour() int64 { return s.now().Unix() / int64(time.Hour/time.Second) }
 
 // isStale reports whether a page must be made again, because one of the inputs n from which it was made has changed: a
-// library, and if it has counts, the hour or the known vulnerabilities.
+// library, or, if useCounts recorded an hour, the hour or the known vulnerabilities.
 func (s *Site) isStale(n *inputs) bool {
 	return n.hour != 0 && (n.hour != s.currentHour() || n.advisories != s.options.Advisories.Version()) || s.library.Changes().Since(n.moment, n.libraries)
 }
 
-// getPage returns the page for a request with this path, percent-encoded, from the cache, or newly made when it is the
-// client's turn. Unknown query parameters lead to a redirect without them. A failure is a page, too; an error means that not
-// even that could be made. Concurrent requests of one client for a page share the work.
+// getPage parses the request into q and returns the page for a path, percent-encoded: from the cache, or newly made when it
+// is the client's turn. Concurrent requests of one client for a page share the work. Unknown query parameters lead to a
+// redirect without them. The page /new is made at once and not cached. A failure is a page, too; an error means that not
+// even that could be made.
 func (s *Site) getPage(q *request, path string) (*page, error) {
 	if err := q.parse(s.options); err != nil {
 		return s.renderAnswer(q, s.failurePage(q, err))
@@ -131,24 +135,26 @@ func (s *Site) cachedPage(key pageKey) (*page, bool) {
 }
 
 // newPageKey returns the cache key of a page from its route, names (the decoded segments of the path at the stars of the
-// route's pattern), the canonical query, and the base URLs in q. It is the same for all encodings of the path.
+// route's pattern), the canonical query (see canonicalQuery), and the base URLs in q. It is the same for all encodings of
+// the path.
 func newPageKey(r route, names []string, query string, q *request) pageKey {
 	return pageKey{strings.Join(append([]string{r.pattern}, names...), "\x00"), query, q.siteBase, q.assetBase}
 }
 
-// A cachedHosts has the hosts whose pages are cached if pages contain the address at which they were requested. A
+// A cachedHosts has the origins whose pages may be cached although they contain the address at which they were requested. A
 // client can make hosts up, so only the first mostHosts of each hour count.
 type cachedHosts struct {
 	mu    sync.Mutex
-	hour  int64
-	hosts []string
+	hour  int64    // see currentHour
+	hosts []string // base URLs of pages and of assets, with a space between; of this hour
 }
 
+// mostHosts is how many hosts have cached pages in one hour.
 const mostHosts = 8
 
-// admit reports whether the page of a request may be cached. It may if the options have both base URLs; otherwise pages
-// contain the requested host, and only those of the first mostHosts hosts in each hour may be. It records a new host that it
-// admits.
+// admit reports whether the page of a request may be cached. It may if the options of s have both base URLs. Otherwise
+// pages contain the requested host, and only those of the first mostHosts hosts in each hour may be cached; admit records a
+// new host that it admits.
 func (k *cachedHosts) admit(s *Site, q *request) bool {
 	if s.options.SiteBase != "" && s.options.AssetBase != "" {
 		return true
@@ -169,16 +175,16 @@ func (k *cachedHosts) admit(s *Site, q *request) bool {
 	return true
 }
 
-// isCacheable reports whether a page may be cached: it is successful, completely rendered, depends on libraries, and no
-// query parameter that affects it has a value that any client can make up.
+// isCacheable reports whether a page, if its route permits, may be cached: it is successful and no redirect, completely
+// rendered, depends on a library, and no query parameter that affects it has a value that any client can make up.
 func (p *page) isCacheable() bool {
 	return p.body != nil && (p.status == 0 || p.status == http.StatusOK) && !p.inputs.isUnrendered && !p.inputs.arbitrary && len(p.inputs.libraries) > 0
 }
 
 // makeRendered makes a page when it is the client's turn, or returns the one with this key if it has been cached meanwhile.
-// If a worker is still rendering a document of it, it waits up to s.renderTimeout without holding a turn, and makes the page
-// again; if the time is up, it returns the page with plain text. If the client leaves, it withdraws the request for the
-// documents.
+// If documents of it are queued, it waits for them without holding a turn and makes the page again. Once s.renderTimeout
+// has passed since the call, or q's context ends, it returns the page with plain text. In the latter case it withdraws the
+// client's requests for the documents. Failures and errors are those of makePage and takeTurn.
 func (s *Site) makeRendered(q *request, path string, key pageKey) (*page, error) {
 	ctx, cancel := context.WithTimeout(q.Context(), s.renderTimeout)
 	defer cancel()
@@ -204,8 +210,8 @@ func (s *Site) makeRendered(q *request, path string, key pageKey) (*page, error)
 	}
 }
 
-// awaitDocuments waits until the rendering of all the documents has ended, with or without success. If ctx ends before, it
-// returns its error.
+// awaitDocuments waits until each document has been rendered, with or without success, or has left the queue. If ctx ends
+// before, it returns the error of ctx.
 func awaitDocuments(ctx context.Context, all []*rendering.PendingError) error {
 	for _, pending := range all {
 		select {
@@ -218,14 +224,15 @@ func awaitDocuments(ctx context.Context, all []*rendering.PendingError) error {
 }
 
 // makeInTurn waits until it is the client's turn and makes the page of a path. It neither reads nor fills the cache of
-// pages. A failure is a page, too, such as "not found", or 503 if no turn comes in time; an error means that not even that
-// could be made.
+// pages. A failure is a page, too, such as "not found", or 503 if the client gets no turn; an error means that not even
+// that could be made.
 func (s *Site) makeInTurn(q *request, path string) (*page, error) {
 	return s.takeTurn(q, func() (*page, error) { return s.makePage(q, path) })
 }
 
-// takeTurn calls do when it is the client's turn, and returns its results, so that few pages are made at once. If no turn
-// comes in time, it does not call do and returns a failure page with status 503.
+// takeTurn waits for a turn of the client, so that few pages are made at once, calls do and returns its results. It does
+// not call do, and returns a failure page with status 503, if no turn comes within answers.TurnTimeout, too many requests
+// of the client wait already, or q's context ends.
 func (s *Site) takeTurn(q *request, do func() (*page, error)) (*page, error) {
 	_, leave, err := s.options.Turns.Enter(q.Context(), q.RemoteAddr, answers.TurnTimeout)
 	if err != nil {
@@ -238,8 +245,9 @@ func (s *Site) takeTurn(q *request, do func() (*page, error)) (*page, error) {
 	return do()
 }
 
-// makePage makes the page of a path without the cache, with its body encoded for the client, and resets and fills q.inputs.
-// An error becomes a failure page; makePage returns one only if that cannot be made either.
+// makePage makes the page of a path without the cache, and encodes its body as the client accepts it. It resets q.inputs,
+// which then has what the page was made from. A redirect has no body. An error becomes a failure page; makePage returns an
+// error only if that cannot be made either.
 func (s *Site) makePage(q *request, path string) (*page, error) {
 	q.inputs = inputs{moment: s.library.Changes().Now()}
 	a, err := s.runRoute(q, path)
@@ -260,9 +268,9 @@ func (s *Site) makePage(q *request, path string) (*page, error) {
 	return p, err
 }
 
-// getRendered returns the result of rendering a document by a worker, from the cache if there is one; otherwise it requests
-// the rendering and does not wait. ok is false if the page has to display plain text instead, because the result is pending,
-// which is recorded in q.inputs, or was refused.
+// getRendered returns the cached result of rendering a document. ok is false if the page has to display plain text instead,
+// because a worker has refused the document or has not rendered it yet. In the latter case getRendered queues the document,
+// does not wait, and records in q.inputs that the page is unrendered. Refusal and pending are no errors.
 func (s *Site) getRendered(q *request, d rendering.Document) (r document.Result, ok bool, err error) {
 	r, err = s.options.Renderer.Get(q.client(), d)
 	var pending *rendering.PendingError
@@ -280,7 +288,8 @@ func (s *Site) getRendered(q *request, d rendering.Document) (r document.Result,
 }
 
 // documentsFor returns functions by which package library reads rendered documents (what modules import, what ranges of
-// versions mean) for a page. A document that is still pending is recorded in q.inputs, so that the page is not cached.
+// versions mean) for a page. They do not wait: a document that is not rendered yet is queued and recorded in q.inputs, so
+// that the page is not cached.
 func (s *Site) documentsFor(q *request) library.Documents {
 	return s.options.Renderer.Documents(q.client(), s.library.File, func(pending *rendering.PendingError) {
 		q.inputs.isUnrendered = true
@@ -290,13 +299,14 @@ func (s *Site) documentsFor(q *request) library.Documents {
 	})
 }
 
-// A graphKey identifies what loads when a page imports modules of a release.
+// A graphKey identifies a graph: release is its release (NAME@VERSION), files are the paths of the imported modules, each
+// with a newline after it, assetBase is the URL in front of the paths of assets.
 type graphKey struct{ release, files, assetBase string }
 
 // A cachedGraph stays valid until one of the libraries that it depends on changes.
 type cachedGraph struct {
 	*library.Graph
-	moment uint64 // of [library.Changes]
+	moment uint64 // of [library.Changes], before the graph was read
 }
 
 const (
@@ -304,9 +314,10 @@ const (
 	maxGraphBytes = 32 << 20
 )
 
-// importGraph returns the graph of all modules that load when a page imports some modules of a release: these, and what they
-// import, directly or not. It comes from the cache or is made by following imports. If some of these are pending, so is the
-// graph, and it is not cached. It records the libraries in it as inputs of the page.
+// importGraph returns the graph of all modules that load when a page imports some modules of a release: these, and what
+// they import, directly or not. It comes from the cache, so the caller must not change it, or is made by following imports.
+// If what a module imports is pending, so is the graph, which is then not cached. It records the libraries in the graph as
+// inputs of the page, and pending documents in q.inputs.
 func (s *Site) importGraph(q *request, r *library.Release, modules []views.PublishedFile) (*library.Graph, error) {
 	key := graphKey{r.Owner(), "", q.assetBase}
 	for _, f := range modules {
@@ -327,9 +338,10 @@ func (s *Site) importGraph(q *request, r *library.Release, modules []views.Publi
 	return g.Graph, nil
 }
 
-// canonicalQuery returns the query with only the parameters in names, in that order and in one form, without empty values
-// and a page number of 1, so that equal pages have equal keys. known is false if the query has other parameters. A name in
-// names that ends in "+" may occur several times; otherwise the first value counts.
+// canonicalQuery returns the query with only the parameters in names, in that order, so that equal pages have equal keys.
+// It leaves out empty values and a page number of 1, and cleans values (see cleanText) other than those of "file". known is
+// false if the query has other parameters. A name in names that ends in "+" may occur several times; of others the first
+// value counts.
 func canonicalQuery(names []string, query url.Values) (canonical string, known bool) {
 	var b strings.Builder
 	found := 0
@@ -364,14 +376,14 @@ func canonicalQuery(names []string, query url.Values) (canonical string, known b
 	return b.String(), found == len(query)
 }
 
-// flights are the pages that are being made. Requests of a client for the same page wait for the same flight. Clients
-// do not share flights, since a flight waits for the turn of its client: a client with many requests would delay the
-// others.
+// flights are the pages that are being made. Requests of a client for the same page wait for the same flight. Clients do
+// not share flights, since a flight waits for the turn of its client: a client with many requests would delay the others.
 type flights struct {
 	mu    sync.Mutex
 	under map[flightKey]*flight
 }
 
+// A flightKey identifies a flight.
 type flightKey struct {
 	pageKey
 	client netip.Prefix
@@ -379,16 +391,16 @@ type flightKey struct {
 
 // A flight is a page that is being made.
 type flight struct {
-	done    chan struct{} // closed at the end
+	done    chan struct{} // closed when page and err are set
 	page    *page
 	err     error
-	waiting int // requests
-	cancel  context.CancelFunc
+	waiting int                // how many requests wait for it; guarded by mu of flights
+	cancel  context.CancelFunc // of the context with which it is made
 }
 
 // do calls make in a new goroutine and returns its result, or waits for that of a call that is under way for an earlier
-// request with the same key. The context of make ends after libraryTimeout, or when no request waits for it any longer. If
-// ctx ends before, do returns its error. A panic of make becomes an error.
+// request with the same key. The context of make has the values of the first request's. It ends after libraryTimeout, or
+// when no request waits for it any longer. If ctx ends before, do returns its error. A panic of make becomes an error.
 func (f *flights) do(ctx context.Context, key flightKey, make func(context.Context) (*page, error)) (*page, error) {
 	f.mu.Lock()
 	flying := f.under[key]
@@ -417,12 +429,12 @@ func (f *flights) do(ctx context.Context, key flightKey, make func(context.Conte
 	return nil, ctx.Err()
 }
 
-// newSignal returns a channel for the field done of a flight. It is for functions in which a parameter called make hides the
-// builtin one.
+// newSignal returns a new channel for the field done of a flight. Functions with a parameter called make, which hides the
+// builtin function, call it.
 func newSignal() chan struct{} { return make(chan struct{}) }
 
-// run calls make for a flight and stores its result in it. It turns a panic into an error, removes the flight from f,
-// cancels its context, and wakes the requests that wait for it.
+// run calls make and stores its result, or its panic as an error, in flying. Then it removes the flight from f, cancels its
+// context, and closes flying.done, so that the requests that wait for it go on.
 func (f *flights) run(ctx context.Context, key flightKey, flying *flight, make func(context.Context) (*page, error)) {
 	defer close(flying.done)
 	defer flying.cancel()
@@ -437,7 +449,7 @@ func (f *flights) run(ctx context.Context, key flightKey, flying *flight, make f
 	flying.page, flying.err = make(ctx)
 }
 
-// remove removes a flight from those under way, unless another one has replaced it. The caller holds mu.
+// remove removes a flight from f.under, unless another one with the same key has replaced it. The caller holds mu.
 func (f *flights) remove(key flightKey, flying *flight) {
 	if f.under[key] == flying {
 		delete(f.under, key)

@@ -14,21 +14,21 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// recipePage is how several files of a release are loaded together.
+// recipePage is the data of the page with the tags of several files of a release.
 type recipePage struct {
 	Name, Version string
 	Versions      []views.Version
-	Tags          string // "" if nothing is chosen
+	Tags          string // "" if no file with a tag is chosen, or imports are pending
 	Problems      []string
-	Untagged      []string // files that no tag loads
-	Needs         []dependency
-	Files         []recipeFile
-	Kept          []string // chosen files that are not in the list
-	Shown         string   // what the list is filtered by
-	More          int      // files that are not in the list
+	Untagged      []string     // chosen files that no tag loads
+	Needs         []dependency // published here, of a release of which classic scripts are chosen
+	Files         []recipeFile // the list from which visitors choose
+	Kept          []string     // chosen files that are not in the list, sorted
+	Shown         string       // the filter of the list, "" for none
+	More          int          // how many files the filter selects that are not in the list
 }
 
-// A recipeFile is a file that can be chosen.
+// A recipeFile is a file that a visitor can choose.
 type recipeFile struct {
 	Path   string
 	Size   int64
@@ -36,8 +36,8 @@ type recipeFile struct {
 }
 
 const (
-	recipeFilesShown = 200
-	mostChosen       = 50
+	recipeFilesShown = 200 // files in the list
+	mostChosen       = 50  // files for which a page makes tags
 )
 
 // recipePath returns the path of the page on which visitors choose files of a version of the library l and get their tags.
@@ -46,8 +46,9 @@ func recipePath(l, version string) string {
 }
 
 // recipePage returns the page on which a visitor chooses files of a release and copies the tags that load them. The query
-// has the chosen files, of which it uses up to 50; missing ones become problems on the page. If the query has a version,
-// which the version picker submits, it returns a redirect to the same page of that version.
+// has the paths of the chosen files. It uses the first 50 of them and ignores more; those that the release does not have
+// become problems on the page. If the query has a version, which the version picker submits, it returns a redirect to the
+// page of that version with the same chosen files, without the filter.
 func (s *Site) recipePage(q *request, l *library.Library) (*pageAnswer, error) {
 	if version := q.textParam("version"); version != "" {
 		query := url.Values{"file": q.query["file"]}
@@ -85,8 +86,9 @@ func (s *Site) recipePage(q *request, l *library.Library) (*pageAnswer, error) {
 	}, nil
 }
 
-// addChoices lists in p.Files up to 200 of the files of a release that a tag can load and that the filter selects, marks the
-// chosen ones, and counts the rest in p.More. Chosen files that are not in the list go into p.Kept.
+// addChoices lists in p.Files up to 200 of the files of a release that a tag can load and that the filter p.Shown selects,
+// in the order of filterFiles, marks the chosen ones, and adds the number of the rest to p.More. p.Kept gets the paths of
+// the chosen files that are not in the list.
 func (p *recipePage) addChoices(r *library.Release, chosen []views.PublishedFile) {
 	isChosen := map[string]bool{}
 	for _, f := range chosen {
@@ -106,10 +108,10 @@ func (p *recipePage) addChoices(r *library.Release, chosen []views.PublishedFile
 	p.Kept = slices.Sorted(maps.Keys(isChosen))
 }
 
-// addTags adds to the page the tags of the chosen files in the order that browsers need: style sheets, the import map (which
-// must precede all modules) with tags that preload modules, classic scripts (the main one first), and module scripts. It
-// also adds problems with the modules, chosen files that no tag loads, and what the scripts depend on. There are no tags
-// while a worker still reads what modules import. It sorts chosen in place.
+// addTags adds to the page the tags of the chosen files in the order that browsers need: style sheets, the import map
+// (which must precede all modules) and tags that preload modules, classic scripts (main first), module scripts. It adds
+// problems with the modules, chosen files without a tag, and for classic scripts the release's dependencies, by addAbout.
+// There are no tags while a worker still reads what modules import. It sorts chosen in place.
 func (s *Site) addTags(q *request, page *recipePage, l *library.Library, r *library.Release, chosen []views.PublishedFile) error {
 	var styles, scripts, roots []library.Snippet
 	var modules []views.PublishedFile
@@ -169,8 +171,8 @@ func (s *Site) addTags(q *request, page *recipePage, l *library.Library, r *libr
 	return nil
 }
 
-// loadRank returns a number by which files of a release are sorted in the order of loading: -1 for the main file, minified
-// or not, which others may need, and else the number of folders in the path.
+// loadRank returns a number by which files of a release are sorted in the order of loading: -1 for files that have the main
+// file's name, apart from .min and folder, because others may need them, and else the number of folders in the path.
 func loadRank(r *library.Release, file string) int {
 	bare := func(p string) string { return strings.ReplaceAll(path.Base(p), ".min.", ".") }
 	if bare(file) == bare(r.Default) {
@@ -179,22 +181,22 @@ func loadRank(r *library.Release, file string) int {
 	return strings.Count(file, "/")
 }
 
-// importMap returns the HTML of a script element with the import map m, which also has the integrity of all modules
+// importMap returns the HTML of a script element with the import map m. The map has the integrity of all modules
 // (https://html.spec.whatwg.org/#import-map-integrity-metadata-map), because an import statement cannot have one.
 func importMap(m library.ImportMap) string {
 	text, _ := json.MarshalIndent(m, "", "  ") // strings always encode, and "<" is escaped, so that nothing ends the script element
 	return "<script type=\"importmap\">\n" + string(text) + "\n</script>"
 }
 
-// importStatement returns the HTML of a module script that imports everything of the module with the specifier name, into a
-// variable called after it.
+// importStatement returns the HTML of a module script that imports everything of the module with the specifier name into a
+// variable, which is called as newIdentifier says.
 func importStatement(name string) string {
 	quoted, _ := json.Marshal(name) // a string always encodes
 	return "<script type=\"module\">\n  import * as " + newIdentifier(name) + " from " + string(quoted) + ";\n</script>"
 }
 
-// modulePreloads returns the HTML of link elements, one a line, by which browsers load the modules early. They also have the
-// integrity of the modules, for browsers that do not support it in import maps.
+// modulePreloads returns the HTML of link elements, one a line, by which browsers load the modules early, in their order.
+// They have the integrity of the modules, for browsers that do not support it in import maps.
 func modulePreloads(modules []library.GraphModule) string {
 	lines := make([]string, len(modules))
 	for i, m := range modules {

@@ -10,13 +10,14 @@ import (
 )
 
 // This file writes the rows of long lists. html/template takes 25 µs for a row of the list of files, and this file 1 µs; a
-// page has 100 to 200 rows. Templates call it for rows and have everything else themselves.
+// page has up to 200 rows. Templates call its functions for rows; everything else is in the templates.
 
-// A markup is HTML that is being written. Only text and link write what others chose, and escape it.
+// A markup is HTML that is being written. addText, openLink, addCell and addCopyButton escape texts that others chose.
+// Everything else is written as it is, see each method.
 type markup struct{ strings.Builder }
 
-// addRaw appends HTML to m as it is, so it must not contain text that others chose. Like the other methods whose names begin
-// with add it returns m, for chaining.
+// addRaw appends HTML to m as it is, so the parts must not contain text that others chose. Like all methods of m that
+// append, it returns m, for chaining.
 func (m *markup) addRaw(parts ...string) *markup {
 	for _, part := range parts {
 		m.WriteString(part)
@@ -24,7 +25,7 @@ func (m *markup) addRaw(parts ...string) *markup {
 	return m
 }
 
-// addText appends text that others chose, escaped for an element or for an attribute in double quotes.
+// addText appends text that others chose, escaped for an element or for an attribute in double quotes, and returns m.
 func (m *markup) addText(s string) *markup {
 	template.HTMLEscape(&m.Builder, []byte(s))
 	return m
@@ -38,25 +39,25 @@ func (m *markup) addRawIf(condition bool, s string) *markup {
 	return m
 }
 
-// openLink appends the start of a link to an address of the site, escaped, up to the end of its href attribute, and returns
-// m; the caller adds more attributes and ">".
+// openLink appends the start of a link up to the end of its href attribute, and returns m. It escapes address, which must
+// be one of this site because its scheme is not checked. The caller adds more attributes and ">".
 func (m *markup) openLink(address string) *markup {
 	return m.addRaw(`<a href="`).addText(address).addRaw(`"`)
 }
 
-// addCell appends a table cell with an escaped value. label, which must not contain text that others chose, is displayed on
-// narrow screens.
+// addCell appends a table cell with an escaped value, and returns m. label, which must not contain text that others chose,
+// is displayed on narrow screens.
 func (m *markup) addCell(label, value string) *markup {
 	return m.addRaw(`<td role="cell" data-label="`, label, `">`).addText(value).addRaw(`</td>`)
 }
 
-// html returns what was written, for a template.
+// html returns the markup so far as HTML that templates do not escape again.
 func (m *markup) html() template.HTML {
 	return template.HTML(m.String()) //nolint:gosec // all that others chose is escaped
 }
 
-// writeOptions returns the HTML of the option elements of a version picker, in which the version selected is chosen. marks
-// says which versions are vulnerable or deprecated, which the options display.
+// writeOptions returns the HTML of the option elements of a version picker, in the order of versions. The one with the name
+// selected is chosen. A vulnerable or deprecated version, by marks, has that word after its name.
 func writeOptions(versions []views.Version, selected string, marks library.Marks) template.HTML {
 	var m markup
 	for _, v := range versions {
@@ -74,7 +75,8 @@ func writeOptions(versions []views.Version, selected string, marks library.Marks
 	return m.html()
 }
 
-// writeFileRows returns the table rows of the list of a release's files.
+// writeFileRows returns the HTML of the table rows of files in the list of a release's files: link, sizes, and buttons that
+// copy tag, URL and integrity.
 func writeFileRows(files []fileRow) template.HTML {
 	var m markup
 	m.Grow(1200 * len(files))
@@ -97,8 +99,9 @@ func writeFileRows(files []fileRow) template.HTML {
 	return m.html()
 }
 
-// addCopyButton appends a button that copies value to the clipboard. what and label, which must not contain text that others
-// chose, are its name for users and its text; of is the file that the value belongs to.
+// addCopyButton appends a button that copies value to the clipboard, and returns m. what names the copied thing for screen
+// readers, and label is the button's text; neither may contain text that others chose. of is the path of the file that the
+// value belongs to. value and of are escaped.
 func (m *markup) addCopyButton(what, label, value, of string) *markup {
 	m.addRaw(`<button type="button" class="copy" data-copy="`).addText(value)
 	return m.addRaw(`" aria-label="Copy `, what, ` for `).addText(of).addRaw(`"><span>`, label, `</span></button>`)
@@ -113,7 +116,7 @@ func formatCoded(size int64) string {
 	return formatBytes(size)
 }
 
-// writeFolderRows returns the table rows of the files and folders in a folder.
+// writeFolderRows returns the HTML of the table rows of the files and folders in a folder.
 func writeFolderRows(entries []folderEntry) template.HTML {
 	var m markup
 	m.Grow(400 * len(entries))
@@ -130,7 +133,8 @@ func writeFolderRows(entries []folderEntry) template.HTML {
 	return m.html()
 }
 
-// writeProcessingRows returns the table rows that say what was done to each file of a release, such as that it was minified.
+// writeProcessingRows returns the HTML of the table rows that say how each file of a release came to be, such as that it
+// was minified, and its size.
 func writeProcessingRows(files []logs.File) template.HTML {
 	var m markup
 	m.Grow(250 * len(files))
@@ -149,7 +153,8 @@ func writeProcessingRows(files []logs.File) template.HTML {
 	return m.html()
 }
 
-// writeChangeRows returns the table rows of the files that differ between two releases.
+// writeChangeRows returns the HTML of the table rows of the files that differ between two releases, with their sizes in
+// both and the difference.
 func writeChangeRows(changes []change) template.HTML {
 	var m markup
 	m.Grow(500 * len(changes))
@@ -168,7 +173,8 @@ func writeChangeRows(changes []change) template.HTML {
 	return m.html()
 }
 
-// writeChoices returns the list items with checkboxes for the files that a visitor can choose for a recipe of tags.
+// writeChoices returns the HTML of the list items with checkboxes for the files that a visitor can choose for a recipe of
+// tags. Those of chosen files are checked.
 func writeChoices(files []recipeFile) template.HTML {
 	var m markup
 	m.Grow(250 * len(files))

@@ -1,13 +1,13 @@
 // Package site has the web pages: search, the libraries with the tags that load them, the files of a release, and the
 // log.
 //
-// It guarantees that a page needs nothing from another host and no script, that
-// no metadata of a package can become markup or a link that runs a script, and that
-// the size of a response is bounded for every store and query. Every
-// page has an entity tag and comes compressed; the style sheet, the scripts and
-// the mark have a hash in their names, and caches may store them for good.
+// It guarantees that a page needs nothing from another host and no script, that no metadata of a package can become markup
+// or a link that runs a script, and that the size of a response is bounded for every store and query. Each page but a
+// failure page has an entity tag. Pages come compressed to clients that accept that. The style sheet, the scripts and the
+// mark have a hash in their names, and caches may store them for a year.
 //
-// All content comes from package library. Package site must not know the store behind it, the REST API, or how assets are served.
+// All content about libraries comes from package library. Package site must not know the store behind it, the REST API, or
+// how assets are served.
 package site
 
 import (
@@ -43,24 +43,24 @@ type Options struct {
 	SiteBase string
 	// Name is the name of the service. Default: Larder.
 	Name string
-	// Document returns the OpenAPI document in JSON, from which /docs is made. Nil: no such page.
+	// Document returns the OpenAPI document in JSON, from which /docs is made. Nil: the site has no /docs and no /api.
 	Document func() []byte
-	// Rooms are the waiting rooms. Nil: none, and no page of them.
+	// Rooms are the waiting rooms. Nil: the site has no pages of waiting rooms.
 	Rooms Rooms
-	// Nodes returns the nodes of this node's cluster, and with an error those that it knows. Nil: no cluster, and no
-	// page of nodes.
+	// Nodes returns the nodes of this node's cluster. With an error it returns the nodes that it knows. Nil: the site
+	// has no page of nodes.
 	Nodes func(ctx context.Context) ([]cluster.Member, error)
-	// Catalogue returns the state of the catalogue. Nil: pages do not mention it.
+	// Catalogue returns the state of the catalogue for the page of statistics. Nil: that page does not mention it.
 	Catalogue func() Catalogue
-	// Draft writes the package JSON of an npm package, or returns a *DraftError that says why not. It
-	// may be called concurrently, and should end with its context. Nil: no page for drafts.
+	// Draft writes the package JSON of an npm package, or returns a [*DraftError] that says why not. The
+	// site calls it concurrently. Draft should return when its context ends. Nil: the site has no page /new.
 	Draft func(ctx context.Context, npmName string) (*Draft, error)
-	// Advisories are the known vulnerabilities. Nil: pages do not mention any.
+	// Advisories are the known vulnerabilities. Nil: pages say that vulnerabilities are not checked.
 	Advisories *library.Advisories
-	// Usage counts requests for files. Nil: pages have no counts.
+	// Usage counts requests for files. Nil: the pages of libraries have no charts of requests.
 	Usage *usage.Usage
-	// Turns limits how many pages are made at once, which leaves processors for assets. Default:
-	// [answers.PageProcessors].
+	// Turns limits how many pages are made at once, which leaves processors for assets. Default: as many as
+	// [answers.PageProcessors] returns.
 	Turns *answers.Shares
 	// Logger logs errors. Default: no logging.
 	Logger *slog.Logger
@@ -81,7 +81,7 @@ type Site struct {
 	renderTimeout time.Duration
 }
 
-// caches are the responses, and parts of them, that a site stores while what they are made from has not changed.
+// caches are the responses, and parts of them, that a site stores until the data from which it made them changes.
 type caches struct {
 	summaries   answers.Cache[*library.Listing, *summary]
 	totals      totalsCache
@@ -91,7 +91,8 @@ type caches struct {
 	hosts       cachedHosts
 }
 
-// New returns the site. It fails only if a required option is missing or an embedded template or file is invalid.
+// New returns the site. It fails only if Options.Library or Options.Renderer is missing, or if an embedded template or file
+// is invalid.
 func New(o Options) (*Site, error) {
 	if o.Library == nil || o.Renderer == nil {
 		return nil, errors.New("site: Options.Library or Options.Renderer is missing")
@@ -143,16 +144,18 @@ func New(o Options) (*Site, error) {
 	return s, nil
 }
 
-// A route is the address of a kind of page. A "*" in its pattern is any one segment, and "**" at its end is the path of a file.
+// A route is the address of a kind of page, and the function that makes the page. A "*" in its pattern matches one segment
+// that is not empty. A "**" at its end matches the rest of the path, which is the path of a file.
 type route struct {
 	pattern string
-	query   []string // names of its parameters, see [canonicalQuery]
-	cached  bool     // its pages depend on libraries only, and are cached until one of them changes
+	query   []string // names of the parameters that it knows, see [canonicalQuery]
+	cached  bool     // its pages may be cached until their inputs change, see [Site.isStale]
 	show    func(*request) (*pageAnswer, error)
 }
 
-// decodeSegments percent-decodes stars, the segments of a path that match the stars of the route's pattern. It returns an
-// error if one is malformed.
+// decodeSegments percent-decodes stars, the segments of a path that match the stars of the route's pattern, in their order.
+// It returns nil for a pattern without stars, and [text.ErrEmptyPathPart] or [text.ErrMalformedPath] if a segment is
+// malformed.
 func (r route) decodeSegments(stars []string) ([]string, error) {
 	var names []string
 	for i, star := range stars {
@@ -169,8 +172,9 @@ func (r route) decodeSegments(stars []string) ([]string, error) {
 	return names, nil
 }
 
-// withLibrary returns the function of a route: it looks up the library that the first star of the path names and returns
-// what show returns for that, or library.ErrNoLibrary. It records in the request that the page depends on the library.
+// withLibrary returns a function for a route. That function looks up the library that the first star of the path names, and
+// returns what show returns for it. If the lookup fails, it returns that error, such as [library.ErrNoLibrary]. Before the
+// lookup it records in the request that the page depends on the library.
 func (s *Site) withLibrary(show func(*request, *library.Library) (*pageAnswer, error)) func(*request) (*pageAnswer, error) {
 	return func(q *request) (*pageAnswer, error) {
 		q.inputs.addLibraries(q.segments[0])
@@ -182,8 +186,9 @@ func (s *Site) withLibrary(show func(*request, *library.Library) (*pageAnswer, e
 	}
 }
 
-// Owns reports whether the site responds to a path, percent-encoded as the client sent it: that of a page or an embedded
-// file, or one below a kind of page such as /library/, where visitors get a page that says that nothing is there.
+// Owns reports whether the site responds to a path, percent-encoded as the client sent it. It responds to the paths of
+// pages and embedded files. It also responds to every path below a kind of page that has a name in its path, such as
+// /library/: if there is no page, visitors get one that says so.
 func (s *Site) Owns(path string) bool {
 	if s.files.byPath[path] != nil {
 		return true
@@ -195,8 +200,8 @@ func (s *Site) Owns(path string) bool {
 	return below && slices.ContainsFunc(s.routes, func(r route) bool { return strings.HasPrefix(r.pattern, "/"+first+"/*") })
 }
 
-// findRoute returns the route of a path, with or without a slash at its end, and the still encoded segments that match the
-// stars of its pattern. The result is false if no route has the path.
+// findRoute returns the route of a percent-encoded path, with or without a slash at its end, and the still encoded segments
+// that match the stars of its pattern. The result is false if no route has the path.
 func (s *Site) findRoute(path string) (route, []string, bool) {
 	if path != "/" {
 		path = strings.TrimSuffix(path, "/")
@@ -228,8 +233,9 @@ next:
 	return route{}, nil, false
 }
 
-// searchTextOf returns the text to search for in place of an unknown path: its last segment that is neither a version nor a
-// common name such as index; "" if none exists.
+// searchTextOf returns the text to search for in place of an unknown, percent-encoded path: its last segment, decoded and
+// without ".html", that is neither a common name such as index nor like a version, which begins with a digit or with "v"
+// and a digit. It returns "" if the path has no such segment or is malformed.
 func searchTextOf(path string) string {
 	decoded, err := url.PathUnescape(path)
 	if err != nil {
@@ -247,11 +253,12 @@ func searchTextOf(path string) string {
 	return ""
 }
 
-// libraryTimeout is how long a page waits for the libraries to be read after a start.
+// libraryTimeout limits how long a request waits for its page, also while the libraries are read after a start.
 const libraryTimeout = 10 * time.Second
 
-// ServeHTTP implements http.Handler. It responds with a page, an embedded file or a redirect, to other paths with a page that
-// says that nothing is there, and with 405 to methods other than GET and HEAD.
+// ServeHTTP implements http.Handler. It responds with a page, an embedded file or a redirect, and to unknown paths with a
+// page that says that nothing is there (404). To methods other than GET and HEAD it responds with 405. The request's
+// context ends after libraryTimeout. If not even a failure page can be made, the response is a line of text (500).
 func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := requests.RawPath(r.URL)
 	if f := s.files.byPath[path]; f != nil {
@@ -273,8 +280,9 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.sendPage(w, r, p)
 }
 
-// runRoute returns the response of the route with this path, or a redirect to the path without a slash at its end. It
-// returns a refusal for other methods than GET and HEAD, unknown and malformed paths.
+// runRoute decodes the path's segments into q.segments and returns the response of the route with this path. For a path
+// with a slash at its end it returns a redirect to the path without it. It returns a refusal for methods other than GET and
+// HEAD (405), an unknown path (404) and a malformed one (400), or the error of the route.
 func (s *Site) runRoute(q *request, path string) (*pageAnswer, error) {
 	if q.Method != http.MethodGet && q.Method != http.MethodHead {
 		return nil, newRefusal(http.StatusMethodNotAllowed, "That cannot be done here", "Pages can only be read: the method must be GET or HEAD.")

@@ -19,22 +19,22 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// This file shows what strangers wrote: as plain text here, and otherwise as a worker has rendered it.
+// This file displays documents that strangers wrote: as plain text, or as a worker has rendered them.
 
-// mostSource bounds a file whose source is shown, in bytes.
+// mostSource is the size in bytes of the largest file whose source a page displays.
 const mostSource = 4 << 20
 
-// languages are the extensions of files that a worker colours, with the one that stands for all of a language.
+// languages maps the extensions of files that a worker highlights to the extension that stands for the whole language.
 var languages = map[string]string{
 	".js": ".js", ".mjs": ".js", ".cjs": ".js", ".ts": ".js", ".mts": ".js", ".cts": ".js", ".jsx": ".js", ".tsx": ".js", ".json": ".js", ".map": ".js",
 	".css": ".css", ".scss": ".css", ".less": ".css",
 }
 
-// addLines adds to the page of file f one part of the lines of its source, by the page number in the request. A worker
-// highlights them if the language is known and the file not too large; otherwise, and until it has, they are plain text. A
-// source over document.MaxSource is cut, and p.Shortened set. Pending lines are recorded in q.inputs. A page number beyond
-// the end means the last page; q.inputs.arbitrary is set then, so that the page is not cached. An error is one of rendering
-// or of the store.
+// addLines adds to p, the page of file f, the lines of source on the part that the page number in the request selects. A
+// worker highlights them. They are plain text if the language is unknown, the source over document.MaxSource, which is cut
+// and sets p.Shortened, or the worker refuses it; also while they are pending, which is recorded in q.inputs. A page number
+// beyond the end means the last page, and sets q.inputs.arbitrary, so that the page is not cached. An error is one of
+// rendering or of the store.
 func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p *filePage, source string) error {
 	p.Shortened = len(source) > document.MaxSource
 	source = text.Cut(source, document.MaxSource)
@@ -71,9 +71,9 @@ func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p
 	return nil
 }
 
-// addPlainLines adds to the page the lines of source as plain text, from the one with index first (from 0) on,
-// document.MaxLines at most. If it cuts a line, or all of them together are too long so that it replaces the rest by
-// ellipses, it sets p.Long.
+// addPlainLines appends to p.Lines the lines of source as escaped plain text, without line ends, from the one with index
+// first (from 0) on, at most document.MaxLines. It cuts lines over document.LongestLine. Once all lines together exceed
+// document.MaxMarkup, the others become ellipses. In both cases it sets p.Long.
 func (p *filePage) addPlainLines(source string, first int) {
 	n, room := 0, document.MaxMarkup
 	for line := range strings.Lines(source) {
@@ -93,14 +93,14 @@ func (p *filePage) addPlainLines(source string, first int) {
 	}
 }
 
-// A noSourceError says why a file is not shown.
+// A noSourceError says, in a sentence for the page, why a page does not display a file.
 type noSourceError struct{ why string }
 
 // Error returns the sentence by which the page says why it does not display the file.
 func (e *noSourceError) Error() string { return e.why }
 
-// readSource returns the text of a file, or a *noSourceError if a page cannot display it: it is over 4 MiB, no text, or
-// erased.
+// readSource returns the text of a file from the store. It returns a [*noSourceError] if a page cannot display it: it is
+// over 4 MiB, not UTF-8, has a NUL byte, or has been erased. Other errors are those of the store.
 func (s *Site) readSource(f views.PublishedFile) (string, error) {
 	if f.Size > mostSource {
 		return "", &noSourceError{"It is over " + formatBytes(mostSource) + ", too large for a page."}
@@ -118,19 +118,19 @@ func (s *Site) readSource(f views.PublishedFile) (string, error) {
 	return string(data), nil
 }
 
-// A readme is the introduction that upstream has written.
+// A readme is the README of a release as a page displays it.
 type readme struct {
 	File  string
-	HTML  template.HTML // "" where the text is shown
-	Text  string
-	Cut   bool
-	Plain bool // until it is rendered
+	HTML  template.HTML // "" if the page displays Text
+	Text  string        // "" if the page displays HTML
+	Cut   bool          // the text is incomplete
+	Plain bool          // it is plain text until it is rendered
 }
 
 // newReadme returns the README of a release as a page displays it: rendered by a worker, or as plain text, cut to
-// document.MaxReadme bytes, if it is not Markdown, too large, refused, or not rendered yet. file is its name, source its
-// text, and cut says that source is incomplete. Relative links to files that the release does not have lead to repository, a
-// URL.
+// document.MaxReadme bytes, if it is not Markdown, too large, refused, or pending, which is recorded in q.inputs. file is
+// its name, source its text, and cut says that source is incomplete. Relative links to files that the release does not have
+// lead to repository, a URL or "".
 func (s *Site) newReadme(q *request, r *library.Release, repository, file, source string, cut bool) (*readme, error) {
 	shown := &readme{File: file, Cut: cut || len(source) > document.MaxReadme}
 	shown.Text = text.Cut(source, document.MaxReadme)
@@ -150,8 +150,9 @@ func (s *Site) newReadme(q *request, r *library.Release, repository, file, sourc
 	return shown, nil
 }
 
-// readmeDocument returns the request to render a README, see newReadme, for the renderer and its cache. The result is false
-// if the page displays it as plain text: it is not Markdown, empty, or too large.
+// readmeDocument returns the request to render a README, see newReadme, for the renderer and its cache. When the renderer
+// gets to it, the request reads the README from the store again. The result is false if the page displays it as plain text:
+// its name does not end in .md or .markdown, or source is empty or over document.MaxReadme bytes.
 func (s *Site) readmeDocument(r *library.Release, repository, file, source string) (rendering.Document, bool) {
 	ext := strings.ToLower(path.Ext(file))
 	if ext != ".md" && ext != ".markdown" || len(source) > document.MaxReadme || source == "" {
@@ -179,8 +180,9 @@ func (s *Site) readmeDocument(r *library.Release, repository, file, source strin
 }
 
 // Part returns a background task for processes that publish. It has a worker render the README and read the dependency
-// ranges of each release that is published after the call to Part. If it cannot read the log, it logs that and ends. Other
-// processes render documents when a page displays them, because a mirror copies logs of many releases.
+// ranges of each release that is published after the call to Part. It logs a release for which that fails and goes on. If
+// it cannot read the log, it logs that and ends. Other processes render documents when a page displays them, because a
+// mirror copies logs of many releases.
 func (s *Site) Part() parts.Part {
 	from := s.library.LogSize()
 	return parts.Part{Name: "documents of new releases", Run: parts.RunUntilDone(func(ctx context.Context) {
@@ -202,9 +204,10 @@ func (s *Site) Part() parts.Part {
 	})}
 }
 
-// renderDocuments has a worker render the README of the release that log entry e publishes, and read its dependency ranges,
-// and waits for both. Before, it waits until the index of libraries has the entry. A release that is no longer published is
-// skipped, and a document that the worker refuses is no error.
+// renderDocuments waits until the index of libraries has log entry e. Then it has a worker read the dependency ranges of
+// the release that e publishes, and render its README, and waits for both. If reading the ranges fails, it returns that
+// error and does not render the README. It skips a release that is no longer published. A document that the worker refuses
+// is no error.
 func (s *Site) renderDocuments(ctx context.Context, e logs.Indexed) error {
 	if err := s.library.Wait(ctx, e.Index+1); err != nil {
 		return err

@@ -25,8 +25,9 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// formatBytes returns a number of bytes as text with three significant digits, such as 1.23 MB, in powers of a thousand as
-// browsers' developer tools do.
+// formatBytes returns a number of bytes as text, in powers of a thousand as browsers' developer tools do. Below a thousand
+// it is exact, such as 512 B. From there on it is rounded to three significant digits, such as 1.23 MB, or to an integer
+// from 1000 TB on, because TB is the largest unit. A negative number begins with a minus sign (U+2212).
 func formatBytes(n int64) string {
 	if n < 0 {
 		return "−" + formatBytes(-n)
@@ -51,8 +52,8 @@ func formatBytes(n int64) string {
 	panic("unreachable")
 }
 
-// formatDelta returns by how many bytes and percent a size has changed from from to to, as text with a sign; "same size" if
-// it has not.
+// formatDelta returns the difference between the sizes from and to in bytes and percent, as text with a sign, such as
+// "+1.20 kB (+3.4 %)". It returns "same size" if they are equal, and leaves out the percentage if from is 0.
 func formatDelta(from, to int64) string {
 	switch {
 	case from == to:
@@ -64,7 +65,8 @@ func formatDelta(from, to int64) string {
 	}
 }
 
-// formatPercent returns by how many percent a size has changed, as text in parentheses after a space; "" if from is 0.
+// formatPercent returns by how many percent a size has changed, as text with a sign, in parentheses after a space, such as
+// " (+3.4 %)"; "" if from is 0. It rounds to one decimal digit below ten percent, and otherwise to an integer.
 func formatPercent(from, to int64) string {
 	if from == 0 {
 		return ""
@@ -81,11 +83,11 @@ func formatPercent(from, to int64) string {
 	return " (" + s + " %)"
 }
 
-// formatNumber returns a count as text with grouped digits.
+// formatNumber returns a count as text with a comma between groups of three digits.
 func formatNumber(n int) string { return humanize.Comma(int64(n)) }
 
-// formatLarge returns a number as text: with grouped digits below a million, and from there on in millions, with one decimal below
-// ten million, cut and not rounded: "1.2 million", "12 million".
+// formatLarge returns a number as text with grouped digits. From a million on, the text is in millions, with one decimal
+// digit below ten million, cut and not rounded: "1.2 million", "12 million".
 func formatLarge(n int64) string {
 	switch {
 	case n >= 10_000_000:
@@ -96,14 +98,15 @@ func formatLarge(n int64) string {
 	return humanize.Comma(n)
 }
 
-// isBidiControl reports whether a character changes the order in which others appear, so that one name looks like
-// another: an embedding, override or isolate of Unicode's bidirectional algorithm
+// isBidiControl reports whether a character changes the order in which a browser displays others, so that one name looks
+// like another: an embedding, override or isolate of Unicode's bidirectional algorithm
 // (https://www.unicode.org/reports/tr9/).
 func isBidiControl(r rune) bool {
 	return '\u202a' <= r && r <= '\u202e' || '\u2066' <= r && r <= '\u2069'
 }
 
-// escapeBidi replaces bidirectional control characters in the bytes of a page by U+FFFD, the replacement character.
+// escapeBidi returns the bytes of a page with each bidirectional control character replaced by U+FFFD, the replacement
+// character. Without any it returns page itself. It does not change page.
 func escapeBidi(page []byte) []byte {
 	const lead = 0xe2 // the first byte of each such character
 	for at := 0; ; at++ {
@@ -124,18 +127,18 @@ func escapeBidi(page []byte) []byte {
 	}, page)
 }
 
-// formatDate returns the markup of a day in UTC, "" for an unknown time. A script in the page converts it to the reader's
-// time zone.
+// formatDate returns a time as an HTML time element with the day in UTC, "" for an unknown time (see isUnknown). A script
+// in the page converts it to the reader's time zone.
 func formatDate(t time.Time) template.HTML { return markUpTime(t, "2 January 2006", "day") }
 
-// formatMoment returns the markup of a time to the minute in UTC, "" for an unknown time. A script in the page converts it
-// to the reader's time zone.
+// formatMoment returns a time as an HTML time element with the day and the minute in UTC, "" for an unknown time (see
+// isUnknown). A script in the page converts it to the reader's time zone.
 func formatMoment(t time.Time) template.HTML {
 	return markUpTime(t, "2 January 2006, 15:04 UTC", "minute")
 }
 
-// markUpTime returns the HTML of a time in UTC with the given layout, "" for an unknown time. A script in the page converts
-// it to the reader's time zone, with the precision that to names: "day" or "minute".
+// markUpTime returns a time as an HTML time element with a text in UTC by the given layout, "" for an unknown time. A
+// script in the page converts the text to the reader's time zone, with the precision in to: "day" or "minute".
 func markUpTime(t time.Time, layout, to string) template.HTML {
 	if isUnknown(t) {
 		return ""
@@ -144,24 +147,24 @@ func markUpTime(t time.Time, layout, to string) template.HTML {
 	return template.HTML(`<time datetime="` + t.Format(time.RFC3339) + `" data-to="` + to + `">` + t.Format(layout) + `</time>`) //nolint:gosec // it is made of numbers
 }
 
-// isUnknown reports whether t means no time: the zero time, or one up to the start of 1970, as a missing number of seconds
-// is stored.
+// isUnknown reports whether t stands for an unknown time: the zero time, or one up to the start of 1970, which is what a
+// missing number of seconds becomes.
 func isUnknown(t time.Time) bool { return t.Unix() <= 0 }
 
-// A pager is the part of a long list that one page shows.
+// A pager describes one page of a long list: which elements it has, and where the pages before and after it are.
 type pager struct {
 	Page, Pages int
-	First, Last int // counted from 1; First is 0 where the list is empty
+	First, Last int // elements on the page, counted from 1; 0 if the list is empty
 	Total       int
-	// Previous and Next are addresses, "" at the ends.
+	// Previous and Next are the addresses of the pages before and after this one, "" if there is no such page.
 	Previous, Next string
-	// What is the kind of the elements. Screen readers tell pagers apart by it.
+	// What is the kind of the elements, in the plural. It labels the pager for screen readers.
 	What string
 }
 
-// newPager returns the pager for the page with this number of a list with total elements, of which each page has the number
-// each; what is the kind of the elements in words. If the page does not exist, it is the pager of the nearest one. address
-// returns the address of another page by its number as text; "" stands for the first.
+// newPager returns the pager for a page of a list with total elements. page is its number from 1 on, each is how many
+// elements a page has, and what is the kind of the elements in words. If the page does not exist, it is the pager of the
+// nearest one. address returns the address of another page by its number as text; "" stands for the first.
 func newPager(total, each, page int, what string, address func(page string) string) pager {
 	p := pager{Total: total, Pages: max(1, (total+each-1)/each), What: what}
 	p.Page = min(max(page, 1), p.Pages)
@@ -181,7 +184,8 @@ func newPager(total, each, page int, what string, address func(page string) stri
 	return p
 }
 
-// sliceOf returns the part of all, the complete list, that is on the pager's page; nil if the list is empty.
+// sliceOf returns the part of all that is on the pager's page, nil if the list is empty. all is the complete list with
+// p.Total elements. The result shares its memory.
 func sliceOf[T any](p pager, all []T) []T {
 	if p.Total == 0 {
 		return nil
@@ -192,8 +196,9 @@ func sliceOf[T any](p pager, all []T) []T {
 //go:embed templates
 var embeddedTemplates embed.FS
 
-// parseTemplates parses the embedded templates of the pages, and returns them by name. Each is executed within frame.html;
-// parts.html has what several pages use. f has the URL paths of the style sheet, scripts and images, which templates insert.
+// parseTemplates parses the embedded templates of the pages, and returns them by the names of their files without
+// extension. Each has the templates of frame.html, with which it must be executed, and of parts.html, which several pages
+// use. f has the URL paths of the style sheet, scripts and images, which templates insert.
 func parseTemplates(f *files) (map[string]*template.Template, error) {
 	common, err := template.New("frame.html").Option("missingkey=error").Funcs(template.FuncMap{
 		"file":      f.path,
@@ -270,17 +275,17 @@ func parseTemplates(f *files) (map[string]*template.Template, error) {
 	return parsed, nil
 }
 
-// A frame is what frame.html shows around a page.
+// A frame is the data of frame.html: what all pages have, and in Page the data of the page's own template.
 type frame struct {
-	Service     string // its name
+	Service     string // name of the service
 	Title       string
 	Description string
-	Canonical   string // URL, "" for a page that search engines should leave alone
-	Feed        string // path of the Atom feed of what the page is about, "" for none
+	Canonical   string // URL for search engines, "" for a page that they should not list
+	Feed        string // path of the Atom feed about the page's library, "" if it has only the feed of all libraries
 	Banner      string // URL of the picture for previews
-	Section     string
-	Searched    string
-	HasSearch   bool // the page has no search box of its own
+	Section     string // see pageAnswer
+	Searched    string // see pageAnswer
+	HasSearch   bool   // the frame has a search box, because the page has none of its own
 	HasDocs     bool
 	HasNew      bool
 	HasRooms    bool
@@ -288,8 +293,9 @@ type frame struct {
 	Page        any
 }
 
-// renderAnswer returns the page that the template a.view makes from a.data, inside of the frame that all pages share. It
-// replaces bidirectional control characters, by which one name can look like another. An error is one of the template.
+// renderAnswer executes the template a.view with a.data, inside of the frame that all pages share, and returns the page
+// with its body. It replaces bidirectional control characters, by which one name can look like another. It puts q.siteBase
+// in front of a.canonical. It returns an error if the template fails, and panics if no template has that name.
 func (s *Site) renderAnswer(q *request, a *pageAnswer) (*page, error) {
 	f := frame{
 		Service: s.options.Name, Title: a.title, Description: a.description, Banner: q.siteBase + "/banner.png",
@@ -308,17 +314,17 @@ func (s *Site) renderAnswer(q *request, a *pageAnswer) (*page, error) {
 
 // The addresses of pages.
 
-// libraryPath returns the path of the page of the library l.
+// libraryPath returns the path of the page of the library l, which it percent-encodes.
 func libraryPath(l string) string { return "/library/" + url.PathEscape(l) }
 
 // versionPath returns the path of the page of a version of the library l.
 func versionPath(l, version string) string { return libraryPath(l) + "/" + url.PathEscape(version) }
 
-// historyPath returns the path of the page that lists what became of each version of the library l.
+// historyPath returns the path of the page that lists the state of each version of the library l.
 func historyPath(l string) string { return "/history/" + url.PathEscape(l) }
 
-// comparePath returns the path and query of the page that compares the versions from and to of the library l; page is the
-// number of the part of its list as text, "" for the first.
+// comparePath returns the path and query of the page that compares the versions from and to of the library l. page is the
+// number, as text, of the page of the list of changes; "" stands for the first.
 func comparePath(l, from, to, page string) string {
 	return withQuery("/compare/"+url.PathEscape(l), encodeQuery("from", from, "to", to, "page", page))
 }
@@ -329,7 +335,8 @@ func downloadPath(l, version, ext string) string {
 }
 
 // encodeQuery returns the URL query of alternating names and values, in their order, without the "?" in front, which
-// withQuery adds. It escapes the values, not the names, and leaves out pairs with an empty value.
+// withQuery adds. It escapes the values, not the names, and leaves out pairs with an empty value. It panics if the last
+// name has no value.
 func encodeQuery(pairs ...string) string {
 	var b strings.Builder
 	for i := 0; i < len(pairs); i += 2 {
@@ -344,8 +351,9 @@ func encodeQuery(pairs ...string) string {
 	return b.String()
 }
 
-// repositoryLink returns the web address of a library's repository, without .git; "" if it is unknown or no web address. For
-// GitHub it is made from user and repository name.
+// repositoryLink returns the web address of a library's repository: for GitHub https://github.com/USER/REPOSITORY,
+// otherwise the URL in the package JSON without "git+" and ".git". It returns "" if there is no URL or a page cannot link
+// to it.
 func repositoryLink(l *library.Library) string {
 	if l.Repository == nil {
 		return ""
@@ -359,19 +367,21 @@ func repositoryLink(l *library.Library) string {
 //go:embed assets
 var embeddedFiles embed.FS
 
-// files are what pages load: a style sheet, scripts, the mark.
+// files are the embedded files that pages load: a style sheet, scripts and images.
 type files struct {
-	byPath map[string]*answers.Body // as requested
-	paths  map[string]string        // by name in the folder
+	byPath map[string]*answers.Body // by URL path
+	paths  map[string]string        // URL paths by name in the folder
 }
 
+// fileTypes are the values of Content-Type by file extension.
 var fileTypes = map[string]string{
 	".css": "text/css; charset=utf-8",
 	".js":  "text/javascript; charset=utf-8",
 	".svg": "image/svg+xml",
 }
 
-// loadFiles reads the embedded style sheet, scripts and images, and gives each a path that contains a hash of its content.
+// loadFiles reads the embedded style sheet, scripts and images, and gives each a URL path that contains a hash of its
+// content, such as /site/page.0123456789ab.js.
 func loadFiles() (*files, error) {
 	loaded := &files{byPath: map[string]*answers.Body{}, paths: map[string]string{}}
 	entries, err := fs.ReadDir(embeddedFiles, "assets")
@@ -402,8 +412,8 @@ func (f *files) path(name string) (string, error) {
 	return p, nil
 }
 
-// sendFile responds with an embedded file, which caches may store for a year because it never changes under its path, or
-// with 304. To other methods than GET and HEAD it responds with 405.
+// sendFile responds with an embedded file, or with 304 if the client has it. Caches may store it for a year because it
+// never changes under its path. To methods other than GET and HEAD it responds with 405.
 func sendFile(w http.ResponseWriter, r *http.Request, f *answers.Body) {
 	setIsolation(w.Header())
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
