@@ -8,27 +8,28 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// comparePage is the page of the changes between two releases of a library.
+// comparePage is the data of the page of the changes between two releases of a library.
 type comparePage struct {
 	Name     string
-	Versions []views.Version
-	From, To string // "" if there are not two
+	Versions []views.Version // published, newest first
+	From, To string          // both "" if the page compares nothing
 
-	Added, Removed, Changed, Unchanged int
-	FromBytes, ToBytes                 int64
-	Changes                            []change
-	Diff                               *fileDiff // of one file, nil if none was asked for
+	Added, Removed, Changed, Unchanged int       // numbers of files; 0 with Diff, as the next two
+	FromBytes, ToBytes                 int64     // of all files
+	Changes                            []change  // on this page; nil with Diff
+	Diff                               *fileDiff // of the file in the query, nil without one
 	Pager                              pager
 }
 
-// A change is a file that is not the same in both.
+// A change is a file that differs between two releases.
 type change struct {
 	Kind     changeKind
 	Path     string
-	Address  string // of what changed in it
-	From, To int64  // sizes
+	Address  string // of the page with its changed lines
+	From, To int64  // sizes in bytes, 0 in the release that does not have it
 }
 
+// A changeKind is how a file differs between two releases. It is part of the name of a CSS class, and displayed.
 type changeKind string
 
 const (
@@ -37,12 +38,13 @@ const (
 	removed changeKind = "removed"
 )
 
-// changesShown is how many files a page of changes has.
+// changesShown is how many files a page of changes lists.
 const changesShown = 200
 
 // comparePage returns the page that compares two versions of a library, "from" and "to" in the query: it lists the files
-// that differ, or if the query names a file, the changed lines of that file. Without "to" it is the latest version, without
-// "from" the one before "to"; if none exists, the page compares nothing. A version or file that does not exist is an error.
+// that differ, or if the query names a file, the changed lines of that file. "to" defaults to the latest version, and
+// "from" to the next older one than "to". If one of them is still missing, the page compares nothing. The errors for a
+// missing version or file are those of readRelease and diffFile.
 func (s *Site) comparePage(q *request, l *library.Library) (*pageAnswer, error) {
 	page := comparePage{Name: l.Name, From: q.textParam("from"), To: q.textParam("to")}
 	var err error
@@ -87,15 +89,15 @@ func (s *Site) comparePage(q *request, l *library.Library) (*pageAnswer, error) 
 	return a, nil
 }
 
-// setDefaults sets p.To to the version latest unless the query has it, and then p.From to the next older version in
-// p.Versions unless the query has it; "" if none exists.
+// setDefaults sets p.To to the version latest if it is "", and then p.From, if it is "", to the next older version than
+// p.To in p.Versions. p.From stays "" if no such version exists.
 func (p *comparePage) setDefaults(latest string) {
 	p.To = cmp.Or(p.To, latest)
 	p.From = cmp.Or(p.From, versionBefore(p.Versions, p.To))
 }
 
-// versionBefore returns the next older version in versions, which are sorted newest first; "" for the oldest and for an
-// unknown version.
+// versionBefore returns the next older version than version in versions, which are sorted newest first; "" for the oldest
+// and for an unknown version.
 func versionBefore(versions []views.Version, version string) string {
 	i := slices.IndexFunc(versions, func(v views.Version) bool { return v.Version == version })
 	if i < 0 || i+1 >= len(versions) {
@@ -104,9 +106,9 @@ func versionBefore(versions []views.Version, version string) string {
 	return versions[i+1].Version
 }
 
-// compareFiles returns the files that differ between two releases, changed ones first, then added, then removed ones. It
-// adds to p's counts of added, removed, changed and unchanged files. The files of both releases must be sorted by path. The
-// caller sets the addresses of the results.
+// compareFiles returns the files that differ between two releases: changed ones first, then added, then removed ones, each
+// by path. It adds to p's counts of added, removed, changed and unchanged files. The files of both releases must be sorted
+// by path. The caller sets the addresses of the results.
 func (p *comparePage) compareFiles(from, to *library.Release) []change {
 	var all []change
 	i, j := 0, 0
@@ -135,11 +137,11 @@ func (p *comparePage) compareFiles(from, to *library.Release) []change {
 	return all
 }
 
-// Delta returns by how many bytes and percent the release has grown or shrunk, as text.
+// Delta returns by how many bytes and percent the release has grown or shrunk, as text (see formatDelta).
 func (p comparePage) Delta() string { return formatDelta(p.FromBytes, p.ToBytes) }
 
-// Delta returns by how many bytes and percent the file has grown or shrunk, as text; for an added or removed file its size
-// after a plus or minus sign.
+// Delta returns by how many bytes and percent the file has grown or shrunk, as text (see formatDelta). For an added or
+// removed file it returns the file's size after a plus or minus sign.
 func (c change) Delta() string {
 	switch c.Kind {
 	case added:

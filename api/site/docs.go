@@ -15,64 +15,70 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// docsReference is the API's documentation, made from its OpenAPI document.
+// docsReference is the documentation of the API, made from its OpenAPI document.
 type docsReference struct {
 	Title, Description string
-	Base               string // where the API is
+	Base               string // URL in front of the API's paths; set for each request
 	Groups             []docsGroup
 	Schemas            []docsSchema
 }
 
 // docsGroup is a group of operations, which has a page of its own.
 type docsGroup struct {
-	ID, Name, Description string
+	ID, Name, Description string // ID is the last part of its page's path
 	Operations            []docsOperation
 }
 
-// docsGroupPage is the page of one group.
+// docsGroupPage is the data of the page of one group.
 type docsGroupPage struct {
 	docsGroup
 	Groups []docsGroup // all of them, for links
 }
 
-// docsSchemasPage is the page of the schemas.
+// docsSchemasPage is the data of the page of the schemas.
 type docsSchemasPage struct {
 	Schemas []docsSchema
 	Groups  []docsGroup // for links
 }
 
+// A docsOperation is a method on a path of the API.
 type docsOperation struct {
 	ID, Method, Path     string
 	Summary, Description string
 	Parameters           []docsParameter
 	Responses            []docsResponse
-	Failures             []docsResponse // of which most are the same for all
-	path                 string         // with examples for parameters if there are some
-	Example              string         // a command
+	Failures             []docsResponse // responses with a status from 400 on, or "default"
+	path                 string         // with the document's examples of parameters, and the query
+	Example              string         // a curl command, set by addExamples
 }
 
+// A docsParameter is a parameter of an operation; In is its place, such as path or query.
 type docsParameter struct {
 	Name, In, Type, Description string
 	Required                    bool
 }
 
+// A docsResponse is a response of an operation. Type is its content type, and the type of its schema after a colon.
 type docsResponse struct {
 	Status, Description, Type string
-	Schema                    string // the path of its schema, "" for none
+	Schema                    string // path of the documentation of its schema, "" for none
 }
 
+// A docsSchema is a schema that the document defines.
 type docsSchema struct {
 	ID, Name, Description, Type string
 	Properties                  []docsProperty
 }
 
+// A docsProperty is a property of a schema.
 type docsProperty struct {
 	Name, Type, Description string
-	Schema                  string // as of docsResponse
+	Schema                  string // as in docsResponse
 	Required                bool
 }
 
-// docsPage returns the page that lists the routes of the API by group.
+// docsPage returns the page that lists the routes of the API by group. It returns an error if the OpenAPI document is
+// malformed.
 func (s *Site) docsPage(q *request) (*pageAnswer, error) {
 	reference, err := s.readReference()
 	if err != nil {
@@ -86,7 +92,7 @@ func (s *Site) docsPage(q *request) (*pageAnswer, error) {
 }
 
 // docsPartPage returns the page of one group of the API's routes, or of the API's schemas, which the last part of the path
-// names. For another name it returns a refusal with status 404.
+// names by the group's ID or as "schemas". For another name it returns a refusal with status 404.
 func (s *Site) docsPartPage(q *request) (*pageAnswer, error) {
 	reference, err := s.readReference()
 	if err != nil {
@@ -112,8 +118,9 @@ func (s *Site) docsPartPage(q *request) (*pageAnswer, error) {
 	return a, nil
 }
 
-// addExamples returns a copy of operations, each with a curl command as its example. Path parameters for which the OpenAPI
-// document has no example get values of the most popular library here, or of jquery if none exists.
+// addExamples returns a copy of operations, each with a curl command as its example, which requests the operation's path
+// with GET. Path parameters for which the OpenAPI document has no example get values of the most popular library here, or
+// of jquery if no library is published. It waits for the first listing of libraries.
 func (s *Site) addExamples(q *request, operations []docsOperation) ([]docsOperation, error) {
 	example := &library.Library{Name: "jquery", Version: "3.7.1"}
 	popular, err := s.library.Popular(q.Context(), 1)
@@ -130,7 +137,8 @@ func (s *Site) addExamples(q *request, operations []docsOperation) ([]docsOperat
 	return operations, nil
 }
 
-// readReference returns the API's documentation, made from its OpenAPI document. It is cached until the document changes.
+// readReference returns the API's documentation, made from its OpenAPI document. It is cached until the document changes,
+// so the caller must not change what the result points to.
 func (s *Site) readReference() (docsReference, error) {
 	document := s.options.Document()
 	return s.references.Get(string(document), func() (docsReference, int, error) {
@@ -139,8 +147,9 @@ func (s *Site) readReference() (docsReference, error) {
 	})
 }
 
-// newDocsReference returns the documentation of an API from its OpenAPI document, a JSON text: its operations by group, and
-// its schemas. It leaves out operations whose response is an image. A document that cannot be parsed is an error.
+// newDocsReference returns the documentation of an API from its OpenAPI document, a JSON text: its operations by their
+// first tag, in a group "Routes" without one, and its schemas. It leaves out operations for which isDocumented is false,
+// and groups without operations. It returns an error if the document cannot be parsed.
 func newDocsReference(document []byte) (docsReference, error) {
 	var o openAPI
 	if err := json.Unmarshal(document, &o); err != nil {
@@ -178,8 +187,9 @@ func newDocsReference(document []byte) (docsReference, error) {
 }
 
 // newOperation returns the operation op, of a method on a path of the API, as its page displays it: with references
-// resolved, example values filled into the path and the query, and failures apart from other responses. item is the path's
-// entry in the document; its parameters apply to all methods.
+// resolved, and example values of the document filled into the path and the query. Responses with a status from 400 on, or
+// "default", are failures. item is the path's entry in the document; its parameters apply to all methods. Parameters
+// without a name are left out.
 func (o *openAPI) newOperation(method, path string, item pathItem, op *operation) docsOperation {
 	d := docsOperation{ID: newAnchor(method + " " + path), Method: method, Path: path, Summary: op.Summary, Description: op.Description, path: path}
 	var query []string
@@ -222,7 +232,8 @@ func (o *openAPI) newOperation(method, path string, item pathItem, op *operation
 	return d
 }
 
-// FailureStatuses returns the HTTP statuses of the operation's failures, separated by commas.
+// FailureStatuses returns the HTTP statuses of the operation's failures, separated by commas and in the order of the
+// document.
 func (d docsOperation) FailureStatuses() string {
 	statuses := make([]string, len(d.Failures))
 	for i, f := range d.Failures {
@@ -231,8 +242,8 @@ func (d docsOperation) FailureStatuses() string {
 	return strings.Join(statuses, ", ")
 }
 
-// newSchema returns the schema s of the document, called name, as its page displays it: with its properties and those of the
-// schemas that it combines (allOf).
+// newSchema returns the schema s of the document, called name, as its page displays it: with its own properties and then
+// those of the schemas that it combines (allOf), whose references it resolves.
 func (o *openAPI) newSchema(name string, s schema) docsSchema {
 	d := docsSchema{ID: "schema-" + newAnchor(name), Name: name, Description: s.Description, Type: s.describe(0)}
 	add := func(s schema) {
@@ -253,8 +264,8 @@ func (o *openAPI) newSchema(name string, s schema) docsSchema {
 	return d
 }
 
-// schemaPath returns the path, with a fragment, of the documentation of the schema to which s refers, itself or through its
-// items, its first part or its additional properties; "" if it refers to none that the document defines.
+// schemaPath returns the path, with a fragment, of the documentation of the schema that schemaName returns for s; "" if
+// that is "" or the document does not define it.
 func (o *openAPI) schemaPath(s schema) string {
 	name := s.schemaName(0)
 	if _, ok := o.Components.Schemas.find(name); !ok {
@@ -263,8 +274,9 @@ func (o *openAPI) schemaPath(s schema) string {
 	return "/docs/schemas#schema-" + newAnchor(name)
 }
 
-// fillPath returns the path of the operation in which parameters without an example have values of the library l: its name,
-// version and main file, by the name of the parameter. Parameters with other names stay as they are.
+// fillPath returns the path and query of the operation. Path parameters without an example get values of the library l by
+// their names: its name, its version or 1.0.0, its main file or index.js. Parameters with other names stay as they are, in
+// braces.
 func (d docsOperation) fillPath(l *library.Library) string {
 	return parameterInPath.ReplaceAllStringFunc(d.path, func(p string) string {
 		switch strings.ToLower(p[1 : len(p)-1]) {
@@ -284,20 +296,20 @@ var (
 	notInAnchors    = text.NewRegexp(`[^a-z0-9]+`)
 )
 
-// newAnchor returns a text in the form of an HTML identifier: in lower case, each run of other characters than ASCII letters
-// and digits replaced by one hyphen, without hyphens at the ends.
+// newAnchor returns a text in the form of an HTML identifier: in lower case, with each run of characters other than ASCII
+// letters and digits replaced by one hyphen, and without hyphens at the ends. Different texts may get the same identifier.
 func newAnchor(text string) string {
 	return strings.Trim(notInAnchors.ReplaceAllString(strings.ToLower(text), "-"), "-")
 }
 
-// A span is a run of a text, which backquotes part into prose and code.
+// A span is a run of prose or of code in a text.
 type span struct {
 	Text string
 	Code bool
 }
 
-// splitCode splits a text at backquotes into spans of prose and code, in alternation, beginning with prose. It leaves out
-// empty spans.
+// splitCode splits a text at backquotes into spans, which are prose and code in turn, beginning with prose. The backquotes
+// are not part of them. It leaves out empty spans, and returns nil for "".
 func splitCode(text string) []span {
 	var spans []span
 	for i, part := range strings.Split(text, "`") {
@@ -308,8 +320,8 @@ func splitCode(text string) []span {
 	return spans
 }
 
-// An openAPI is what of an OpenAPI 3.0 document (https://spec.openapis.org/oas/v3.0.0.html) is
-// shown to people. Its maps keep the order of the document.
+// An openAPI is the part of an OpenAPI 3.0 document (https://spec.openapis.org/oas/v3.0.0.html) that pages display. Its
+// maps keep the order of the document.
 type openAPI struct {
 	Info struct {
 		Title       string `json:"title"`
@@ -328,6 +340,7 @@ type openAPI struct {
 	} `json:"components"`
 }
 
+// A pathItem has the operations on a path, nil for methods that the path does not have, and the parameters of all of them.
 type pathItem struct {
 	Parameters []parameter `json:"parameters"`
 	Get        *operation  `json:"get"`
@@ -337,6 +350,7 @@ type pathItem struct {
 	Delete     *operation  `json:"delete"`
 }
 
+// An operation is a method on a path in the document.
 type operation struct {
 	Summary     string            `json:"summary"`
 	Description string            `json:"description"`
@@ -345,8 +359,9 @@ type operation struct {
 	Responses   ordered[response] `json:"responses"`
 }
 
-// isDocumented reports whether the documentation lists an operation: its first successful response is no image, or it has no
-// responses at all. o is the document, in which references are resolved.
+// isDocumented reports whether the documentation lists an operation: the first content type of its first 2xx response is no
+// image, or that response has no content, or op has no responses at all. It is false for an operation with other responses
+// only. o is the document, in which references are resolved.
 func (op *operation) isDocumented(o *openAPI) bool {
 	for _, r := range op.Responses {
 		if !strings.HasPrefix(r.Key, "2") {
@@ -358,6 +373,7 @@ func (op *operation) isDocumented(o *openAPI) bool {
 	return len(op.Responses) == 0 // nothing is said of them
 }
 
+// A parameter is a parameter in the document, or a reference to one.
 type parameter struct {
 	Ref         string `json:"$ref"`
 	Name        string `json:"name"`
@@ -368,6 +384,7 @@ type parameter struct {
 	Example     any    `json:"example"`
 }
 
+// A response is a response in the document, or a reference to one. Content is by content type.
 type response struct {
 	Ref         string `json:"$ref"`
 	Description string `json:"description"`
@@ -376,6 +393,7 @@ type response struct {
 	}] `json:"content"`
 }
 
+// A schema is a schema in the document, or a reference to one.
 type schema struct {
 	Ref         string          `json:"$ref"`
 	Type        string          `json:"type"`
@@ -394,16 +412,17 @@ type schema struct {
 	AdditionalProperties json.RawMessage `json:"additionalProperties"`
 }
 
-// ordered is a JSON object whose members keep their order.
+// An ordered is a JSON object whose members keep their order.
 type ordered[T any] []member[T]
 
+// A member is a member of a JSON object.
 type member[T any] struct {
 	Key   string
 	Value T
 }
 
-// UnmarshalJSON implements json.Unmarshaler: it decodes a JSON object and appends its members to o in their order. Any other
-// JSON value is an error.
+// UnmarshalJSON implements json.Unmarshaler: it decodes a JSON object and appends its members to o in their order. Any
+// other JSON value is an error. With an error, o may have some of the members.
 func (o *ordered[T]) UnmarshalJSON(data []byte) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -423,7 +442,7 @@ func (o *ordered[T]) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// find returns the value of the member with this key; the result is false if the object has none.
+// find returns the value of the first member with this key. Without one it returns the zero value and false.
 func (o ordered[T]) find(key string) (T, bool) {
 	for _, m := range o {
 		if m.Key == key {
@@ -434,11 +453,11 @@ func (o ordered[T]) find(key string) (T, bool) {
 	return none, false
 }
 
-// refName returns the last part of a reference within the document, such as Library of #/components/schemas/Library.
+// refName returns the part of a reference after its last slash, such as Library of #/components/schemas/Library.
 func refName(ref string) string { return ref[strings.LastIndexByte(ref, '/')+1:] }
 
-// resolveParameter returns the parameter to which p refers, an empty one if the document does not define it; or p itself if
-// it is not a reference.
+// resolveParameter returns the parameter to which p refers, the zero parameter if the document does not define it, or p
+// itself if it is no reference. It does not follow a reference to another reference.
 func (o *openAPI) resolveParameter(p parameter) parameter {
 	if p.Ref != "" {
 		p, _ = o.Components.Parameters.find(refName(p.Ref))
@@ -446,8 +465,8 @@ func (o *openAPI) resolveParameter(p parameter) parameter {
 	return p
 }
 
-// resolveResponse returns the response to which r refers, an empty one if the document does not define it; or r itself if it
-// is not a reference.
+// resolveResponse returns the response to which r refers, the zero response if the document does not define it, or r itself
+// if it is no reference. It does not follow a reference to another reference.
 func (o *openAPI) resolveResponse(r response) response {
 	if r.Ref != "" {
 		r, _ = o.Components.Responses.find(refName(r.Ref))
@@ -455,11 +474,11 @@ func (o *openAPI) resolveResponse(r response) response {
 	return r
 }
 
-// deepest bounds how far schemas are followed.
+// deepest is the depth at which describe and schemaName stop to follow schemas within schemas.
 const deepest = 6
 
 // describe returns the type of a schema in a few words, such as "array of string or null"; for a reference, the name of the
-// schema to which it refers. depth is how many schemas are around it; beyond deepest it returns an ellipsis.
+// schema to which it refers. depth is how many schemas contain s, 0 at first; beyond deepest it returns an ellipsis.
 func (s schema) describe(depth int) string {
 	var w string
 	switch {
@@ -491,8 +510,8 @@ func (s schema) describe(depth int) string {
 	return w
 }
 
-// additionalProperties returns a slice with the schema of an object's additional properties; nil if the document gives none,
-// or a boolean in its place.
+// additionalProperties returns a slice with the one schema of an object's additional properties. It returns nil if the
+// document has none, or a boolean or a malformed schema in its place.
 func (s schema) additionalProperties() []schema {
 	var additional schema
 	if len(s.AdditionalProperties) == 0 || s.AdditionalProperties[0] != '{' || json.Unmarshal(s.AdditionalProperties, &additional) != nil {
@@ -501,8 +520,9 @@ func (s schema) additionalProperties() []schema {
 	return []schema{additional}
 }
 
-// schemaName returns the name of the schema in the document to which s, its items, its first part or its additional
-// properties refer; "" if none exists. depth is how many schemas are around s; beyond deepest it returns "".
+// schemaName returns the name of the schema to which s refers. If s is no reference, it looks at its items, else at the
+// first schema that it combines (allOf), else at its additional properties. It returns "" if it finds no reference. depth
+// is how many schemas contain s, 0 at first; beyond deepest it returns "".
 func (s schema) schemaName(depth int) string {
 	switch {
 	case depth > deepest:

@@ -14,10 +14,12 @@ import (
 )
 
 // FilesPageURL returns the URL of the page about a path below /ajax/libs/ (LIBRARY/VERSION/FILE), which is percent-encoded
-// as the client sent it. That page displays a folder or a file, or says that the path does not exist.
+// as the client sent it. siteBase has no slash at its end. That page displays a folder or a file, or says that the path
+// does not exist.
 func FilesPageURL(siteBase, path string) string { return siteBase + "/files/" + path }
 
-// filesPath returns the path of the page of a file or folder in a version of a library; "" for file stands for all files.
+// filesPath returns the path of the page of a file or folder in a version of the library l; "" for file stands for the top
+// folder. It percent-encodes each segment.
 func filesPath(l, version, file string) string {
 	p := "/files/" + url.PathEscape(l) + "/" + url.PathEscape(version)
 	if file == "" {
@@ -29,35 +31,35 @@ func filesPath(l, version, file string) string {
 	return p
 }
 
-// A crumb leads to a folder above.
+// A crumb is a link of a page, for example to a folder above.
 type crumb struct{ Name, Address string }
 
-// folderPage is the page of a folder of a release.
+// folderPage is the data of the page of a folder of a release.
 type folderPage struct {
 	Name, Version string
 	Versions      []views.Version
-	Folder        string // "" for the release
-	Crumbs        []crumb
-	Count         int
-	Bytes         int64
-	Entries       []folderEntry
+	Folder        string        // path, "" for the top folder
+	Crumbs        []crumb       // to the folders above
+	Count         int           // of all files below the folder
+	Bytes         int64         // of all files below the folder
+	Entries       []folderEntry // on this page
 	Pager         pager
 }
 
-// A folderEntry is a file or a folder in it.
+// A folderEntry is a file or a folder directly in a folder.
 type folderEntry struct {
 	Name, Address string
-	Files         int // of a folder, 0 for a file
-	Size          int64
-	Main          bool
+	Files         int   // how many are below a folder, 0 for a file
+	Size          int64 // of a file, or of all files below a folder
+	Main          bool  // it is the main file
 }
 
 // folderShown is how many entries a page of a folder has.
 const folderShown = 200
 
-// filesPage returns the page of the folder or file of a release that the request's path names. If the query has a version,
-// which the version picker submits, it returns a redirect to the same path in that version. A release or path that does not
-// exist is an error.
+// filesPage returns the page of the folder or file of a release that the request's path names, the top folder by default.
+// If the query has a version, which the version picker submits, it returns a redirect to the same path in that version. The
+// errors are those of readRelease, a [*noFileError] if the release has nothing at the path, and those of filePage.
 func (s *Site) filesPage(q *request, l *library.Library) (*pageAnswer, error) {
 	r, err := s.readRelease(q, l.Name, q.segments[1])
 	if err != nil {
@@ -92,8 +94,9 @@ func (s *Site) filesPage(q *request, l *library.Library) (*pageAnswer, error) {
 	return a, nil
 }
 
-// listEntries returns the files and folders directly in the folder p.Folder of release r, folders first. It adds the number
-// and bytes of all files below the folder to p.Count and p.Bytes.
+// listEntries returns the files and folders directly in the folder p.Folder of release r: first the folders, then the
+// files, each in the order of r.Files, which must be sorted by path. It adds the number and bytes of all files below the
+// folder to p.Count and p.Bytes. It returns nil if no file is below the folder.
 func (p *folderPage) listEntries(r *library.Release) []folderEntry {
 	prefix := ""
 	if p.Folder != "" {
@@ -121,8 +124,8 @@ func (p *folderPage) listEntries(r *library.Release) []folderEntry {
 	return append(folders, files...)
 }
 
-// newCrumbs returns links to the release's list of files and to each folder above the path at, outermost first; nil for the
-// path "".
+// newCrumbs returns links to the top folder of the release, called Files, and to each folder above the file or folder at a
+// path, outermost first; nil for the path "".
 func newCrumbs(r *library.Release, at string) []crumb {
 	var above []crumb
 	if at == "" {
@@ -137,18 +140,19 @@ func newCrumbs(r *library.Release, at string) []crumb {
 	return above
 }
 
-// A noFileError says that a release has nothing at a path.
+// A noFileError says that a release has no file or folder at a path.
 type noFileError struct {
 	release *library.Release
 	path    string
 }
 
-// Error returns which release has no file at which path.
+// Error says which release has no file at which path.
 func (e *noFileError) Error() string {
 	return fmt.Sprintf("%s %s has no file %s", e.release.Library, e.release.Version, e.path)
 }
 
-// suggestFiles returns links to the pages of the files of the release that the visitor may have meant.
+// suggestFiles returns links to the pages of up to three files of the release that the visitor may have meant, nearest
+// first.
 func (e *noFileError) suggestFiles() []crumb {
 	var links []crumb
 	for _, file := range library.NearFiles(e.release, e.path) {
@@ -157,32 +161,33 @@ func (e *noFileError) suggestFiles() []crumb {
 	return links
 }
 
-// filePage is the page of one file: its sizes, its integrity and its source.
+// filePage is the data of the page of one file: its sizes, its integrity and its source.
 type filePage struct {
 	fileRow
 	Name, Version string
 	Versions      []views.Version
 	Crumbs        []crumb
-	Use           string // address of its tags
-	Compare       string // address of what changed in it since the version before, or ""
-	Previous      string
+	Use           string // address of the page with its tags
+	Compare       string // address of the page with the lines that changed since Previous; "" without Previous
+	Previous      string // the next older published version, "" for none
 	source
 }
 
 // source is the part of a file's source that a page displays.
 type source struct {
-	Lines     []template.HTML
-	First     int    // number of the first one
-	Count     int    // of all lines
-	Long      bool   // some are cut off
-	Plain     bool   // they have no colours until a worker has rendered them
-	Shortened bool   // the end of a long file is missing
-	Refused   string // why no source is displayed, "" where it is
+	Lines     []template.HTML // on this page
+	First     int             // number of the first of Lines, from 1 on; 0 for an empty file
+	Count     int             // how many lines the source has, without a part that is cut off
+	Long      bool            // some lines are cut, or ellipses
+	Plain     bool            // the lines have no colours until a worker has highlighted them
+	Shortened bool            // the end of a long source is cut off
+	Refused   string          // a sentence that says why no source is displayed, "" if it is
 	Pager     pager
 }
 
-// filePage returns the page of the file f of release r with its sizes, integrity and source: as plain text until a worker
-// has highlighted it, which is recorded in q.inputs. If the source cannot be displayed, the page says why.
+// filePage returns the page of the file f of release r with its sizes, integrity and a part of its source: as plain text
+// until a worker has highlighted it, which is recorded in q.inputs. If the source cannot be displayed, the page says why.
+// The error is one of reading or rendering.
 func (s *Site) filePage(q *request, r *library.Release, f views.PublishedFile) (*pageAnswer, error) {
 	row, err := s.newFileRow(q, r, f)
 	if err != nil {

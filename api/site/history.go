@@ -7,53 +7,54 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// historyPage is what became of every version of a library: of those that were tried all that is known, of the others a
-// line in a fold for each reason.
+// historyPage is the data of the page with the state of every version of a library. Versions that the bot tried are in
+// Events. The others are in Folds, one for each reason, unless the page is about a single state.
 type historyPage struct {
 	*library.Library
-	Counts  []stateCount
-	Only    string // the state of the versions that are shown; "" for all that were tried
-	Done    string // that state in words
-	Untried string // why the versions that are shown were never tried; "" for those that were
-	Events  []event
+	Counts  []stateCount // of all states that a version has
+	Only    string       // the state of the versions in Events; "" for all that were tried
+	Done    string       // that state in words
+	Untried string       // why the versions in Events were never tried; "" if they were
+	Events  []event      // on this page, newest first
 	Pager   pager
-	Folds   []fold
+	Folds   []fold // nil with Only
 
 	NotMirrored int // versions in all folds
 }
 
-// A stateCount is how many versions are in a state, which has this name in an address.
+// A stateCount is how many versions of a library are in a state.
 type stateCount struct {
-	Kind  views.StateKind
-	Done  string
+	Kind  views.StateKind // also the state's name in addresses
+	Done  string          // the state in words
 	Count int
 }
 
-// A fold is the versions that were not tried for one reason.
+// A fold is the versions that the bot did not try for one reason.
 type fold struct {
 	stateCount
 	Why  string
-	Some []views.Account // the newest
+	Some []views.Account // the newest 20
 }
 
-// An event is the last state of one version.
+// An event is the state of one version.
 type event struct {
 	views.Account
-	Files  int // of a published one
-	Bytes  int64
-	Before string // the published version before this one, "" for none
+	Files  int    // 0 if it is not published, as Bytes
+	Bytes  int64  // before compression
+	Before string // the next older published version; "" for none, or if this one is not published
 }
 
 // Done returns the state of the version in words, such as "published" or "in progress".
 func (e event) Done() string { return stateNames[e.Kind] }
 
+// stateNames are the states of versions in words.
 var stateNames = map[views.StateKind]string{
 	views.Detected: "waiting", views.Processing: "in progress", views.Published: "published", views.Mirrored: "mirrored",
 	views.Refused: "refused", views.Failed: "failed", views.Withdrawn: "withdrawn",
 	views.Older: "older than the first mirrored releases", views.Prerelease: "prereleases", views.Ignored: "ignored by a pattern", views.Gone: "gone from upstream",
 }
 
-// shownStates are all states, those first that a visitor may have to know of.
+// shownStates are all states, in the order in which a page lists them.
 var shownStates = []views.StateKind{
 	views.Published, views.Mirrored, views.Processing, views.Detected, views.Failed, views.Refused, views.Withdrawn,
 	views.Older, views.Prerelease, views.Ignored, views.Gone,
@@ -61,11 +62,11 @@ var shownStates = []views.StateKind{
 
 const (
 	eventsShown  = 100 // versions on a page of history
-	untriedShown = 500 // of those of which there is little to say
-	foldShown    = 20
+	untriedShown = 500 // versions on a page of those in a state in untried, which take less room
+	foldShown    = 20  // versions in a fold
 )
 
-// untried says why versions in a state were never tried.
+// untried says why the bot never tried versions in a state. It has no states of versions that the bot tried.
 var untried = map[views.StateKind]string{
 	views.Older:      "A library starts with its newest releases, and then gets those that are newer.",
 	views.Prerelease: "A library starts with its newest releases, of which at most two are prereleases, and then gets those that are newer.",
@@ -73,9 +74,9 @@ var untried = map[views.StateKind]string{
 	views.Gone:       "Upstream had these once, and the bot did not publish them while it did.",
 }
 
-// historyPage returns the page that lists what became of each version of a library. Without a state in the query it lists
-// the versions that the bot tried, and for each reason the newest 20 that were never tried; with a state, only the versions
-// in that. It ignores a state that no version has.
+// historyPage returns the page that lists what became of each version of a library, newest first. Without a state in the
+// query it lists the versions that the bot tried, and for each reason the newest 20 that it never tried. With a state, it
+// lists the versions in that state only. It ignores a state that no version has.
 func (s *Site) historyPage(q *request, l *library.Library) (*pageAnswer, error) {
 	all, err := s.library.Accounts(l.Name)
 	if err != nil {
@@ -131,8 +132,8 @@ func (s *Site) historyPage(q *request, l *library.Library) (*pageAnswer, error) 
 	return a, nil
 }
 
-// addEvents appends the versions in listed to page.Events, published ones with their number of files, bytes and the next
-// older published version.
+// addEvents appends the versions in listed to page.Events, in their order: published ones with their number of files, bytes
+// and the next older published version.
 func (s *Site) addEvents(page *historyPage, listed []views.Account) error {
 	versions, err := s.library.Versions(page.Name)
 	if err != nil {

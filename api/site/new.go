@@ -13,48 +13,50 @@ import (
 	"github.com/larder-cdn/larder/internal/requests"
 )
 
-// A Draft is the package JSON of an npm package, for a contributor to submit.
+// A Draft is the package JSON of an npm package, which a contributor may submit to a catalogue.
 type Draft struct {
-	// Name is the name of the package, Version that of the release from which the draft was written.
+	// Name is the name of the package. Version is the version of the release from which the draft was written.
 	Name, Version string
-	// File is where a catalogue keeps the package JSON, Text its content.
+	// File is the path of the package JSON in a catalogue. Text is its content.
 	File, Text string
-	// About is a sentence about what would be published of the release.
+	// About is a sentence about the files of the release that would be published.
 	About string
-	// Files are the files that would be published, the first of them if there are many.
+	// Files are the files that would be published, or the first of them if there are many.
 	Files []DraftFile
-	// Notes are hints for the author, Problems what lint would report about the file.
+	// Notes are hints for the author. Problems are those that lint would report about the package JSON.
 	Notes, Problems []string
-	// More is how many files are not among Files.
+	// More is how many of the files that would be published are not among Files.
 	More int
 }
 
 // A DraftFile is a file that would be published.
 type DraftFile struct {
 	Path string
-	Size string // for people
-	Main bool
+	Size string // as text with a unit
+	Main bool   // it would be the main file
 }
 
-// A DraftError says to the user why no draft was made.
+// A DraftError says, in a message for the user, why no draft was made. The page has the status 503 with Later, and else
+// 404.
 type DraftError struct {
 	Message string
-	Later   bool // whether a later request may succeed
+	Later   bool // a later request may succeed
 }
 
-// Error returns the message for the user.
+// Error returns e.Message.
 func (e *DraftError) Error() string { return e.Message }
 
-// newPage is the page that writes a package JSON.
+// newPage is the data of the page with a draft of a package JSON, or with the empty form for one.
 type newPage struct {
-	Asked string
-	Draft *Draft
-	Why   string // why no draft was made
+	Asked string // name of the npm package in the query, "" for the empty form
+	Draft *Draft // nil for none
+	Why   string // why no draft was made, "" if one was or the form is empty
 }
 
-// newFilePage returns the page that writes a draft of the package JSON of the npm package in the query, or without one the
-// empty form. If no draft can be made, the page says why. A draft makes this service download a release, so drafts are
-// limited for each client and in total; beyond the limits the error is a refusal.
+// newFilePage returns the page with a draft of the package JSON of the npm package in the query, or without one the empty
+// form. If Options.Draft returns a [*DraftError], the page says why. A draft makes this service download a release, so
+// drafts are limited for each client and in total. The error is a refusal beyond the limits (429 or 503) or if the
+// request's time is up during the download (503).
 func (s *Site) newFilePage(q *request) (*pageAnswer, error) {
 	a := &pageAnswer{view: "new", title: "Add a library", section: "/new",
 		description: "Have the package JSON of an npm package written, to submit it to the catalogue.",
@@ -89,27 +91,29 @@ func (s *Site) newFilePage(q *request) (*pageAnswer, error) {
 
 const (
 	draftsAtOnce    = 2
-	draftsPerClient = 10
-	draftsAtEase    = 60 // up to this total a client may exceed its limit: many users may share an address
+	draftsPerClient = 10 // in draftsWindow
+	draftsAtEase    = 60 // up to this total in draftsWindow a client may exceed its limit: many users may share an address
 	draftsWindow    = 10 * time.Minute
-	draftingClients = 10_000
+	draftingClients = 10_000 // that are counted in draftsWindow
 )
 
-// A draftLimiter limits how many drafts are made at once and, for each client, in draftsWindow. Clients take turns.
+// A draftLimiter limits how many drafts are made at once, and how many a client may request in each draftsWindow if all
+// clients together request many. Clients take turns.
 type draftLimiter struct {
 	now     func() time.Time
 	turns   *answers.Shares
 	timeout time.Duration // for a turn
 
 	mu      sync.Mutex
-	since   time.Time            // when counting began
-	entered map[netip.Prefix]int // by client, since then
-	all     int                  // of them
+	since   time.Time            // start of the present window
+	entered map[netip.Prefix]int // drafts in the window by client; nil before the first
+	all     int                  // drafts in the window
 }
 
-// acquire counts a draft of the client at the address remote in the present ten minutes, also if it fails later, waits until the
-// draft may start, and returns the function that the caller must call at its end. The error is a refusal if countRequest refuses the
-// draft or no turn comes within g.timeout, or that of ctx if ctx ends first.
+// acquire counts a draft of the client at the address remote, a host and port. Nothing lowers that count, which is of the
+// present ten minutes. Then acquire waits until the draft may start, and returns the function that the caller must call at
+// the draft's end, nil with an error. The error is a refusal if countRequest refuses the draft (429) or the client gets no
+// turn within g.timeout (503), or that of ctx if ctx ends first.
 func (g *draftLimiter) acquire(ctx context.Context, remote string) (leave func(), err error) {
 	if err := g.countRequest(remote); err != nil {
 		return nil, err
@@ -121,8 +125,9 @@ func (g *draftLimiter) acquire(ctx context.Context, remote string) (leave func()
 	return leave, err
 }
 
-// countRequest counts a draft of the client at the address remote. It returns a refusal, and does not count, if in the
-// present ten minutes the client has had 10 drafts and all clients 60, or if it is new and there are 10,000 other clients.
+// countRequest counts a draft of the client at the address remote, a host and port. Every ten minutes the counts begin
+// again at 0. It returns a refusal (429), and does not count, if in the present ten minutes the client has had 10 drafts
+// and all clients together 60, or if the client is new and 10,000 others are counted.
 func (g *draftLimiter) countRequest(remote string) error {
 	from, _ := requests.ClientOf(remote)
 	g.mu.Lock()

@@ -6,22 +6,23 @@ import (
 	"github.com/larder-cdn/larder/logs/cluster"
 )
 
-// nodesPage shows the nodes of a cluster.
+// nodesPage is the data of the page of a cluster's nodes.
 type nodesPage struct {
 	Nodes   []shownNode
-	Problem string // why others are missing
+	Problem string // why nodes may be missing, "" if none is
 }
 
-// A shownNode is one of them.
+// A shownNode is a node as the page displays it.
 type shownNode struct {
 	cluster.Member
-	Late   string  // how far behind it is
+	Late   string  // how far it is behind, in words
 	Ago    float64 // seconds since it reported this
-	Silent bool    // it has not reported for so long that it does not run, or does not reach the bucket
+	Silent bool    // it has not reported for over 90 s, see [cluster.Member.Silent]
 }
 
 // nodesPage returns the page of the cluster's nodes and how far each is behind. If the nodes cannot be read, the page says
-// why; the error is always nil. It checks no permission; internal/app offers the page to operators only.
+// why and has those that are known; the error is always nil. It checks no permission; internal/app offers the page to
+// operators only.
 func (s *Site) nodesPage(q *request) (*pageAnswer, error) {
 	members, err := s.options.Nodes(q.Context())
 	var p nodesPage

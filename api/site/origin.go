@@ -8,19 +8,19 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// A built says where a release was built, as far as that is proven.
+// A built says where a release was built, as far as its provenance attestation proves that.
 type built struct {
-	Repository, RepositoryLink string // "" where nothing proves it
+	Repository, RepositoryLink string // "" if nothing proves it; Repository is without https://
 	Commit                     string
-	Workflow, WorkflowLink     string
-	Mismatch                   string // the repository that the package JSON names, where that is another one
-	Why                        string // why nothing proves it, "" where the outcome says all
-	Outcome                    string // of the check of the provenance attestation, in a word or two
+	Workflow, WorkflowLink     string // the link is "" if a page cannot have one
+	Mismatch                   string // link to the repository in the package JSON if that is another one, else ""
+	Why                        string // why nothing proves it; "" if it is proven, or Outcome says all
+	Outcome                    string // of the check of the attestation, in words, see describeProvenance
 }
 
-// newBuilt returns where and how a release was built, as proven in the log entry e of its publication; or in Why, whose
-// words follow those of Outcome on the page, why nothing proves it. repository is the link to the repository in the package
-// JSON, "" for none: if the proven one is another, the result says so. The caller sets Outcome.
+// newBuilt returns where and how a release was built, as proven in the log entry e of its publication. Without proof, Why
+// has the reason, whose words follow those of Outcome on the page. repository is the link to the repository in the package
+// JSON, "" for none; if the proven one is another, it becomes Mismatch. The caller sets Outcome.
 func newBuilt(e logs.Entry, repository string) *built {
 	switch p := e.Provenance; {
 	case e.Kind == logs.Mirrored:
@@ -47,7 +47,7 @@ func newBuilt(e logs.Entry, repository string) *built {
 }
 
 // describeProvenance returns words for the outcome of checking a provenance attestation (npm's signed statement of where a
-// release was built); "" stands for one that was not checked.
+// release was built), such as "verified"; "not checked" for "".
 func describeProvenance(outcome logs.AttestationOutcome) string {
 	switch outcome {
 	case "":
@@ -58,8 +58,8 @@ func describeProvenance(outcome logs.AttestationOutcome) string {
 	return string(outcome)
 }
 
-// workflowLink returns the link to the source, at the commit of the build, of the GitHub workflow that built a release; ""
-// if the repository is not at GitHub.
+// workflowLink returns the link to the source, at the commit of the build, of the GitHub workflow in p.Repository that
+// built a release; "" if the repository is not at GitHub.
 func workflowLink(p *logs.Provenance) string {
 	path, _, _ := strings.Cut(strings.TrimPrefix(p.Workflow, p.Repository+"/"), "@")
 	if !strings.HasPrefix(p.Repository, "https://github.com/") {
@@ -68,8 +68,8 @@ func workflowLink(p *logs.Provenance) string {
 	return text.WebLink(p.Repository + "/blob/" + p.Commit + "/" + path)
 }
 
-// addOrigin adds to a release's page where it was built, by the log entry of its newest publication, and whether upstream
-// has something else today. It logs and leaves out what cannot be read.
+// addOrigin sets page.Built to where the release was built, by the log entry of its newest publication, and page.Upstream
+// and page.UpstreamDiffers to what upstream has today. It logs and leaves out what cannot be read.
 func (s *Site) addOrigin(page *libraryPage) {
 	failed := func(err error) {
 		s.logger.Error("site: couldn't read where a release is from; the page is shown without", "package", page.Name, "version", page.Release.Version, "err", err)
@@ -90,20 +90,20 @@ func (s *Site) addOrigin(page *libraryPage) {
 	}
 }
 
-// feedPath returns the path of a library's Atom feed.
+// feedPath returns the path and query of a library's Atom feed.
 func feedPath(name string) string { return withQuery("/logs.atom", encodeQuery("package", name)) }
 
-// A person is one of the authors of a library.
+// A person is an author of a library.
 type person struct {
 	Name, Link string
-	Own        bool // the link leads to a page of theirs, and not to their libraries here
+	Own        bool // Link is the URL in the package JSON, and not a search for the name here
 }
 
-// peopleShown is how many authors a page has.
+// peopleShown is how many authors a page lists.
 const peopleShown = 5
 
-// listAuthors returns the first five authors with a link each, to their own page or to a search for their name, and how many
-// more there are.
+// listAuthors returns the first five authors, each with a link to their own page, or without a URL that a page may link to,
+// to a search here for their name. more is the number of the other authors.
 func listAuthors(authors []packages.Author) (shown []person, more int) {
 	for _, a := range authors[:min(peopleShown, len(authors))] {
 		p := person{Name: a.Name, Link: text.WebLink(a.URL), Own: true}

@@ -19,22 +19,23 @@ import (
 
 // Rooms are the waiting rooms that the pages show.
 type Rooms interface {
-	// Statuses returns the state of all rooms.
+	// Statuses returns the state of all rooms, in the order in which the page lists them.
 	Statuses() []waitingroom.Status
-	// Status returns the state of one, or false for an unknown name.
+	// Status returns the state of the room with this name. The bool is false if there is no such room.
 	Status(name string) (waitingroom.Status, bool)
-	// Analytics returns what happened in one in the last so many minutes, the present one
-	// last.
+	// Analytics returns the statistics of a room in the last minutes, by periods, oldest first and the present one last.
+	// The bool is false if there is no such room.
 	Analytics(ctx context.Context, name string, minutes int) ([]waitingroom.Period, bool, error)
-	// Revision returns which version of the settings is in force here, and Versions their history, newest first.
+	// Revision returns the version of the settings that is in force on this node.
 	Revision() waitingroom.Revision
+	// Versions returns all versions of the settings, newest first.
 	Versions() []waitingroom.Version
 }
 
 const (
-	// liveEvery is how often a page of rooms loads itself again if there are no scripts.
+	// liveEvery is the interval in which a browser without scripts loads a page of rooms again.
 	liveEvery = 10 * time.Second
-	// shownPeriods is how many periods a page has in numbers.
+	// shownPeriods is how many periods a page lists in numbers.
 	shownPeriods = 60
 	// maxPeople is the largest number of people in a forecast.
 	maxPeople = 10_000_000
@@ -42,14 +43,15 @@ const (
 	maxVersions = 20
 )
 
-// A timespan is how far back the charts reach.
+// A timespan is a span of time up to now that charts can cover.
 type timespan struct {
 	Name    string // in the query
 	Text    string
-	Ago     string // when it begins
+	Ago     string // when it begins, in words
 	minutes int
 }
 
+// reaches are the timespans that a visitor can choose, the default first.
 var reaches = []timespan{
 	{"hour", "Hour", "an hour ago", 60},
 	{"day", "Day", "a day ago", 24 * 60},
@@ -57,43 +59,43 @@ var reaches = []timespan{
 	{"month", "30 days", "30 days ago", waitingroom.MaxMinutes},
 }
 
-// roomsPage shows all rooms.
+// roomsPage is the data of the page of all rooms.
 type roomsPage struct {
 	liveState
 	Rooms    []waitingroom.Status
 	Settings waitingroom.Revision
-	Versions []waitingroom.Version
+	Versions []waitingroom.Version // the newest 20, newest first
 }
 
-// roomPage shows one room.
+// roomPage is the data of the page of one room.
 type roomPage struct {
 	liveState
 	Room    waitingroom.Status
-	Now     waitingroom.Period
+	Now     waitingroom.Period // the present minute
 	Charts  []chart
-	Periods []waitingroom.Period // newest first
-	Spans   []timespan
-	Span    timespan
-	Export  string // address of the data, without its format
+	Periods []waitingroom.Period // the newest 60, newest first
+	Spans   []timespan           // all
+	Span    timespan             // that of the charts
+	Export  string               // path and query of the statistics in JSON; with a format of "csv" added, in CSV
 	// Forecast is the forecast for a number of people; 0 people if the visitor gave no number.
 	Forecast waitingroom.Forecast
 }
 
-// A liveState says whether a page displays changes as they come. Path is where that can be switched without scripts.
+// A liveState says whether a page displays changes as they happen.
 type liveState struct {
-	Live   bool
-	Every  int // seconds, without scripts
-	Path   string
+	Live   bool   // it does
+	Every  int    // seconds after which a browser without scripts loads the page again
+	Path   string // path and query of the page with live updates; the template adds live=off to pause them
 	Stream string // address of the stream of changes
 }
 
-// newLive returns the state of live updates for the page at path, by the request's parameter "live". room is the name of the
-// waiting room whose changes it streams, "" for all.
+// newLive returns the state of live updates for the page at path. They are on unless the request's parameter "live" is
+// "off". room is the name of the waiting room whose changes the page displays, "" for all.
 func (q *request) newLive(path, room string) liveState {
 	return liveState{q.query.Get("live") != "off", int(liveEvery / time.Second), path, withQuery("/rooms.stream", encodeQuery("room", room))}
 }
 
-// refreshSeconds returns after how many seconds a browser without scripts reloads the page, 0 for never, which is so if live
+// refreshSeconds returns after how many seconds a browser without scripts loads the page again; 0 means never, and live
 // updates are off.
 func (l liveState) refreshSeconds() int {
 	if l.Live {
@@ -103,7 +105,7 @@ func (l liveState) refreshSeconds() int {
 }
 
 // roomsPage returns the page of all waiting rooms: their states and the newest 20 versions of their settings. It checks no
-// permission; internal/app offers the page to operators only. It never fails.
+// permission; internal/app offers the page to operators only. The error is always nil.
 func (s *Site) roomsPage(q *request) (*pageAnswer, error) {
 	l := q.newLive("/rooms", "")
 	versions := s.options.Rooms.Versions()
@@ -115,8 +117,9 @@ func (s *Site) roomsPage(q *request) (*pageAnswer, error) {
 }
 
 // roomPage returns the page of the waiting room that the path names: its state, charts and numbers for the timespan in the
-// query, and a forecast for the number of people in the query. If the room does not exist, it returns a refusal with status
-// 404.
+// query, an hour by default, and a forecast for the number of people in the query, at most 10 million. It ignores an
+// unknown timespan or a malformed number. If the room does not exist, it returns a refusal with status 404. It checks no
+// permission, as roomsPage.
 func (s *Site) roomPage(q *request) (*pageAnswer, error) {
 	name := q.segments[0]
 	shown := reaches[0]
@@ -154,8 +157,8 @@ func (s *Site) roomPage(q *request) (*pageAnswer, error) {
 	}, nil
 }
 
-// formatPeriod returns the start of a period of a waiting room's statistics as text, in UTC, with the day if the period is
-// longer than a minute.
+// formatPeriod returns the start of a period of a waiting room's statistics as text in UTC: the time of the day, and before
+// it the day if the period is longer than a minute.
 func formatPeriod(p waitingroom.Period) string {
 	if p.Minutes == 1 {
 		return p.Time.Format("15:04")
@@ -166,8 +169,8 @@ func formatPeriod(p waitingroom.Period) string {
 // roomPath returns the path of the page of the waiting room with this name, which it does not escape.
 func roomPath(name string) string { return "/rooms/" + name }
 
-// newRoomCharts returns the charts of the statistics of the waiting room s over the timespan shown: users in, waiting and
-// admitted, and waiting times. periods has one value of each for a period, oldest first, and is not empty.
+// newRoomCharts returns four charts of the statistics of the waiting room s over the timespan shown: users in, waiting and
+// admitted, and waiting times. periods are all periods of that timespan, oldest first, and at least one.
 func newRoomCharts(s waitingroom.Status, periods []waitingroom.Period, shown timespan) []chart {
 	of := func(value func(waitingroom.Period) float64) []float64 {
 		values := make([]float64, len(periods))
@@ -200,7 +203,7 @@ var statusWords = map[string]string{
 	waitingroom.NotQueueing: "no visitor waits", waitingroom.Queueing: "people wait", waitingroom.EventPrequeueing: "people wait for an event", waitingroom.Suspended: "suspended",
 }
 
-// formatRoomStatus returns the state of a waiting room in words.
+// formatRoomStatus returns the state of a waiting room in words; a state without words as it is.
 func formatRoomStatus(s waitingroom.Status) string {
 	if s.Status == waitingroom.Queueing && s.Method == queue.Reject {
 		return "no new visitor is let in"
@@ -208,7 +211,8 @@ func formatRoomStatus(s waitingroom.Status) string {
 	return cmp.Or(statusWords[s.Status], s.Status)
 }
 
-// formatSeconds returns a number of seconds as text, such as "12 s" or "3 min 20 s"; "–" for less than half a second.
+// formatSeconds returns a number of seconds, rounded to an integer, as text, such as "12 s", "2 min" or "3 min 20 s"; "–"
+// for less than half a second.
 func formatSeconds(seconds float64) string {
 	n := int(seconds + 0.5)
 	switch {
@@ -222,22 +226,22 @@ func formatSeconds(seconds float64) string {
 	return strconv.Itoa(n/60) + " min " + strconv.Itoa(n%60) + " s"
 }
 
-// A chart is a picture of values over a reach. Its text says the same.
+// A chart is a picture of values over a timespan. The SVG contains a summary in words.
 type chart struct {
-	ID, Title, Unit string
+	ID, Title, Unit string // ID is unique on the page
 	SVG             template.HTML
 	Lines           []line
 }
 
-// A line is a line of a chart: one value for each period.
+// A line is a line of a chart. It has one value for each period, oldest first.
 type line struct {
 	Name   string
 	values []float64
 }
 
-// newChart returns a chart with the given lines, oldest value first, over the timespan shown, and with a summary in words.
-// id identifies it on the page, unit is that of the values. It draws limit as a line unless that is 0 or over four times the
-// highest value. There must be a line, and a value in it.
+// newChart returns a chart of lines over the timespan shown, with a summary in words. All lines have the same number of
+// values, at least one, oldest first. id identifies the chart on the page, and unit is that of the values. It draws limit
+// as a line, unless limit is 0 or over four times the highest value (or 1, if that is higher).
 func newChart(shown timespan, id, title, unit string, limit float64, lines ...line) chart {
 	n := len(lines[0].values)
 	last := float64(max(1, n-1))

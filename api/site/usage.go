@@ -10,21 +10,21 @@ import (
 	"github.com/larder-cdn/larder/server/usage"
 )
 
-// usageDays is how many days the chart of a library goes back.
+// usageDays is how many days the chart of a library covers, today included.
 const usageDays = 90
 
 // A usageChart displays the requests for a library, or a version of it.
 type usageChart struct {
-	Version  string // "" for all
-	Days     int
-	Requests int
-	Bytes    int64
+	Version  string // "" for all versions
+	Days     int    // that the chart covers
+	Requests int    // on these days
+	Bytes    int64  // of the bodies of their responses
 	SVG      template.HTML
 }
 
-// addUsage adds to a release's page a chart of the requests in the last 90 days: for all versions of the library if the page
-// is about the latest one, or else for that version. It adds nothing if there were none or the site does not count requests;
-// if they cannot be read, it logs that.
+// addUsage sets page.Usage to a chart of the requests in the last 90 days: for all versions of the library if the page is
+// about the latest one, or else for the page's version. It sets nothing if there were no requests, the site does not count
+// them, or they cannot be read, which it logs.
 func (s *Site) addUsage(page *libraryPage) {
 	if s.options.Usage == nil {
 		return
@@ -43,8 +43,8 @@ func (s *Site) addUsage(page *libraryPage) {
 	}
 }
 
-// newUsageChart returns a chart of the requests on each day of report r, which must have at least one. version is the one
-// that the report is about, "" for all.
+// newUsageChart returns a chart of the requests on each day of report r, which must have at least one day. version is the
+// one that the report is about, "" for all versions of the library.
 func newUsageChart(version string, r *usage.Report) *usageChart {
 	values := make([]float64, len(r.Days))
 	highest, busiest := 0.0, 0
@@ -68,7 +68,8 @@ func newUsageChart(version string, r *usage.Report) *usageChart {
 	return &usageChart{version, len(values), int(r.Total.Requests), int64(r.Total.Bytes), template.HTML(c.Inline())} //nolint:gosec // Inline escapes its texts
 }
 
-// formatRound returns a number as a short text, rounded to four digits, with k, M, G or T from a thousand on: "500", "20k", "1.5M".
+// formatRound returns a number as a short text, rounded to four digits, with k, M, G or T from a thousand on: "500", "20k",
+// "1.5M". T is the largest unit.
 func formatRound(v float64) string {
 	for _, unit := range []struct {
 		of   float64
