@@ -14,7 +14,7 @@ type glance struct {
 	Upgrades  []library.Upgrade // sizes of the deltas from other versions
 	Checked   bool              // the release was checked for known vulnerabilities
 	Proven    bool              // its provenance is verified
-	Safe      string            // the newest stable version that is not known to be vulnerable or deprecated; "" if that is this release or does not exist
+	Safe      string            // newest stable version not known to be vulnerable or deprecated; "" for none, or if it is this one
 	SafeKnown bool              // vulnerabilities and deprecations were both checked; otherwise Safe may have some
 }
 

@@ -87,7 +87,7 @@ type charts struct {
 
 // An origin is where a library comes from, with links that a page may have.
 type origin struct {
-	HomepageLink, RepositoryLink string // "" if the package JSON has no URL that a page may link to
+	HomepageLink, RepositoryLink string // "" if the library has no URL that a page may link to
 	RepositoryName               string // USER/REPOSITORY at GitHub, or else the URL; "" for none
 	People                       []person
 	MorePeople                   int // that are not shown
@@ -176,9 +176,9 @@ func findInitial(r *library.Release) (views.PublishedFile, bool) {
 }
 
 // releasePage returns the page of a version of a library: the tags of one file, the list of files, and what is known about
-// the release. The file is that in the query, or if the release does not have it, the one of findInitial. It returns the
-// errors of readRelease, and of reading versions, files, modules or deltas. Marks, manifest, README, dependencies,
-// provenance and charts that cannot be read are logged and left out.
+// the release. The file is that in the query, or if the release lacks it, as the page then says, the one of findInitial. It
+// returns the errors of readRelease, and of reading versions, files, modules or deltas. Marks, manifest, README,
+// dependencies, provenance and charts that cannot be read are logged and left out.
 func (s *Site) releasePage(q *request, l *library.Library, version string) (*pageAnswer, error) {
 	r, err := s.readRelease(q, l.Name, version)
 	if err != nil {
@@ -308,7 +308,7 @@ func descriptionOf(l *library.Library) string {
 
 // addUnpublished adds to page.Unpublished up to three of states, which are sorted newest first: the newest of those that
 // are newer than the latest published version and neither published nor withdrawn. It sets page.HasWaiting if one of them,
-// added or not, waits for the bot's first attempt or is in progress.
+// added or not, waits for its turn or is in progress; failed ones do not count.
 func (page *libraryPage) addUnpublished(states []views.State) {
 	for _, state := range states {
 		if state.Version == page.Version {

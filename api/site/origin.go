@@ -96,7 +96,7 @@ func feedPath(name string) string { return withQuery("/logs.atom", encodeQuery("
 // A person is an author of a library.
 type person struct {
 	Name, Link string
-	Own        bool // Link is the URL in the package JSON, and not a search for the name here
+	Own        bool // Link is the author's own URL, and not a search for the name here
 }
 
 // peopleShown is how many authors a page lists.

@@ -269,8 +269,9 @@ func (s *Site) makePage(q *request, path string) (*page, error) {
 }
 
 // getRendered returns the cached result of rendering a document. ok is false if the page has to display plain text instead,
-// because a worker has refused the document or has not rendered it yet. In the latter case getRendered queues the document,
-// does not wait, and records in q.inputs that the page is unrendered. Refusal and pending are no errors.
+// because a worker has refused the document or has not rendered it yet. In the latter case getRendered queues the document
+// if it may be queued (see [rendering.Renderer.Get]), does not wait, and records in q.inputs that the page is unrendered.
+// Refusal and pending are no errors.
 func (s *Site) getRendered(q *request, d rendering.Document) (r document.Result, ok bool, err error) {
 	r, err = s.options.Renderer.Get(q.client(), d)
 	var pending *rendering.PendingError

@@ -253,7 +253,8 @@ func searchTextOf(path string) string {
 	return ""
 }
 
-// libraryTimeout limits how long a request waits for its page, also while the libraries are read after a start.
+// libraryTimeout limits how long a request waits for its page, for example while the libraries are read after a start, and
+// how long making a page may take.
 const libraryTimeout = 10 * time.Second
 
 // ServeHTTP implements http.Handler. It responds with a page, an embedded file or a redirect, and to unknown paths with a

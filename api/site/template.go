@@ -352,8 +352,7 @@ func encodeQuery(pairs ...string) string {
 }
 
 // repositoryLink returns the web address of a library's repository: for GitHub https://github.com/USER/REPOSITORY,
-// otherwise the URL in the package JSON without "git+" and ".git". It returns "" if there is no URL or a page cannot link
-// to it.
+// otherwise its URL without "git+" and ".git". It returns "" if there is no URL or a page cannot link to it.
 func repositoryLink(l *library.Library) string {
 	if l.Repository == nil {
 		return ""
