@@ -234,8 +234,8 @@ next:
 }
 
 // searchTextOf returns the text to search for in place of an unknown, percent-encoded path: its last segment, decoded and
-// without ".html", that is neither a common name such as index nor like a version, which begins with a digit or with "v"
-// and a digit. It returns "" if the path has no such segment or is malformed.
+// without ".html", that is neither a common name such as index nor like a version: digits, perhaps after a "v", up to the
+// end or a dot. It returns "" if the path has no such segment or is malformed.
 func searchTextOf(path string) string {
 	decoded, err := url.PathUnescape(path)
 	if err != nil {
@@ -243,7 +243,8 @@ func searchTextOf(path string) string {
 	}
 	for _, part := range slices.Backward(strings.Split(strings.Trim(decoded, "/"), "/")) {
 		name := strings.TrimSuffix(part, ".html")
-		if version := strings.TrimPrefix(name, "v"); version == "" || '0' <= version[0] && version[0] <= '9' {
+		version := strings.TrimPrefix(name, "v")
+		if rest := strings.TrimLeft(version, "0123456789"); rest == "" || rest != version && rest[0] == '.' {
 			continue
 		}
 		if !slices.Contains([]string{"index", "libraries", "latest"}, name) {

@@ -142,3 +142,15 @@ func TestDocs(t *testing.T) {
 		t.Errorf("prose %+v", got)
 	}
 }
+
+// TestSearchTextOf tests what an unknown address is searched for: not a version, but a name that begins with a digit.
+func TestSearchTextOf(t *testing.T) {
+	for path, want := range map[string]string{
+		"/libraries/jquery/3.7.1": "jquery", "/jquery/v3": "jquery", "/jquery/v3.7/index.html": "jquery", "/3d-force-graph": "3d-force-graph", "/video.js/8": "video.js",
+		"/v-tooltip": "v-tooltip", "/libraries": "", "/%zz": "", "/": "", "/1.0.0-beta.1": "",
+	} {
+		if got := searchTextOf(path); got != want {
+			t.Errorf("%s is searched for as %q, want %q", path, got, want)
+		}
+	}
+}

@@ -80,8 +80,9 @@ func IsScarce(ctx context.Context) bool {
 	return ok && scarce()
 }
 
-// TurnTimeout limits how long a request waits for a place.
-const TurnTimeout = 10 * time.Second
+// TurnTimeout limits how long a request waits for a place. It is shorter than the time for the whole response, so that the response says
+// why.
+const TurnTimeout = 8 * time.Second
 
 // Enter takes a place for the client at a remote address. It waits up to timeout, or until ctx ends. The context that it returns
 // ends with [ErrLost] if the client has to give up the place. Then, or when it is done, the caller calls leave. Without a place the
