@@ -211,6 +211,7 @@ type Range struct {
 	To   int64 `json:"to"`   // the one after the last
 }
 
+// String returns the range in words: "entry 3", or "entries 3 to 5", both included.
 func (r Range) String() string {
 	if r.To-r.From == 1 {
 		return fmt.Sprintf("entry %d", r.From)
@@ -219,7 +220,8 @@ func (r Range) String() string {
 }
 
 // Contents returns the hashes of the documents that the entry names, which are never removed: the manifest, package JSON,
-// diff, detail, erasure and attestations that it has. It does not return the files of a release, which the manifest names.
+// diff, detail, erasure and attestations that it has, in this order; nil if it has none. It does not return the files of a
+// release, which the manifest names.
 func (e Entry) Contents() []kvstore.Hash {
 	var named []kvstore.Hash
 	var build, publish kvstore.Hash
@@ -234,8 +236,8 @@ func (e Entry) Contents() []kvstore.Hash {
 	return named
 }
 
-// normalized returns the entry as it is after encoding and decoding: in the present format, with times in UTC to the
-// millisecond, invalid UTF-8 in the reason replaced, and a reason over [MaxReason] cut.
+// normalized returns a copy of the entry as it is after encoding and decoding: in the present format, with times in UTC to
+// the millisecond, invalid UTF-8 in the reason replaced, and a reason over [MaxReason] cut.
 func (e Entry) normalized() Entry {
 	e.Format = EntryFormat
 	e.Time = e.Time.UTC().Truncate(time.Millisecond)

@@ -9,8 +9,9 @@ import (
 )
 
 // StrongestHashes returns those hashes in an integrity attribute that browsers compare with, which are those of the
-// strongest algorithm, without their options: https://www.w3.org/TR/SRI/#get-the-strongest-metadata. It returns nil if there
-// is no hash that browsers know.
+// strongest algorithm, in the order of the attribute and without their options:
+// https://www.w3.org/TR/SRI/#get-the-strongest-metadata. It takes them by their prefix (sha512-, sha384- or sha256-) and
+// does not check what follows. It returns nil if there is no hash that browsers know.
 func StrongestHashes(integrity string) []string {
 	for _, algorithm := range []string{"sha512-", "sha384-", "sha256-"} {
 		var tokens []string
@@ -27,8 +28,8 @@ func StrongestHashes(integrity string) []string {
 	return nil
 }
 
-// MatchHashes compares data with hashes that [StrongestHashes] returned, at least one. It returns the hash of data by their algorithm,
-// and reports whether it is among them.
+// MatchHashes compares data with hashes that [StrongestHashes] returned, at least one. It returns the hash of data by their
+// algorithm, in the form ALGORITHM-BASE64, and reports whether it is among them.
 func MatchHashes(hashes []string, data []byte) (own string, matches bool) {
 	algorithm, _, _ := strings.Cut(hashes[0], "-")
 	var sum []byte

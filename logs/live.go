@@ -55,8 +55,9 @@ func LiveMap(r kvstore.Reader, size int64) (*livemap.Map, error) {
 	return m, nil
 }
 
-// LiveRootRow returns the key of the row in LogLive with the root of the map of live releases for a log of size entries, or
-// nil if there is no such row, as before the first release. It does not return the row's value.
+// LiveRootRow returns the key of the row in LogLive with the root of the map of live releases for a log of size entries: the
+// newest such row that was written with one of these entries. It returns nil if there is none, as before the first release.
+// It does not return the row's value.
 func LiveRootRow(r kvstore.Reader, size int64) ([]byte, error) {
 	if size == 0 {
 		return nil, nil
@@ -72,7 +73,8 @@ func LiveRootRow(r kvstore.Reader, size int64) ([]byte, error) {
 }
 
 // applyLive applies the next entry of the Tx to its map of live releases, before the entry is appended, and returns the
-// map's new root. It first reads the map's root if the Tx has no map yet. If the map cannot be changed, the whole Tx fails.
+// map's new root. It first reads the map's root if the Tx has no map yet; if only that fails, the Tx goes on without the
+// entry. If the map cannot be changed, the whole Tx fails.
 func (tx *Tx) applyLive(e Entry) (kvstore.Hash, error) {
 	if tx.live == nil {
 		live, err := LiveMap(tx.store, tx.size)
@@ -87,8 +89,8 @@ func (tx *Tx) applyLive(e Entry) (kvstore.Hash, error) {
 	return tx.live.Root(), nil
 }
 
-// checkLive applies an entry of another store, before it is appended, to the map of live releases. If the map then does not
-// have the root that the entry states, it returns an error and the whole Tx fails.
+// checkLive applies an entry of another store, before it is appended, to the map of live releases, as applyLive does. If the
+// map then does not have the root that the entry states, it returns an error and the whole Tx fails.
 func (tx *Tx) checkLive(e Entry) error {
 	root, err := tx.applyLive(e)
 	if err == nil && root != e.Live {
@@ -190,7 +192,8 @@ func decodeRows(list []byte) (rows [][]byte, err error) {
 	return rows, nil
 }
 
-// ReplacedRows calls fn with the key of each row of LogLive that is only part of earlier maps and was not deleted yet.
+// ReplacedRows calls fn with the key of each row of LogLive that is only part of earlier maps and was not deleted yet. The
+// key is valid only during the call. It returns the first error of reading the lists of such rows.
 func ReplacedRows(r kvstore.Reader, fn func(row []byte)) error {
 	for item, err := range r.Scan(kvstore.LogLive, kvstore.Range{Prefix: replacedPrefix}) {
 		if err != nil {

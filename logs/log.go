@@ -23,7 +23,7 @@ type Checkpoint struct {
 	Root tlog.Hash `json:"root"`
 }
 
-// stateKey is the one row of the LogState namespace.
+// stateKey is the row of the LogState namespace with the size and root of the log.
 var stateKey = kvstore.Key("checkpoint")
 
 // A Log appends to the log in a store. It is safe for concurrent use; there must
@@ -31,10 +31,10 @@ var stateKey = kvstore.Key("checkpoint")
 type Log struct {
 	store *kvstore.Store
 
-	writing sync.Mutex   // serialises Update, Adopt and Exclusive; taken before mu; guards the next four
+	writing sync.Mutex   // serialises Update, Adopt and Exclusive; taken before mu; guards the next three
 	live    *livemap.Map // after the last entry; nil until it is read
 	kept    keptMaps
-	commit  func(Growth) error // decides whether a shared log grows; nil for any other
+	commit  func(Growth) error // decides whether a shared log grows; nil for any other; set with mu held, too
 	updates []*update          // those that wait for writing; guarded by mu
 
 	mu         sync.Mutex
@@ -42,7 +42,7 @@ type Log struct {
 	grown      chan struct{} // closed when the log has grown
 }
 
-// Open returns the log in a store, which may be empty.
+// Open returns the log in a store, which may be empty. It reads the stored checkpoint, and does not verify the entries.
 func Open(store *kvstore.Store) (*Log, error) {
 	checkpoint, err := ReadCheckpoint(store)
 	if err != nil {
@@ -76,9 +76,9 @@ func (l *Log) Wait(ctx context.Context, size int64) (Checkpoint, error) {
 }
 
 // Update calls fn to append entries and to set the rows that belong to them, and commits all of them in one synced write. If
-// fn or the write fails, nothing changes.
-// If the log is shared, see [Log.Share], fn may be called again after it has appended, because an Update that shares the write
-// failed; and the error may be [ErrUnconfirmed].
+// fn or the write fails, nothing changes, and Update returns that error. If fn ignores an error after which the whole Tx
+// fails, Update returns that. If the log is shared, see [Log.Share], fn may be called again after it has appended, because
+// an Update that shares the write failed; and the error may be [ErrUnconfirmed].
 func (l *Log) Update(fn func(*Tx) error) error {
 	l.mu.Lock()
 	shared := l.commit != nil
@@ -167,7 +167,8 @@ type Tx struct {
 }
 
 // Append appends an entry and returns it as readers see it: with its index, times to the millisecond, a long reason cut, and
-// the root of the map of live releases. Readers see it when the Update is committed. After most errors the whole Tx fails.
+// the root of the map of live releases, whatever e.Format and e.Live are. Readers see it when the Update is committed. After
+// an error the whole Tx fails, unless only the map's root could not be read.
 func (tx *Tx) Append(e Entry) (Indexed, error) {
 	e = e.normalized()
 	var err error
@@ -264,7 +265,7 @@ func ReadEntry(r kvstore.Reader, index int64) (Indexed, error) {
 }
 
 // Entries iterates over the entries from an index on, oldest first. It ends after an error of the store; an entry that
-// cannot be decoded is an error too, after which the caller may continue.
+// cannot be decoded is an error too, after which the caller may continue. It skips missing entries without an error.
 func Entries(r kvstore.Reader, from int64) iter.Seq2[Indexed, error] {
 	return allEntries(r, span{from: from})
 }
@@ -296,13 +297,15 @@ func parseIndexKey(key []byte) (int64, error) {
 
 const checkpointFormat = 1
 
-// encodeCheckpoint encodes the row with the log's size and root.
+// encodeCheckpoint encodes the row with the log's size and root: a byte for the format, the size in 8 bytes (big-endian),
+// and the root.
 func encodeCheckpoint(c Checkpoint) []byte {
 	data := binary.BigEndian.AppendUint64([]byte{checkpointFormat}, uint64(c.Size))
 	return append(data, c.Root[:]...)
 }
 
-// decodeCheckpoint decodes the row with the log's size and root. A malformed row is an error.
+// decodeCheckpoint decodes a row that encodeCheckpoint has encoded. A malformed row, an unknown format and a negative size
+// are errors.
 func decodeCheckpoint(data []byte) (Checkpoint, error) {
 	if len(data) != 1+8+tlog.HashSize || data[0] != checkpointFormat {
 		return Checkpoint{}, fmt.Errorf("logs: the checkpoint state is malformed: %x", data)

@@ -160,7 +160,8 @@ func (s SRI) String() string {
 // MarshalText implements encoding.TextMarshaler.
 func (s SRI) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText implements encoding.TextUnmarshaler.
+// UnmarshalText implements encoding.TextUnmarshaler. It accepts only the form that String returns. With an error, it does
+// not change s.
 func (s *SRI) UnmarshalText(data []byte) error {
 	encoded, ok := strings.CutPrefix(string(data), sriPrefix)
 	if !ok {
@@ -184,7 +185,7 @@ const (
 )
 
 // Encode returns the manifest's bytes, the same for equal manifests. It sets the format of m and converts its time Released
-// to UTC. A manifest over the limits is an error.
+// to UTC, also if it returns an error. A manifest over the limits is an error.
 func (m *Manifest) Encode() ([]byte, error) {
 	m.Format = ManifestFormat
 	m.Released = m.Released.UTC()

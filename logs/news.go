@@ -17,8 +17,9 @@ var LogNews = []Kind{KeyChanged, LossAccepted}
 // restore a release.
 func (k Kind) Alarming() bool { return !k.Publishes() && k != Restored }
 
-// News describes the entry in a sentence, with its reason if it has one. The entry must be of a kind in [News], or a policy
-// change that [PolicyChange.Weakens]; of any other, the sentence only names the release and the kind.
+// News describes the entry in a sentence, with its reason and its provenance if the kind shows them and it has them. The
+// entry must be of a kind in [News], or a policy change that [PolicyChange.Weakens]; of any other, the sentence only names
+// the release, the kind and the reason.
 func (e Entry) News() string {
 	name := e.Package + " " + e.Version
 	reason := ""

@@ -16,13 +16,13 @@ import (
 // A Query selects entries. The zero value selects all of them.
 type Query struct {
 	Package string `json:"package,omitempty"` // "" for all
-	Version string `json:"version,omitempty"` // of Package, "" for all
+	Version string `json:"version,omitempty"` // of Package, "" for all; [Read] ignores it without Package
 	Kinds   []Kind `json:"kinds,omitempty"`   // nil for all
 	// Since is the time from which on entries are wanted; zero for all.
 	Since time.Time `json:"since,omitzero"`
 	// Before is the index before which entries are wanted, 0 for the newest.
 	Before int64 `json:"before,omitempty"`
-	// Limit is how many entries are wanted at most. Required.
+	// Limit is how many entries are wanted at most. Required: [Read] panics if it is 0 and an entry matches.
 	Limit int `json:"limit"`
 }
 
@@ -102,9 +102,9 @@ func LastPublication(r kvstore.Reader, pkg, version string) (Indexed, error) {
 const maxNext = 256
 
 // Next waits until the log has an entry from an index on, and returns the new entries that the query's package, version and
-// kinds select, oldest first, which may be none. It returns at most 256 entries, so that a caller can send them to a slow
-// client without keeping anything open. after is the index from which to continue. If ctx ends first, it returns ctx's
-// error; with any error, after is from.
+// kinds select, oldest first, which may be none. It ignores the rest of the query. It returns at most 256 entries, so that a
+// caller can send them to a slow client without keeping anything open. after is the index from which to continue. If ctx
+// ends first, it returns ctx's error; with any error, after is from.
 func (l *Log) Next(ctx context.Context, from int64, q Query) (entries []Indexed, after int64, err error) {
 	checkpoint, err := l.Wait(ctx, from)
 	if err != nil {
@@ -145,8 +145,8 @@ func (s span) comesBefore(a, b int64) bool {
 	return a < b
 }
 
-// entries iterates over the entries in a span that the query's package, version and kinds select, in the span's order. The
-// caller must end after the first error.
+// entries iterates over the entries in a span that the query's package, version and kinds select, in the span's order. It
+// ignores the version if the query has no package. The caller must end after the first error.
 func (q Query) entries(r kvstore.Reader, s span) iter.Seq2[Indexed, error] {
 	if q.Package == "" && len(q.Kinds) == 0 {
 		return allEntries(r, s)
@@ -311,7 +311,7 @@ func kindNames() string {
 // a scope rows are apart by kind, so that the few refusals among thousands of
 // publications cost no more than as many refusals alone.
 //
-// Append writes the rows; repair calls Index for each entry.
+// Append writes the rows; a repair calls AddToIndex for each entry.
 
 // indexRow is the value of every row: the version of its form.
 var indexRow = []byte{1}

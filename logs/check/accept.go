@@ -54,9 +54,9 @@ type ownLog struct {
 	has  func(index int64, raw []byte) bool // reports whether raw is the entry at that index
 }
 
-// chooseBaseLog returns the log that decides which entries the new store takes after the signed ones: that of the damaged store. If the operator
-// accepts the loss of signed entries, it is the log with the most entries without a gap, most, among the damaged store and the folders among the
-// sources. It returns nil if there is no such log.
+// chooseBaseLog returns the log that decides which entries the new store takes after the signed ones: that of the damaged store, with most 0. If the
+// operator accepts the loss of signed entries, it is the log with the most entries without a gap, most, among the damaged store and the folders
+// among the sources. best is nil if there is no such log.
 func (e *engine) chooseBaseLog() (best *ownLog, most int64) {
 	if e.damaged != nil {
 		best = &ownLog{e.damaged.tree.size, e.damaged.tree.hasEntryAt}

@@ -45,7 +45,7 @@ func (e *engine) deleteCarried(ctx context.Context) error {
 	return nil
 }
 
-// deleteRows deletes from the new store all rows of a namespace that a repair copies.
+// deleteRows deletes from the new store all rows of a namespace that isCarried selects.
 func (e *engine) deleteRows(ctx context.Context, ns kvstore.Namespace) error {
 	w := newRowWriter(e.store, rowsPerCommit)
 	defer func() { w.batch.Close() }()
@@ -89,7 +89,7 @@ func (e *engine) carryAll(ctx context.Context) error {
 	return e.queueDeltas(ctx)
 }
 
-// queueDeltas queues the deltas that the damaged store had, to be made or fetched again.
+// queueDeltas queues the deltas that the damaged store had, to be made or fetched again. Without a damaged store it does nothing.
 func (e *engine) queueDeltas(ctx context.Context) error {
 	if e.damaged == nil {
 		return nil
@@ -110,8 +110,9 @@ func (e *engine) queueDeltas(ctx context.Context) error {
 	return w.commit()
 }
 
-// carryRows copies the newest version of each row of a namespace from the damaged store to the new one. It lists in the result, under name, rows that
-// cannot be read or of which two versions contradict each other.
+// carryRows copies the newest version of each row of a namespace that keepsRow selects from the damaged store to the new one. It lists in the result,
+// under name, rows of which two versions contradict each other, and damaged parts of files that may have had such rows. Rows that were committed
+// before an error stay.
 func (e *engine) carryRows(ctx context.Context, ns kvstore.Namespace, name string) error {
 	w := newRowWriter(e.store, rowsPerCommit)
 	defer func() { w.batch.Close() }()
@@ -173,8 +174,8 @@ type RowSource interface {
 	CarriedRows(ctx context.Context) ([]CarriedRow, error)
 }
 
-// restoreRows writes the rows of a namespace that the first backup among the sources has into the new store. It returns false if no source is a
-// backup.
+// restoreRows copies the rows of a namespace that the first backup among the sources has, and that keepsRow selects, into the new store. It returns
+// false if no source is a backup. It tries no second backup if the first fails. Rows that were committed before an error stay.
 func (e *engine) restoreRows(ctx context.Context, ns kvstore.Namespace) (restored bool, err error) {
 	for _, source := range e.RepairOptions.Sources {
 		backup, ok := source.(RowSource)
@@ -202,7 +203,7 @@ func (e *engine) restoreRows(ctx context.Context, ns kvstore.Namespace) (restore
 }
 
 // carryAbsent copies from the damaged store the rows about releases that are in the log without their files, because a mirror leaves them out. The
-// views depend on them.
+// views depend on them. Without a damaged store it does nothing.
 func (e *engine) carryAbsent(ctx context.Context) error {
 	if e.damaged == nil {
 		return nil

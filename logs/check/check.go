@@ -154,7 +154,8 @@ func ReplaceViews(ctx context.Context, store *kvstore.Store, o Options, report f
 // ErrUnderivable is that of [ReplaceViews] where the log is damaged, or a content that the views follow from.
 var ErrUnderivable = errors.New("the views cannot be made again, and nothing was changed")
 
-// run checks a store, as [Run] does, and if repair is true also replaces its views, as [ReplaceViews] does.
+// run checks a store, as [Run] does, and if repair is true also replaces its views, as [ReplaceViews] does. It returns the summary so far with an
+// error, too.
 func run(ctx context.Context, store *kvstore.Store, o Options, repair bool, report func(Finding)) (_ Summary, err error) {
 	derived, err := newDerivedViews(o.Temp)
 	if err != nil {
@@ -252,9 +253,10 @@ func (c *check) reportUnderivable(kind Kind, where string, err error) {
 	}
 }
 
-// run checks the entries from the index from on and everything that they change: contents, views, and the map of live releases; with 0 also all other
-// rows. With an index above 0, what it reads does not depend on how many entries there are before. signed is the last signed checkpoint, which the
-// log must continue.
+// run checks the entries from the index from on and everything that they change: contents, views, and the map of live releases; with 0 also deltas,
+// contents that nothing names, and the rows that no other check reads. With an index above 0, what it reads does not depend on how many entries there
+// are before. signed is the last signed checkpoint, which the log must continue. Findings are no error. A repair returns [ErrUnderivable] before it
+// replaces anything if the views cannot be made.
 func (c *check) run(ctx context.Context, signed logs.Checkpoint, from int64) error {
 	c.reportDamagedFiles()
 	if from == 0 {
@@ -301,7 +303,7 @@ func (c *check) reportDamagedFiles() {
 	}
 }
 
-// readOtherRows reads the namespaces that no other check reads, and reports those that cannot be read.
+// readOtherRows reads the namespaces that no other check reads, except kvstore.Renderings, which is a cache, and reports those that cannot be read.
 func (c *check) readOtherRows(ctx context.Context) error {
 	for _, part := range []struct {
 		ns   kvstore.Namespace
@@ -377,7 +379,8 @@ func (c *check) reportProgress() {
 }
 
 // checkEntry checks an entry: whether its change was possible at that point, the contents that it names and, if it publishes a release, its files and
-// their root. It counts releases and files, and adds the entry's rows to the second set of views.
+// their root. It counts releases and files, and adds the entry's rows to the second set of views. If a content that the views need cannot be read, it
+// reports that, and only adds the entry's rows of the index.
 func (c *check) checkEntry(ctx context.Context, e logs.Indexed) error {
 	where := fmt.Sprintf("entry %d", e.Index)
 	change, err := views.Load(c.store, e)

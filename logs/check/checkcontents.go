@@ -16,9 +16,9 @@ import (
 	"github.com/larder-cdn/larder/logs/views"
 )
 
-// checkContent checks that a content is stored with the right size, once for each content; a deep check also decodes it, in the background. name says
-// for messages what needs it; file is the line of a manifest that names it, or nil if an entry does. A missing file is recorded, and reported later
-// unless it was erased.
+// checkContent checks that a content is stored and, for a file, has the size in the manifest, once for each content; a deep check also decodes it, in
+// the background. name says for messages what needs it; file is the line of a manifest that names it, or nil if an entry does. A missing file is
+// recorded, and reported later unless it was erased.
 func (c *check) checkContent(ctx context.Context, h kvstore.Hash, name string, file *logs.File) {
 	if _, ok := c.seen[h]; ok {
 		if where, gone := c.missingAt(h); gone && file == nil {
@@ -199,7 +199,8 @@ func (c *check) reportMissing(ctx context.Context) error {
 	return nil
 }
 
-// countOrphans counts the stored contents that nothing in the log names, and reports malformed keys.
+// countOrphans counts the stored contents that nothing in the log names, and reports malformed keys. An error of reading is a finding, after which it
+// ends; it always returns nil.
 func (c *check) countOrphans() error {
 	for item, err := range c.snapshot.Scan(kvstore.Contents, kvstore.Range{}) {
 		if err != nil {

@@ -26,7 +26,8 @@ type damagedStore struct {
 	tree   *tree // of all entries that the store had, also those that were not signed yet
 }
 
-// scanStore scans all files of the damaged store in the data folder into an index. It returns nil if the folder has no store.
+// scanStore scans all files of the damaged store in the data folder into an index in e.Temp. It returns nil if the folder has no store. The caller
+// closes the scan.
 func (e *engine) scanStore(ctx context.Context) (*damagedStore, error) {
 	if _, err := os.Stat(e.path(storeName)); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -41,6 +42,7 @@ func (e *engine) scanStore(ctx context.Context) (*damagedStore, error) {
 }
 
 // readLog finds, among the rows of the scan, the entries of the log: those that the signed checkpoint covers, and the later ones that the store had.
+// It sets d.signed and d.tree. Entries that were not found are no error.
 func (d *damagedStore) readLog(ctx context.Context, signed logs.Checkpoint) (err error) {
 	d.signed = signed.Size
 	if d.tree, err = readTree(ctx, d.scan, signed); err != nil {
@@ -96,7 +98,8 @@ func (d *damagedStore) lostEntries() (all []int64) {
 // Name implements [Source]: it returns a name for messages.
 func (d *damagedStore) Name() string { return "the damaged store" }
 
-// Entries returns the raw entries from index on that were found, without a gap, for [replication.ReadEntries]; [fs.ErrNotExist] if none exists.
+// Entries returns the raw entries from index on that were found, without a gap and at most 256, for [replication.ReadEntries]; [fs.ErrNotExist] if
+// the one at index was not found.
 func (d *damagedStore) Entries(ctx context.Context, index int64) (entries [][]byte, err error) {
 	for n := index; n < index+tiles.Width; n++ {
 		raw := d.tree.entry(n)

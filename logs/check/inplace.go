@@ -75,7 +75,8 @@ func (e *engine) findMissingEntries(store *kvstore.Store) (why, err error) {
 	return why, err
 }
 
-// checkReadable reads all rows of a store, but for the bytes of contents, and verifies its log. It returns why that fails, nil if it does not.
+// checkReadable reads all rows of a store, but for the bytes of contents, the map of live releases and kvstore.Renderings, and verifies its log. It
+// returns why that fails, nil if it does not.
 func checkReadable(ctx context.Context, store *kvstore.Store) error {
 	namespaces := append([]kvstore.Namespace{kvstore.Contents}, scannedRows...)
 	for _, view := range names {

@@ -91,7 +91,7 @@ func (e *engine) signedNotes(ctx context.Context) iter.Seq[[]byte] {
 	}
 }
 
-// sourceNotes yields the checkpoints of those sources that have the log, unverified, with their signatures.
+// sourceNotes yields the checkpoints of those sources that have the log, unverified, with their signatures. It skips sources that fail to send one.
 func (e *engine) sourceNotes(ctx context.Context) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for _, source := range e.RepairOptions.Sources {
@@ -122,9 +122,9 @@ func (e *engine) checkComparable() error {
 	return fmt.Errorf("the log was signed with %s, and the key folder %s has no checkpoint signed with it, without which nothing can be compared: name the right one with --keys", key, e.Keys)
 }
 
-// buildLog writes the log of the new store: the signed entries, and the later ones of the damaged store. It continues the new store of an interrupted
-// repair. It tries the sources in several orders, each with a new store, because one of them may lie. If none gives the signed entries, the error is
-// a [*LossError].
+// buildLog opens the new store, which the caller closes, and writes its log: the signed entries, and the later ones of the damaged store. It
+// continues the new store of an interrupted repair. It tries the sources in several orders, each with a new store, because one of them may lie. If
+// none gives the signed entries, the error is a [*LossError]. With an error, e.store is nil; most errors also delete the new store.
 func (e *engine) buildLog(ctx context.Context) error {
 	var problems []error
 	var first Source
@@ -234,7 +234,8 @@ func (e *engine) appendEntries(source Source, batch []logs.Indexed) error {
 func (e *engine) isDamagedStore(s Source) bool { return e.damaged != nil && s == Source(e.damaged) }
 
 // appendUnsigned appends the entries after the signed ones that belong to the tree of base, from any source. It lists in the result those that are
-// lost. It returns a [*LossError] if nothing was signed and entries are lost. It does nothing if base is nil.
+// lost. If nothing was signed and entries are lost, it returns a [*LossError] instead. If the loss is accepted, it ends at the first lost entry and
+// returns nil. It does nothing if base is nil.
 func (e *engine) appendUnsigned(ctx context.Context, base *ownLog) error {
 	if base == nil {
 		return nil

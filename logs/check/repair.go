@@ -134,7 +134,8 @@ func (r *RepairResult) Err() error {
 	return fmt.Errorf("%s: %s; name a source that has it: --from URL of another Larder, --from DIR of a backup, --from bucket of a cluster, --from upstream", what, text.Count(len(r.Lost), "is lost", "are lost"))
 }
 
-// useOf returns the counts of a source in the result, which it adds if they are missing, for the caller to increase.
+// useOf returns the counts of a source in the result, by its name, for the caller to increase. It adds them if they are missing. The pointer is valid
+// until useOf adds another source.
 func (r *RepairResult) useOf(s Source) *Use {
 	for i := range r.Sources {
 		if r.Sources[i].Name == s.Name() {
@@ -218,7 +219,8 @@ func (e *engine) updateResult(fn func(*RepairResult)) {
 	fn(&e.result)
 }
 
-// addFinding counts a finding in the result and reports it. The check at the end of the repair must not find it again.
+// addFinding counts a finding in the result and reports it. runFinalCheck adds the counts of the check at the end to these, so that check must not
+// report the same finding again.
 func (e *engine) addFinding(f Finding) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -51,7 +51,8 @@ func (c *contentRepair) repairDocuments(ctx context.Context) error {
 	})
 }
 
-// repairFiles repairs the files of all releases, except those that were erased and releases that a mirror leaves out.
+// repairFiles repairs the files of all releases, except those that were erased and releases that a mirror leaves out. A file that no source has is
+// recorded as lost, and is no error.
 func (c *contentRepair) repairFiles(ctx context.Context) error {
 	erased, err := readErasures(ctx, c.store, 0)
 	if err != nil {
@@ -135,9 +136,9 @@ func (c *contentRepair) startRepair(ctx context.Context, w replication.Wanted) {
 	})
 }
 
-// repairContent restores one content from its sound encodings or from a source, counts that and, in place, reports it. It collects the rows that
-// queue missing encodings and deltas. If no source has the content, it records why and returns no error. A content that was erased since the repair
-// began stays erased.
+// repairContent restores one content from its sound encodings or from a source, and counts that. It reports a content that has sound encodings, and
+// in place also one that a source sent. It collects the rows that queue missing encodings and deltas. If no source has the content, it records why
+// and returns no error. A content that was erased since the repair began stays erased.
 func (c *contentRepair) repairContent(ctx context.Context, w replication.Wanted) error {
 	dropped, err := c.store.RepairContent(w.Hash)
 	switch {
@@ -231,7 +232,8 @@ var errNoSource = errors.New("no source was given")
 // describeContent returns a content's hash and the place that needs it, for messages.
 func describeContent(w replication.Wanted) string { return fmt.Sprintf("%s (%s)", w.Hash, placeOf(w)) }
 
-// placeOf returns the place that needs a content, for messages: the path of a file's URL, or an entry.
+// placeOf returns the place that needs a content, for messages: for a file the path of its URL (/ajax/libs/...), and else the entry, with its index,
+// kind, package and version.
 func placeOf(w replication.Wanted) string {
 	if w.File != nil {
 		return assetPath(w.Entry, w.File)

@@ -92,8 +92,9 @@ func namesOf(order []Source) string {
 	return strings.Join(names, ", ")
 }
 
-// nextEntries returns some entries from index on, none at end or after, from the first source in order that has the one at index. They are parsed,
-// not verified. If a source fails in another way than by not having it, e.unsure records that.
+// nextEntries returns some consecutive entries from index on, none of them at end or after, from the first source in order that has the one at index.
+// They are parsed, not verified. If no source has it, the error says why for each. If a source fails in another way than by not having it, e.unsure
+// records the first such error.
 func (e *engine) nextEntries(ctx context.Context, order []Source, index, end int64) (Source, []logs.Indexed, error) {
 	var problems []error
 	for _, s := range order {

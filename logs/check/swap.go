@@ -136,7 +136,8 @@ func RemoveReplaced(data string, now time.Time) (removed []string, err error) {
 	return removed, nil
 }
 
-// RepairInterrupted reports whether the data folder has a new store of a repair that was interrupted.
+// RepairInterrupted reports whether the data folder has a new store that is not in its place yet: of a repair that runs or was interrupted, or of
+// [Rebuild] before [Swap].
 func RepairInterrupted(data string) bool {
 	return exists(filepath.Join(data, readyName)) || exists(filepath.Join(data, buildingName))
 }

@@ -18,12 +18,14 @@ const (
 	bytesPerCommit     = 4 << 20
 )
 
-// newRowWriter returns a writer that commits after about every most rows. The caller calls commit at the end, and closes its batch.
+// newRowWriter returns a writer that commits after about every most rows. The caller calls commit at the end. It closes w.batch in a
+// deferred function that reads the field then, because each commit closes the batch and puts another one in its place.
 func newRowWriter(store *kvstore.Store, most int) *rowWriter {
 	return &rowWriter{store: store, batch: store.NewBatch(), most: most}
 }
 
-// replace adds to the batch that a row is set if wanted is true, and deleted otherwise, and commits a large batch.
+// replace adds to the batch that a row is set if wanted is true, and deleted otherwise, and commits a batch of w.most rows or of
+// bytesPerCommit.
 func (w *rowWriter) replace(ns kvstore.Namespace, row kvstore.Item, wanted bool) error {
 	if wanted {
 		w.batch.Set(ns, row.Key, row.Value)
@@ -34,7 +36,7 @@ func (w *rowWriter) replace(ns kvstore.Namespace, row kvstore.Item, wanted bool)
 	return w.countAdded(1)
 }
 
-// countAdded counts rows that the caller has added to the batch, and commits a large batch.
+// countAdded counts rows that the caller has added to the batch, and commits a batch of w.most rows or of bytesPerCommit.
 func (w *rowWriter) countAdded(rows int) error {
 	if w.rows += rows; w.rows < w.most && w.bytes < bytesPerCommit {
 		return nil
@@ -42,7 +44,7 @@ func (w *rowWriter) countAdded(rows int) error {
 	return w.commit()
 }
 
-// commit commits the batch, if it has rows, and starts another one.
+// commit commits and closes the batch, if rows were counted, and starts another one, also after an error.
 func (w *rowWriter) commit() error {
 	if w.rows == 0 {
 		return nil
