@@ -46,8 +46,8 @@ type Modules struct {
 	Globals map[string][]string `json:"globals,omitempty"`
 }
 
-// DescribeSkipped returns a sentence with the reason for each of the subpaths without a module, in byte order, and for the
-// first most of them only. If there are more, one more sentence counts the rest. It returns nil if none was skipped.
+// DescribeSkipped returns a sentence with the reason for each subpath without a module, in byte order, for the first ones up
+// to the number most. If there are more, one more sentence counts the rest. It returns nil if none was skipped.
 func (m *Modules) DescribeSkipped(most int) (sentences []string) {
 	for i, subpath := range slices.Sorted(maps.Keys(m.Skipped)) {
 		if i == most {

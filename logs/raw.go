@@ -28,8 +28,8 @@ func readHashes(indexes []int64, read func(index int64) (tlog.Hash, error)) ([]t
 	return hashes, nil
 }
 
-// RawEntries returns the bytes of n entries from an index on, without decoding them: they may have a format that only a newer
-// Larder knows. It returns an error if one is missing.
+// RawEntries returns the bytes of the n entries from an index on, without decoding them: they may have a format that only a
+// newer Larder knows. It returns an error, and no entries, if one is missing.
 func RawEntries(r kvstore.Reader, from int64, n int) ([][]byte, error) {
 	out := make([][]byte, 0, n)
 	for item, err := range r.Scan(kvstore.LogEntries, kvstore.Range{From: indexKey(from), To: indexKey(from + int64(n))}) {

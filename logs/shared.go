@@ -129,7 +129,7 @@ func (l *Log) finishUpdates(err error, all ...*update) {
 	}
 }
 
-// Waiting returns how many updates of a shared log run or wait.
+// Waiting returns how many updates of a shared log run or wait; 0 if the log is not shared.
 func (l *Log) Waiting() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

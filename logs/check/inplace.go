@@ -17,7 +17,7 @@ import (
 
 // RepairInPlace repairs a store that is open, whose tables, MANIFEST and write-ahead log are sound: contents from other encodings or the sources,
 // then the views from the log. Others may use the store meanwhile; readers of views must read the rows again that Report is called with. If a new
-// store is needed, it changes nothing in the log and the views, and returns an error.
+// store is needed, it changes nothing in the log and the views, and returns an error. It returns the result with an error, too.
 func RepairInPlace(ctx context.Context, store *kvstore.Store, log *logs.Log, o RepairOptions) (RepairResult, error) {
 	e := newEngine(o)
 	begun := e.Now()

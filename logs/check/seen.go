@@ -45,7 +45,7 @@ func ReadSeen(path string) (s Seen, err error) {
 	return s, nil
 }
 
-// Write replaces the file at path, durably, by one with the checkpoint.
+// Write replaces the file at path, durably, by one with the checkpoint and the time, in UTC to the second.
 func (s Seen) Write(path string) error {
 	s.Time = s.Time.UTC().Truncate(time.Second)
 	data, err := json.Marshal(s)

@@ -15,8 +15,8 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// Rebuild builds a new store beside a damaged one, which this process has open read-only, and checks it. [Swap] puts the new one in place later. why
-// is the damage, for the result.
+// Rebuild builds a new store beside a damaged one, which this process has open read-only, and checks it. It replaces nothing: [Swap] puts the new
+// one in place later. why is the damage, for the result, which Rebuild returns with an error, too.
 func Rebuild(ctx context.Context, why error, o RepairOptions) (RepairResult, error) {
 	e := newEngine(o)
 	begun := e.Now()
@@ -61,7 +61,7 @@ func moveIntoPlace(ready, store, mark string) error {
 	return rename(ready, store)
 }
 
-// exists reports whether there is a file, folder or symbolic link at a path.
+// exists reports whether there is a file, folder or symbolic link at a path. It is false if that cannot be determined.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil

@@ -92,7 +92,7 @@ func (f *bootstrap) readCommits(ctx context.Context) error {
 }
 
 // entriesAndContents returns the store's entries from one index to another, exclusive, and the contents that they need and that no earlier commit has
-// brought. Contents that were erased since are left out.
+// brought. It leaves out contents that the store lacks, such as those that were erased since.
 func (f *bootstrap) entriesAndContents(from, to int64) (entries []logs.Indexed, wanted []kvstore.Hash, err error) {
 	for e, err := range logs.Entries(f.Store, from) {
 		if err != nil {

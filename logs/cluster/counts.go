@@ -45,7 +45,8 @@ type seen struct {
 
 // ReadNew calls take with the encoded counts of each other node and day that have changed since the last call, for the days from since on up to one
 // after today, the present day. The last change may be delivered twice. It does not read the counts of a day before yesterday again once two reads
-// were the same. What fails is tried again by the next call; the errors are joined.
+// were the same. If an object cannot be read, or take fails, it goes on with the others and joins the errors; the next call tries again. An error
+// of listing the objects ends it at once.
 func (h *CountsReader) ReadNew(ctx context.Context, since, today time.Time, take func(name string, day time.Time, counts []byte) error) error {
 	if h.known == nil {
 		h.known = map[string]seen{}

@@ -55,7 +55,7 @@ func (n *Node) queueKey(key []byte) error {
 
 // ShareEncodings puts up to 1,000 of the queued encodings and deltas into the bucket for the other nodes, removes them from the queue and returns how
 // many. Those that the store lacks by now, or has damaged, are removed and counted, too. It first applies those of the other nodes. While the log is
-// being brought to a new bucket, it does nothing.
+// being brought to a new bucket, it does nothing. With an error it returns 0, although some may be in the bucket already.
 func (n *Node) ShareEncodings(ctx context.Context) (shared int, err error) {
 	if err := n.attachBucket(ctx); err != nil || n.Bootstrapping() { // a new bucket has yet to get the contents
 		return 0, err

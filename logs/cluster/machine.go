@@ -60,7 +60,8 @@ func (m *machine) setNumber(number, epoch int64) outcome {
 	return undecided
 }
 
-// startAttempt starts the attempt to create the next commit, which has this nonce. No other attempt may be under way.
+// startAttempt starts the attempt to create the next commit, which has this nonce. It panics if another attempt is under way or the machine has
+// ended.
 func (m *machine) startAttempt(nonce string) {
 	if m.phase != idle {
 		panic("cluster: a commit is under way")

@@ -212,7 +212,8 @@ func (n *Node) recordResult(err error) {
 	}
 }
 
-// Bootstrapping reports whether the store has log entries that the bucket lacks, since it is new. The node that becomes the leader commits them.
+// Bootstrapping reports whether the store has log entries that the bucket, a new one, lacks. The node that becomes the leader commits them. It is
+// false until the node has read the bucket.
 func (n *Node) Bootstrapping() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -259,8 +260,8 @@ func (n *Node) NextCommit() (int64, error) {
 	return s.number, err
 }
 
-// CatchUp applies the commits in the bucket that the store lacks, and returns how many. While the store has entries that a new bucket lacks, it
-// applies none. If the bucket lacks the last commit that the store has applied, the error is a [BehindError].
+// CatchUp applies the commits in the bucket that the store lacks, and returns how many, also with an error. While the store has entries that a new
+// bucket lacks, it applies none. If the bucket lacks the last commit that the store has applied, the error is a [BehindError].
 func (n *Node) CatchUp(ctx context.Context) (applied int, err error) {
 	n.catching.Lock()
 	defer n.catching.Unlock()
@@ -353,9 +354,10 @@ func (n *Node) readCommit(ctx context.Context, number int64) (Commit, error) {
 	return c, nil
 }
 
-// applyCommit applies a commit to the store, which is in state s: it stores the contents, then in one batch the entries that the store lacks with
-// their views, and that the commit is applied. It queues contents that are not in their best encodings for recompression. A commit that does not
-// continue the log, or whose entries make another root, is an error. If the state has changed, the error is errAppliedMeanwhile.
+// applyCommit applies a commit that was read from the bucket to the store, which is in state s: it stores the contents, then in one batch the entries
+// that the store lacks with their views, and that the commit is applied. It queues contents that are not in their best encodings for recompression. A
+// commit that does not continue the log, or whose entries make another root, is an error; the contents stay then. If the state has changed, the error
+// is errAppliedMeanwhile: an Update of the leader has recorded its own commit itself.
 func (n *Node) applyCommit(ctx context.Context, s state, c Commit) error {
 	pins := n.Store.Pin()
 	defer pins.Release()
@@ -410,8 +412,8 @@ func (n *Node) applyCommit(ctx context.Context, s state, c Commit) error {
 	})
 }
 
-// addViews adds to the batch of tx the rows of the views, the tables derived from the log, that follow from an entry. It also adds the removal of the
-// contents that the entry erases.
+// addViews adds to the batch of tx the rows of the views, the tables derived from the log, that follow from an entry, and the store's list of key
+// changes if the entry changes the key. It also adds the removal of those contents that the entry erases and that the store has.
 func (n *Node) addViews(tx *logs.Tx, e logs.Indexed) error {
 	change, err := views.Load(n.Store, e)
 	if err != nil {
@@ -447,7 +449,8 @@ func (c *Commit) recordApplied(b *kvstore.Batch, packed []kvstore.Hash) {
 }
 
 // storePack reads a pack from the bucket, verifies its hash and encodings, pins and stores its contents, and stores its deltas. It returns the
-// contents' hashes, and in rough those of contents that are not in their best encodings.
+// contents' hashes, and in rough those of contents that are not in their best encodings. The caller releases the pins. What was stored before an
+// error stays.
 func (n *Node) storePack(ctx context.Context, pins *kvstore.Pins, name PackName) (hashes, rough []kvstore.Hash, err error) {
 	pack, _, err := n.Bucket.Get(ctx, name.Key, name.Size)
 	if err != nil {

@@ -71,7 +71,7 @@ func (n *Node) PutMember(ctx context.Context, m Member) error {
 	return n.Bucket.Put(ctx, memberKey(m.Name), data)
 }
 
-// readJSON reads an object of at most most bytes in JSON from a bucket, or [bucket.ErrNotFound].
+// readJSON reads an object of at most most bytes from a bucket, and decodes it as JSON. If it does not exist, the error is [bucket.ErrNotFound].
 func readJSON[T any](ctx context.Context, b bucket.Bucket, key string, most int64) (value T, err error) {
 	data, _, err := b.Get(ctx, key, most)
 	if err == nil {

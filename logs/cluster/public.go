@@ -40,8 +40,8 @@ var shownKey = kvstore.Key("cluster", "shown")
 var ErrNewerPublished = errors.New("the bucket shows a newer checkpoint")
 
 // UpdatePublic brings the copy of the log below public/ in the bucket up to a signed checkpoint: tiles and contents first, the checkpoint last. Then
-// it records in the store how far the copy is. It deletes the contents that only withdrawn releases have by now. If the bucket has a larger
-// checkpoint, the error is [ErrNewerPublished].
+// it records in the store how far the copy is. Of the contents that the new entries and their manifests name, it deletes those that only withdrawn
+// releases have by now. If the bucket has a larger checkpoint, the error is [ErrNewerPublished].
 func (n *Node) UpdatePublic(ctx context.Context, signed signing.Signed) error {
 	n.showing.Lock()
 	defer n.showing.Unlock()
@@ -71,8 +71,8 @@ type PublicCopy struct {
 }
 
 // Update brings a copy in the bucket, which has everything about the first from entries, up to a signed checkpoint: tiles and contents first, the
-// checkpoint last. Unless p.Retain, it deletes the contents that only withdrawn releases have by now. If the bucket has a larger checkpoint, the
-// error is [ErrNewerPublished].
+// checkpoint last. Unless p.Retain, it deletes those contents of the later entries that only withdrawn releases have by now. If the bucket has a
+// larger checkpoint, the error is [ErrNewerPublished], and the rest was written.
 func (p PublicCopy) Update(ctx context.Context, from int64, signed signing.Signed) error {
 	s := newPublication(ctx, p)
 	for _, t := range tlog.NewTiles(tileHeight, from, signed.Size) {
@@ -226,7 +226,8 @@ func (s *publication) readLog(path string) ([]byte, error) {
 }
 
 // startContents starts a goroutine of the group for each content that the entries from one index to another, exclusive, and the manifests of their
-// releases name, once for each. The goroutine calls updateContent. It calls Progress, if that is set, for each entry.
+// releases name, once for each. The goroutine calls updateContent. It calls Progress, if that is set, for each entry. If a goroutine of the group
+// has failed, startContents ends with nil; the group has the error.
 func (s *publication) startContents(from, to int64) error {
 	start := func(h kvstore.Hash) {
 		if _, ok := s.started[h]; !ok {

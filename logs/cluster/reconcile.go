@@ -30,9 +30,9 @@ type Reconciled struct {
 }
 
 // Reconcile compares the objects below public/ in the bucket with the log, as far as [Node.UpdatePublic] has published it. It puts those that are
-// missing or differ, and deletes contents that only withdrawn releases have and partial tiles that full ones have replaced. It returns how many. It
-// compares contents by their sizes: a client that reads one checks its hash. If this node does not lead, it changes nothing, and the error is a
-// [NotWriterError].
+// missing or differ, and deletes contents that only withdrawn releases have and partial tiles that full ones have replaced. It returns how many,
+// also with an error. It compares tiles of hashes and contents by their sizes, the files with keys by their bytes, and of bundles of entries only
+// whether they exist: a client verifies what it reads. If this node does not lead, it changes nothing, and the error is a [NotWriterError].
 func (n *Node) Reconcile(ctx context.Context) (Reconciled, error) {
 	m := &reconciliation{node: n, publication: publication{PublicCopy: n.publicCopy(), ctx: ctx}}
 	err := m.reconcileTiles()

@@ -13,7 +13,7 @@ func (s RecordSealer) additionalData(number int64) []byte {
 	return fmt.Appendf(nil, "larder record %s %d", s.Record, number)
 }
 
-// Seal returns a version of the record, encrypted with the cluster's key and bound to its number.
+// Seal returns a version of the record, encrypted with the cluster's key and bound to its number. The error is always nil.
 func (s RecordSealer) Seal(number int64, data []byte) ([]byte, error) {
 	return s.Key.aead.Seal(nil, nil, data, s.additionalData(number)), nil
 }

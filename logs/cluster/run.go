@@ -26,7 +26,8 @@ func beatKey(epoch int64) string { return fmt.Sprintf("beat/%020d", epoch) }
 
 // Follow applies new commits, every n.Rest, until ctx ends, and calls each, if it is set, whenever the store has all of them. For a candidate, leader
 // is not nil: then Follow records the leader's heartbeats there, and also returns, with vacant true, when there is no leader: there was none yet, or
-// that of the epoch after has sent no heartbeat for a while or has left. Errors are logged and in the status.
+// that of the latest epoch has sent no heartbeat for missedBeats times n.Beat or has left. after is that epoch, 0 if there was none, for [Node.Lead].
+// Errors, also those of each, are logged and in the status.
 func (n *Node) Follow(ctx context.Context, leader *HeartbeatMonitor, each func(context.Context) error) (after int64, vacant bool) {
 	var readAt time.Time
 	for ctx.Err() == nil {

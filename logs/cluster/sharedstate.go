@@ -83,7 +83,8 @@ func sharedStateData(number, epoch int64) []byte {
 
 // SaveSharedState encrypts state, the shared state of the cluster beside the log, and stores it in the bucket as a new version. After it has returned
 // nil, a node that takes over reads this version or a later one. It deletes the version before the previous one. If this node does not lead, or
-// another has taken over, the error is a [NotWriterError].
+// another has taken over, the error is a [NotWriterError]. If the bucket does not confirm the new version, the error is [ErrUnavailable]; the version
+// may be stored all the same.
 func (n *Node) SaveSharedState(ctx context.Context, key *Key, state []byte) error {
 	epoch, leads := n.leadingEpoch()
 	if !leads {
@@ -132,7 +133,8 @@ func (n *Node) deleteSharedState(ctx context.Context, number int64) {
 	}
 }
 
-// LoadSharedState returns the last version of the shared state, decrypted, or nil if none exists. It ignores versions that a replaced leader wrote late.
+// LoadSharedState returns the last version of the shared state, decrypted, or nil if none exists. It ignores versions that a replaced leader wrote
+// late. A version that cannot be decrypted with the key is an error, one of an unknown format a [FormatError].
 func (n *Node) LoadSharedState(ctx context.Context, key *Key) ([]byte, error) {
 	var best sealed
 	var state []byte

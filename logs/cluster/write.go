@@ -111,9 +111,9 @@ func (n *Node) notLeaderError() error {
 }
 
 // commitGrowth publishes an update of the log as a commit in the bucket, and adds to the update's batch that it is applied. The log calls it under
-// its lock before it writes the update; with an error nothing is written. If the bucket does not confirm the commit in time, the error is
-// [logs.ErrUnconfirmed], and a goroutine continues; until that is done, other updates get [ErrUnavailable]. If this node does not lead, or finds that
-// another does, which ends its lead, the error is a [NotWriterError].
+// its lock before it writes the update; with an error nothing is written. If the packs cannot be put, the error is [ErrUnavailable]. If the bucket
+// does not confirm the commit in time, the error is [logs.ErrUnconfirmed], and a goroutine continues; until that is done, other updates get
+// [ErrUnavailable]. If this node does not lead, or finds that another does, which ends its lead, the error is a [NotWriterError].
 func (n *Node) commitGrowth(g logs.Growth) error {
 	n.mu.Lock()
 	l := n.leads
@@ -161,8 +161,9 @@ func (n *Node) commitGrowth(g logs.Growth) error {
 	return n.notLeaderError()
 }
 
-// confirmPending continues to create a commit for which no Update of the log waits any longer, until its outcome is known; then it applies the
-// commit, or steps down. It runs in a goroutine.
+// confirmPending continues to create the commit data, for which no Update of the log waits any longer, until its outcome is known, even if this node
+// no longer leads. If the commit is created, confirmPending applies it, trying every n.Rest until that succeeds, and lets other Updates commit again;
+// otherwise it steps down. It runs in a goroutine that no context ends.
 func (n *Node) confirmPending(l *lead, data []byte) {
 	ctx := context.Background()
 	number := l.machine.number
@@ -307,7 +308,7 @@ func (n *Node) missingContents(entries []logs.Indexed, there func(kvstore.Hash) 
 	return wanted, nil
 }
 
-// An epoch says which node writes, or tries to. Numbers begin at 1.
+// An epochRecord says which node has claimed an epoch: it writes, or tries to. Numbers of epochs begin at 1.
 type epochRecord struct {
 	Format int       `json:"format"`
 	Nonce  string    `json:"nonce"`

@@ -23,8 +23,9 @@ func EntryHash(e logs.Indexed) string {
 	return base64.StdEncoding.EncodeToString(h[:])
 }
 
-// Changes yields the changes that a repository at a position lacks of the first size entries of the log in store, oldest
-// first. A position that is not one of this log yields an error; an error is the last thing that it yields.
+// Changes yields the changes, one for each entry and oldest first, after a position up to the first size entries of the log
+// in store. If the log in store does not have the position's entry with its hash, it yields that error; an error is the
+// last thing that it yields. It yields nothing for a position that has all of these entries.
 func Changes(store *kvstore.Store, position Position, size int64) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		if err := checkPosition(store, position); err != nil {
@@ -91,7 +92,8 @@ type SignedLog struct {
 	Signer *signing.Signer
 }
 
-// Changes yields the changes after a position, up to the last signed entry, or an error if the log is not signed.
+// Changes yields the changes after a position, up to the last entry of the checkpoint that the signer publishes. It yields
+// an error if signing is refused, and as [Changes] does.
 func (s SignedLog) Changes(after Position) iter.Seq2[Change, error] {
 	signed, err := s.Signer.Checkpoint()
 	if err != nil {
@@ -105,8 +107,8 @@ func (s SignedLog) Changes(after Position) iter.Seq2[Change, error] {
 // signedInterval is how long an entry waits to be signed, about.
 const signedInterval = 250 * time.Millisecond
 
-// Wait waits until there is a signed entry after a position. It also returns nil if signing is refused, which Changes then
-// reports. The error says that ctx has ended, or that waiting for the log failed.
+// Wait waits until the published checkpoint has an entry after a position, which it polls about every 250 ms. It also
+// returns nil if signing is refused, which Changes then reports. The error says that ctx has ended.
 func (s SignedLog) Wait(ctx context.Context, after Position) error {
 	if _, err := s.Log.Wait(ctx, after.Index+1); err != nil {
 		return err

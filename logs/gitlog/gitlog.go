@@ -92,7 +92,8 @@ func (r *Repository) Position() Position { return r.position }
 // resetPending drops the pending objects, which were flushed, and their counts.
 func (r *Repository) resetPending() { r.pending, r.changes, r.bytes = memory.NewStorage(), 0, 0 }
 
-// Add adds a commit with a change. Flush writes it, which Add calls when many changes are pending.
+// Add adds a commit with a change. Flush writes it, which Add calls when many changes are pending. A change that
+// [Change.Check] refuses is an error, and changes nothing. After another error, the repository must not be used any more.
 func (r *Repository) Add(c Change) error {
 	if err := c.Check(r.position); err != nil {
 		return err
@@ -121,8 +122,8 @@ func (r *Repository) Add(c Change) error {
 	return nil
 }
 
-// Flush writes the pending commits as a pack and moves the branch to the last one. If the branch had commits, it fails if
-// another writer has moved it since.
+// Flush writes the pending commits as a pack and moves the branch to the last one. Without pending commits it does nothing.
+// If the branch had commits, it fails if another writer has moved it since.
 func (r *Repository) Flush() error {
 	if r.changes == 0 {
 		return nil

@@ -33,7 +33,7 @@ type Position struct {
 	Hash  string `json:"hash"`
 }
 
-// String describes which entries a repository has.
+// String says which entries a repository has: "none", or "all up to 12", the index of the last one.
 func (p Position) String() string {
 	if p.Index < 0 {
 		return "none"
@@ -55,8 +55,8 @@ func (c Change) Message() string {
 	return fmt.Sprintf("%s\n\n%s%d\n%s%s\n", c.Subject, indexTrailer, c.Index, hashTrailer, c.Hash)
 }
 
-// Check returns an error if the change cannot be the next one of a repository at a position, because the repository has it or
-// the path is invalid.
+// Check returns an error if the change cannot be the next one of a repository at a position, because the repository has it
+// or the path is invalid. It does not notice that entries between are missing.
 func (c Change) Check(p Position) error {
 	if c.Index <= p.Index {
 		return fmt.Errorf("gitlog: entry %d comes after entry %d", c.Index, p.Index)
@@ -85,8 +85,8 @@ func splitPath(path string) ([]string, error) {
 	return parts, nil
 }
 
-// ParseMessage parses the position of a repository from the message of its last commit. It returns an error for the message of
-// another program.
+// ParseMessage parses the position of a repository from the message of its last commit. It returns an error for the message
+// of another program; the position is not valid then.
 func ParseMessage(message string) (p Position, err error) {
 	p.Index = -1
 	for line := range strings.Lines(message) {

@@ -72,7 +72,8 @@ func (p *Pusher) getRepository(ctx context.Context) (*github.Repository, error) 
 }
 
 // push creates a commit for each change and moves the branch to the last one. If a commit fails, it moves the branch to the
-// one before. It returns the branch's last commit as far as it knows, also with an error.
+// one before; if ctx ends, it does not move the branch. It returns the branch's last commit as far as it knows, also with an
+// error. batch must not be empty.
 func (p *Pusher) push(ctx context.Context, from tip, batch []Change) (tip, error) {
 	at := from
 	var err error
@@ -224,7 +225,7 @@ func author(c Change) *github.CommitAuthor {
 	return &github.CommitAuthor{Name: github.String(AuthorName), Email: github.String(AuthorEmail), Date: &github.Timestamp{Time: c.Time.UTC().Truncate(time.Second)}}
 }
 
-// escapePath returns a path percent-encoded.
+// escapePath returns a path percent-encoded; its slashes stay.
 func escapePath(path string) string { return (&url.URL{Path: path}).EscapedPath() }
 
 // statusOf returns the HTTP status of an error of GitHub's API, 0 if it has none.
@@ -262,5 +263,6 @@ type failure struct {
 	cause error
 }
 
+// Error returns what failed, and what to do about it if that is known.
 func (f *failure) Error() string { return f.text }
 func (f *failure) Unwrap() error { return f.cause }

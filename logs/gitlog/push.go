@@ -51,7 +51,7 @@ func ParseRemote(s string) (Remote, error) {
 // String returns OWNER/NAME@BRANCH.
 func (r Remote) String() string { return r.Owner + "/" + r.Name + "@" + r.Branch }
 
-// ref returns the name of the branch's reference.
+// ref returns the name of the branch's reference: refs/heads/ and the branch.
 func (r Remote) ref() plumbing.ReferenceName { return plumbing.NewBranchReferenceName(r.Branch) }
 
 // PushOptions are what a Pusher needs. The first five are required.
@@ -110,8 +110,8 @@ const (
 	batchBytes   = 8 << 20
 )
 
-// NewPusher returns a pusher, with the defaults of missing options, and registers its metrics. It sends nothing: Run or
-// CatchUp push.
+// NewPusher returns a pusher, with the defaults of missing options, and registers its metrics; it panics if they are
+// registered already. It sends nothing: Run or CatchUp push.
 func NewPusher(o PushOptions) *Pusher {
 	if o.Describe == nil {
 		o.Describe = error.Error
@@ -142,8 +142,8 @@ func (p *Pusher) Part() parts.Part {
 	return parts.Part{Name: "pushing", Run: parts.RunUntilDone(p.Run)}
 }
 
-// Run pushes the log until ctx ends, and tries again after failures. A push that is interrupted is dropped; the next one
-// starts where the branch is.
+// Run pushes the log until ctx ends. After a failure it tries again, from 5 seconds later to 10 minutes after many, and
+// [Pusher.State] has the reason. A push that is interrupted is dropped; the next one starts where the branch is.
 func (p *Pusher) Run(ctx context.Context) {
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval, pause.MaxInterval = minRetryInterval, maxRetryInterval
@@ -164,7 +164,7 @@ func (p *Pusher) Run(ctx context.Context) {
 	}
 }
 
-// CatchUp pushes what the branch lacks now. It does not try again.
+// CatchUp pushes what the branch lacks now. It does not try again. After an error, the branch may have some of it.
 func (p *Pusher) CatchUp(ctx context.Context) error {
 	if err := p.pushAll(ctx, false); err != nil {
 		return fmt.Errorf("couldn't push the log to %s: %w", p.Remote, err)
@@ -202,8 +202,9 @@ func (p *Pusher) pushAll(ctx context.Context, wait bool) error {
 	}
 }
 
-// nextBatch returns the next changes after a position, at most batchChanges, and none after batchBytes of text. It reads all
-// of them before it returns, so that reading the log does not wait for GitHub.
+// nextBatch returns the next changes after a position, at most batchChanges; the one with which their text reaches
+// batchBytes is the last. It returns nil if there are none. It reads all of them before it returns, so that reading the log
+// does not wait for GitHub.
 func (p *Pusher) nextBatch(after Position) (batch []Change, err error) {
 	size := 0
 	for c, err := range p.Changes(after) {

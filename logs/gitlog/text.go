@@ -16,7 +16,8 @@ import (
 	"github.com/larder-cdn/larder/packages"
 )
 
-// Documents are the contents that an entry names, as far as there are such.
+// Documents are the contents that an entry names, zero for those that it does not name, without package JSONs and
+// attestations.
 type Documents struct {
 	Manifest *logs.Manifest `json:"manifest,omitempty"`
 	Erasure  *logs.Erasure  `json:"erasure,omitempty"`
@@ -24,7 +25,8 @@ type Documents struct {
 	Detail   string         `json:"detail,omitempty"` // the whole of a reason that was cut
 }
 
-// ReadDocuments reads the contents that an entry names.
+// ReadDocuments reads those contents that an entry names which Documents has. It reads neither the package JSON nor
+// attestations. One that cannot be read is an error.
 func ReadDocuments(store *kvstore.Store, e logs.Indexed) (d Documents, err error) {
 	var none kvstore.Hash
 	text := func(h kvstore.Hash) string {
@@ -48,7 +50,8 @@ func ReadDocuments(store *kvstore.Store, e logs.Indexed) (d Documents, err error
 	return d, nil
 }
 
-// subjectOf describes an entry in a line.
+// subjectOf returns an entry's package, version and kind on one line, without those that it does not have: "jquery 3.7.1:
+// published".
 func subjectOf(e logs.Entry) string {
 	switch {
 	case e.Package == "":
@@ -64,7 +67,8 @@ func subjectOf(e logs.Entry) string {
 var stages = map[logs.Kind]string{logs.Detected: "new-version", logs.Processed: "processing", logs.Published: "publish"}
 
 // filePath returns the path of the file that an entry belongs to, in the layout of the public service's repository of logs:
-// packages/{letter}/{package}/{version}/{stage}.log.
+// packages/{letter}/{package}/{version}/{stage}.log. The stage is the kind, or the name of it in stages. The version is
+// _package for an entry without one. An entry without a package belongs to log/{stage}.log.
 func filePath(e logs.Entry) string {
 	stage := stages[e.Kind]
 	if stage == "" {
@@ -80,8 +84,9 @@ func filePath(e logs.Entry) string {
 	return path.Join(strings.TrimSuffix(packages.Path(e.Package), ".json"), version, stage+".log")
 }
 
-// WriteText writes everything that an entry says, and the contents that it names, for terminals and exports. Text from outside
-// is on lines of its own, without characters that move a cursor or change the direction of text.
+// WriteText writes what an entry says, a name and a value on each line, and the contents d that it names, for terminals and
+// exports. It leaves out the downloads and what only programs verify: the roots, attestations, and the registry's signature
+// itself. Text from outside is on lines of its own, without characters that move a cursor or change the direction of text.
 func WriteText(w io.Writer, e logs.Indexed, d Documents) error {
 	var b strings.Builder
 	line := func(name, value string) {
@@ -161,7 +166,7 @@ func WriteText(w io.Writer, e logs.Indexed, d Documents) error {
 	return err
 }
 
-// orNone returns an integrity, or words that say that upstream has none.
+// orNone returns its argument, or words that say that upstream has none if it is "".
 func orNone(integrity string) string { return cmp.Or(integrity, "upstream does not have it") }
 
 // writeHeading writes an empty line and a heading with a colon.

@@ -65,7 +65,8 @@ func sharePrefix(a, b kvstore.Hash, bits int) bool {
 	return true
 }
 
-// hashLeaf returns the hash of the leaf of a release.
+// hashLeaf returns the hash of the leaf of a release, over its key, manifest and entry, as the doc comment of the package
+// says.
 func hashLeaf(key kvstore.Hash, r Release) kvstore.Hash {
 	data := make([]byte, 0, 1+2*sha256.Size+8)
 	data = append(data, 0)

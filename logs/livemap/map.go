@@ -38,10 +38,12 @@ func New() *Map { return &Map{emptyAt: unwritten} }
 // Root returns the hash of the map.
 func (m *Map) Root() kvstore.Hash { return m.root.hashOrEmpty() }
 
-// Len returns the number of releases in a map that was created by [New].
+// Len returns the number of releases in a map that was created by [New]. Of a map that [Open] returned, it is only how many
+// were added since, less those that were deleted.
 func (m *Map) Len() int { return m.len }
 
-// Get returns the map's record of a release by its key, nil if it is not live. It may read rows of a stored map.
+// Get returns the map's record of a release by its key, nil if it is not live. The caller must not change the record. Get
+// may read rows of a stored map.
 func (m *Map) Get(key kvstore.Hash) (*Release, error) {
 	found, _, err := m.findLeaf(key)
 	if err != nil || found == nil || found.key != key {
@@ -82,7 +84,8 @@ func (m *Map) Delete(key kvstore.Hash) error {
 	return nil
 }
 
-// Prove returns the proof of whether a release, by its key, is live, and of its record. It may read rows of a stored map.
+// Prove returns the proof of whether a release, by its key, is live, and of its record. It may read rows of a stored map,
+// and does not change the map.
 func (m *Map) Prove(key kvstore.Hash) (Proof, error) {
 	found, siblings, err := m.findLeaf(key)
 	if err != nil {
@@ -125,8 +128,8 @@ func (m *Map) findLeaf(key kvstore.Hash) (*leaf, []kvstore.Hash, error) {
 	return n.leaf, siblings, nil
 }
 
-// insert returns the replacement of the node n at a depth, with a leaf added below it. Nodes are never changed, but replaced
-// up to the root.
+// insert returns the replacement of the node n at a depth, with a leaf added below it, or in the place of the leaf with its
+// key. It does not change the nodes on the way, but for reading them, and replaces them up to n.
 func (m *Map) insert(n *node, depth int, l *leaf) (*node, error) {
 	if n == nil {
 		return newLeafNode(l), nil
@@ -214,7 +217,8 @@ func (n *node) hashOrEmpty() kvstore.Hash {
 	return n.hash
 }
 
-// markReplaced records that the stored row of a node, if it has one, is not part of the map any more.
+// markReplaced records that the stored row of a node, if it has one, is not part of the map any more. key is any key whose
+// path leads through the node at this depth.
 func (m *Map) markReplaced(n *node, depth int, key kvstore.Hash) {
 	if n.version != unwritten {
 		m.replaced = append(m.replaced, rowKey(depth, key, n.version))

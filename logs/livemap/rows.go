@@ -57,9 +57,9 @@ func Open(root kvstore.Hash, rootRow []byte, get func(row []byte) ([]byte, error
 	return m, m.load(m.root, 0, kvstore.Hash{})
 }
 
-// Write calls set for each row of the map that is not stored yet, and returns the keys of stored rows that the map has no
-// more. From then on these rows count as stored. For an unchanged map it does nothing. The map must be that after the entry
-// with this index.
+// Write calls set for each row of the map that is not stored yet, the root's row last, and returns the keys of stored rows
+// that the map has no more. From then on these rows count as stored. For an unchanged map it does nothing. The map must be
+// that after the entry with this index.
 func (m *Map) Write(entry int64, set func(row, value []byte)) (replaced [][]byte) {
 	if !m.changed {
 		return nil
@@ -102,7 +102,8 @@ func childPlace(place kvstore.Hash, depth, child int) kvstore.Hash {
 // fewer.
 const trimDepth = 8
 
-// Trim drops most of a stored map from memory, after Write. The map reads the rows again when they are needed.
+// Trim drops most of a stored map from memory, which must have no changes since Write. The map reads the rows again when
+// they are needed.
 func (m *Map) Trim() { m.root.dropDeepNodes(0) }
 
 // dropDeepNodes drops from memory what is in the nodes at trimDepth, with all below them. It is read again when it is

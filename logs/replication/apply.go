@@ -136,7 +136,8 @@ func (f *Follower) newPending(e logs.Indexed, absent bool) *pendingEntry {
 }
 
 // apply fetches the contents of several entries at the same time, and commits the entries in their order, each when its contents are stored. It
-// fetches nothing beyond an entry that erases contents until that is committed.
+// fetches nothing beyond an entry that erases contents until that is committed. At an error it ends; the entries before stay committed, and contents
+// of later ones may be stored. When it returns, no fetch is running.
 func (f *Follower) apply(ctx context.Context, entries []logs.Indexed, withdrawn withdrawals) error {
 	ctx, cancel := context.WithCancel(ctx)
 	queue := make(chan *pendingEntry, entriesAtOnce)
@@ -258,8 +259,7 @@ func (f *Follower) fetchRelease(ctx context.Context, c *pendingEntry) error {
 }
 
 // fetchFiles pins the contents of the files of a pending entry's release, and fetches and stores those that the store lacks, several at the same
-// time. The error of a file over
-// maxFile bytes is a [RefusedError]; a file that the source lacks is an error that wraps [fs.ErrNotExist].
+// time. The error of a file over maxFile bytes is a [RefusedError]; a file that the source lacks is an error that wraps [fs.ErrNotExist].
 func (f *Follower) fetchFiles(ctx context.Context, c *pendingEntry, files []logs.File) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(filesAtOnce)
@@ -364,7 +364,7 @@ func (f *Follower) commitEntry(c *pendingEntry) error {
 }
 
 // addViews adds to a batch the rows of the views that follow from a pending entry, and queue rows for better encodings and deltas. It also adds or
-// deletes the row that says that the release is here without its files. If the entry erases contents, it adds their removal.
+// deletes the row that says that the release is here without its files. If the entry erases contents, it adds their removal. It commits nothing.
 func (f *Follower) addViews(b *kvstore.Batch, c *pendingEntry) error {
 	change, err := views.Load(f.Store, c.entry)
 	if err != nil {

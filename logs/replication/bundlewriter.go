@@ -36,7 +36,7 @@ type BundleOptions struct {
 	Since int64
 	// Packages are patterns of the releases whose files go into it, as for [ParseOnly]. Default: all.
 	Packages []string
-	// Progress, if set, is called after each entry.
+	// Progress, if set, is called after each entry. Both numbers count only the entries from Since on.
 	Progress func(entries, of int64)
 }
 
@@ -190,8 +190,8 @@ func (w *bundleWriter) write(ctx context.Context) error {
 	return err
 }
 
-// readEntries reads every part of the log that a follower with the first Since entries will read, so that the recorder records its path. It returns
-// which releases are withdrawn in the end.
+// readEntries reads every part of the log that a follower with the first Since entries will read, so that the recorder records its path: also the
+// entries before Since that change the key. It returns which releases the entries from Since on leave withdrawn.
 func (w *bundleWriter) readEntries(ctx context.Context, log *verify.Log) (withdrawals, error) {
 	if w.Since > 0 {
 		// The follower's root is not known here: this one is only proven by the tiles.

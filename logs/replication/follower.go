@@ -286,8 +286,9 @@ func (f *Follower) Once(ctx context.Context) error {
 }
 
 // CatchUp applies all entries that the source's newest checkpoint covers, and then stores that checkpoint, serves it and clears the problem in the
-// state. In between, until that has succeeded once, it fetches files that an earlier run left out and that are wanted now. After an error, the
-// entries that were applied stay, and the old checkpoint is served.
+// state. It keeps the present checkpoint if the new one is of the same tree with older cosignatures. Before it stores the checkpoint, until that has
+// succeeded once, it fetches files that an earlier run left out and that are wanted now. After an error, the entries that were applied stay, and the
+// old checkpoint is served.
 func (f *Follower) CatchUp(ctx context.Context) error {
 	log, err := f.openLog(ctx)
 	if err != nil {

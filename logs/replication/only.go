@@ -7,8 +7,8 @@ import (
 	"github.com/larder-cdn/larder/packages/glob"
 )
 
-// ParseOnly returns a function that reports whether a release matches one of the patterns, PACKAGE or PACKAGE@VERSION in glob syntax. It returns nil,
-// which stands for all releases, without patterns.
+// ParseOnly returns a function that reports whether a release matches one of the patterns, PACKAGE or PACKAGE@VERSION in glob syntax. Without
+// patterns it returns nil, which stands for all releases. An invalid pattern is an error.
 func ParseOnly(patterns []string) (func(pkg, version string) bool, error) {
 	type choice struct{ pkg, version *glob.Glob }
 	var all []choice

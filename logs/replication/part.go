@@ -14,8 +14,8 @@ func (f *Follower) Part() parts.Part {
 	return parts.Part{Name: "following", Run: parts.RunUntilDone(f.Run)}
 }
 
-// RegisterMetrics registers metrics about how far the mirror f is behind its source. started is when the mirror's role started: until it has caught
-// up once, the time behind counts from then.
+// RegisterMetrics registers metrics about how far the mirror f is behind its source; it panics if they are registered already. started is when the
+// mirror's role started: until it has caught up once, the time behind counts from then.
 func RegisterMetrics(r prometheus.Registerer, f *Follower, started time.Time) {
 	gauge := func(name, help string, value func(State) float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "larder", Subsystem: "follow", Name: name, Help: help}, func() float64 { return value(f.State()) }))

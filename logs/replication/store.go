@@ -73,8 +73,8 @@ func (*Store) Await(ctx context.Context, _ []byte) error {
 	return ctx.Err()
 }
 
-// Entries implements entryReader: it returns the raw entries from an index on, up to the first that is not readable or does not belong to the store's
-// own tree.
+// Entries implements entryReader: it returns the raw entries from an index on, at most 256, up to the first that is not readable or does not belong
+// to the store's own tree. If that is the one at index, the error is [fs.ErrNotExist].
 func (s *Store) Entries(ctx context.Context, index int64) ([][]byte, error) {
 	var entries [][]byte
 	for n := index; n < index+tiles.Width; n++ {

@@ -46,7 +46,8 @@ func signCheckpoint(origin string, c logs.Checkpoint, keys keyring, at time.Time
 }
 
 // openNote verifies and parses a signed checkpoint of the log with the name origin. At least one of the keys must have
-// signed it. It returns the checkpoint and its note, in which signatures by other keys are unverified.
+// signed it. It returns the checkpoint and its note, in which signatures by other keys are unverified. The result has data
+// itself, not a copy.
 func openNote(data []byte, origin string, keys note.Verifiers) (Signed, *note.Note, error) {
 	n, err := note.Open(data, keys)
 	if err != nil {

@@ -22,13 +22,14 @@ const (
 // disk before a client or a witness sees it, another process signs with the key, or store and key folder are both from an old backup.
 type dispute struct{ what string }
 
+// Error returns what disputes the log, and which file proves it.
 func (e *dispute) Error() string { return e.what }
 
-// investigateClaim looks for the proof of what the witness w claims, in the checkpoint that it cosigned last. It never
-// returns nil, and resets w.seen. If that is a checkpoint of another tree, it stores the proof and returns a dispute, or a
-// [*RefusedError] if signing ends. If the log contains that checkpoint, and it is larger than the last signed one because
-// the key folder is from an old backup, it becomes the last signed one, and the error says so. Without any proof it returns
-// the error unproven.
+// investigateClaim looks for the proof of what the witness w claims, in the checkpoint that it cosigned last, which it
+// requests. It never returns nil, and resets w.seen. If that is a checkpoint of another tree, it stores the proof and
+// returns a dispute, or a [*RefusedError] if signing ends. If the log contains that checkpoint, and it is larger than the
+// last signed one because the key folder is from an old backup, it becomes the last signed one, and the error says so.
+// Without any proof it returns the error unproven. The caller does not hold s.mu.
 func (s *Signer) investigateClaim(ctx context.Context, w *witness, unproven error) error {
 	w.seen = 0 // the claim need not have come from the witness
 	data, err := w.latestCosigned(ctx, s.origin)
@@ -103,8 +104,8 @@ func (s *Signer) disputeEvidence(theirs Signed) ([]byte, error) {
 }
 
 // parseDispute parses the content of a dispute's file, and returns the checkpoint in it that is signed with this log's key
-// and disputes the log. The caller must verify that the log does not contain it. If the file has a proof, s.proven records
-// that.
+// and that the log does not contain; if there is none, any in it, so the caller must verify that. If the file has a proof,
+// s.proven records that.
 func (s *Signer) parseDispute(file string, data []byte) (theirs Signed, err error) {
 	var notes [][]byte
 	if e, err := DecodeEvidence(data); err == nil {
@@ -181,7 +182,8 @@ func (s *Signer) loadDisputes() error {
 	return refused
 }
 
-// Disputes describes the checkpoints that are signed with this log's key and are not part of it, which were found so far.
+// Disputes returns a sentence for each checkpoint that is signed with this log's key and is not part of the log, of those
+// that were found so far, in byte order.
 func (s *Signer) Disputes() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -51,8 +51,9 @@ type Leaves struct {
 }
 
 // NewEvidence returns the evidence that two signed checkpoints contradict each other, to a client that trusts the verifier
-// key key. changes lead from it to the keys that signed. tree reads the hashes of the larger tree; it is not used if both
-// have the same size. The error says why a contradiction cannot be proven, such as that there is none.
+// key key. changes lead from it to the keys that signed; without changes, key itself must have signed both. tree reads the
+// hashes of the larger tree; it is not used if both have the same size. The error says why a contradiction cannot be proven,
+// such as that there is none; then the result must not be used.
 func NewEvidence(key string, changes []KeyChange, one, other []byte, tree tlog.HashReader) (*Evidence, error) {
 	e := &Evidence{Key: key, Changes: changes, Heads: [2]string{string(one), string(other)}}
 	heads, err := e.openHeads(key)

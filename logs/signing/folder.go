@@ -169,7 +169,8 @@ func (f *folder) list(pattern string) ([]string, error) {
 
 // ReadFolder reads the last signed checkpoint from a key folder, which a Signer may have open, and verifies it with the
 // verifier key in the folder, as clients do. It takes no lock. If the file with the verifier key is missing, the error is
-// fs.ErrNotExist and key is "". With any other error, key is what is in that file if it can be read, valid or not.
+// [fs.ErrNotExist] and key is "". If only the checkpoint is missing, the error is [fs.ErrNotExist], too, and key is the
+// verifier key. With any other error, key is what is in the file of the verifier key if it can be read, valid or not.
 func ReadFolder(dir string) (_ Signed, key string, err error) {
 	// The key is read first, because a checkpoint that is signed with a newer key is signed with this one too.
 	verifier, key, err := readPublicFile(dir)
@@ -245,13 +246,13 @@ func checkSignatures(n *note.Note, verifier, cosigner note.Verifier) error {
 // cosignatureSize is the length of a cosignature by Ed25519, with the hash of its key and its time.
 const cosignatureSize = 4 + 8 + ed25519.SignatureSize
 
-// StoredNotes returns the signed checkpoints that a scan of a damaged store's files has found.
+// StoredNotes returns the signed checkpoints that a scan of a damaged store's files has found, unverified.
 func StoredNotes(s *kvstore.FileScan) iter.Seq[[]byte] {
 	return s.Values(kvstore.LogState, logs.SignedRow)
 }
 
-// StoredNoteSeq returns the signed checkpoint in a store as a sequence, which is empty if the store has none or it cannot be
-// read.
+// StoredNoteSeq returns the last signed checkpoint in a store, unverified, as a sequence of one, which is empty if the store
+// has none or it cannot be read.
 func StoredNoteSeq(store kvstore.Getter) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		if note, err := StoredNote(store); err == nil && note != nil {
@@ -309,7 +310,7 @@ func RepairFolder(dir string, notes iter.Seq[[]byte], inUse bool) (restored []st
 	return append(restored, fmt.Sprintf("%s was missing or damaged (%v); the newest one that was found, of %d entries, takes its place", checkpointFile, err, newest.Size)), nil
 }
 
-// hasFile reports whether a key folder has a file.
+// hasFile reports whether a key folder has a file. It is false if that cannot be determined.
 func hasFile(dir, name string) bool {
 	_, err := os.Stat(filepath.Join(dir, name))
 	return err == nil

@@ -44,7 +44,8 @@ type ListedKey struct {
 	End *logs.Checkpoint
 }
 
-// Valid returns the keys that may sign trees of any size.
+// Valid returns the keys that may sign trees of any size, in the order of the list; nil if all have ended. It ignores
+// Expires.
 func (l *KeyList) Valid() (keys []string) {
 	for _, k := range l.Keys {
 		if k.End == nil {
@@ -54,7 +55,7 @@ func (l *KeyList) Valid() (keys []string) {
 	return keys
 }
 
-// All returns all keys of the list, also those that have ended.
+// All returns all keys of the list in its order, also those that have ended.
 func (l *KeyList) All() (keys []string) {
 	for _, k := range l.Keys {
 		keys = append(keys, k.Key)
@@ -76,7 +77,7 @@ func (l *KeyList) Sign(root note.Signer) ([]byte, error) {
 }
 
 // OpenKeyList verifies a signed list with root, the verifier key of the root key, and parses it. A list that has expired is
-// no error.
+// no error. One over [MaxKeyList] is.
 func OpenKeyList(signed []byte, root string) (*KeyList, error) {
 	v, err := note.NewVerifier(root)
 	if err != nil {
@@ -186,7 +187,8 @@ func parseListedKey(line, origin string) (k ListedKey, err error) {
 }
 
 // EndKey sets the last tree that a key of the list may sign to that of the signed checkpoint last, which must be signed with
-// any key of the list. The list must be signed again after that.
+// any key of the list. It changes only l in memory: the list must be signed again after that. A key that the list does not
+// have is an error.
 func (l *KeyList) EndKey(key string, last []byte) error {
 	for i := range l.Keys {
 		if l.Keys[i].Key != key {

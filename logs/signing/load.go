@@ -231,9 +231,10 @@ func (s *Signer) renewSignatures(data []byte) (Signed, []byte, error) {
 }
 
 // signAndStore signs a checkpoint, cosigns it as of the time at, and stores it as the last signed one: first in the key
-// folder, which must never know less than a client or a witness, and then in the store. If only the store fails, the
-// checkpoint is the last signed one all the same. It counts successes and failures of writing to the folder, and notifies
-// waiters, but does not publish. The caller has verified that the log contains the checkpoint.
+// folder, which must never know less than a client or a witness, and then in the store. If only the store fails, it returns
+// that error, and the checkpoint is the last signed one all the same. It counts a failure of writing to the folder. After
+// both writes it counts the signature and notifies waiters. It does not publish. The caller has verified that the log
+// contains the checkpoint.
 func (s *Signer) signAndStore(c logs.Checkpoint, at time.Time) error {
 	signed, err := signCheckpoint(s.origin, c, s.keys, at)
 	if err != nil {
@@ -301,10 +302,11 @@ func (s *Signer) writePublic() error {
 	return s.folder.write(publicFile, []byte(want), false)
 }
 
-// OpenFrozen opens the key folder for a store that is damaged or lacks signed entries. The Signer publishes what was signed
-// before, and signs and writes nothing; why is the reason that clients get. Of the options, it needs Dir, Store and Logger.
-// The error says that another process has the folder open. If no key or checkpoint can be read, that is logged, and the
-// Signer has none.
+// OpenFrozen opens and locks the key folder for a store that is damaged or lacks signed entries. The Signer publishes what
+// was signed before, and signs and writes nothing; why is the reason that clients get. Of the options, it needs Dir, Store
+// and Logger. If another process has the folder open, the error is [ErrInUse]. If the folder cannot be locked for another
+// reason, the Signer uses it without a lock. If no key or checkpoint can be read, that is logged, and the Signer has none.
+// The caller closes it.
 func OpenFrozen(o Options, why string) (*Signer, error) {
 	f, err := openFolder(vfs.Default, o.Dir)
 	switch {

@@ -45,7 +45,7 @@ func FollowedChanges(trusted note.Verifier, changes []KeyChange) (followed []Key
 	return followed
 }
 
-// Follow returns the trusted key and the keys to which changes lead from it.
+// Follow returns the trusted key and then the keys to which changes lead from it, in the order of the changes.
 func Follow(trusted note.Verifier, changes []KeyChange) []note.Verifier {
 	all := []note.Verifier{trusted}
 	for _, c := range FollowedChanges(trusted, changes) {
@@ -59,8 +59,8 @@ func Follow(trusted note.Verifier, changes []KeyChange) []note.Verifier {
 // changesKey is the row of LogState that lists the KeyChanged entries.
 var changesKey = kvstore.Key("key-changes")
 
-// KeyChanges returns the changes of keys in the log in the store r, oldest first. It does not verify them, which [Follow]
-// does.
+// KeyChanges returns the changes of keys in the log in the store r, oldest first, nil if there are none. It reads them by
+// the store's list of them, and does not verify them, which [Follow] does. An entry that cannot be read is an error.
 func KeyChanges(r kvstore.Reader) ([]KeyChange, error) {
 	indexes, err := readRow(r, changesKey, "the changes of the log's keys")
 	if err != nil {
@@ -135,7 +135,7 @@ func (s *Signer) rotate(now time.Time) (KeyChange, error) {
 }
 
 // announceKey appends the entry that announces the next key, signed with the present key, to the log, and adds it to the
-// store's list of key changes.
+// store's list of key changes. It returns the change. It writes nothing to the key folder.
 func (s *Signer) announceKey(next *key, now time.Time) (KeyChange, error) {
 	change := KeyChange{Key: next.public}
 	signed, err := note.Sign(&note.Note{Text: next.public + "\n"}, s.keys[0].signer)
@@ -217,8 +217,9 @@ func (s *Signer) loadOldKeys() error {
 	return nil
 }
 
-// RebuildKeyChanges writes the store's list of key changes as it follows from the log's entries, all of which it reads. If
-// there are no changes, it writes nothing.
+// RebuildKeyChanges writes the store's list of key changes, which has the indexes of the entries that announce them, from
+// the log's entries, all of which it reads. It does not verify that a change is signed with the key before. If there are no
+// changes, it writes nothing, and a list that the store has stays.
 func RebuildKeyChanges(store *kvstore.Store) error {
 	var indexes []byte
 	for e, err := range logs.Entries(store, 0) {
@@ -235,7 +236,8 @@ func RebuildKeyChanges(store *kvstore.Store) error {
 	return setRow(store, changesKey, indexes)
 }
 
-// AddKeyChange adds to a batch that the entry with this index changes the key, for [KeyChanges]. r has the changes before.
+// AddKeyChange adds to a batch that the entry with this index changes the key, for [KeyChanges]. It reads the changes before
+// from r, so a batch must not get two changes: the second would replace the first.
 func AddKeyChange(b *kvstore.Batch, r kvstore.Reader, index int64) error {
 	indexes, err := readRow(r, changesKey, "the changes of the log's keys")
 	if err != nil {
@@ -300,9 +302,8 @@ func StartSuccessor(o Options, now time.Time) (Succession, error) {
 }
 
 // announceLoss appends the entry that names the lost entries in next.Lost, and deletes in the same batch what the store has
-// of the old log's signatures and the list of its key changes. If that is the log's last entry already, it only sets next.Lost to
-// what it says. signed is the last signed
-// checkpoint of the old log.
+// of the old log's signatures, and the list of its key changes. If that entry is the log's last one already, it only sets
+// next.Lost to what the entry says. signed is the last signed checkpoint of the old log.
 func announceLoss(o Options, next *Succession, signed Signed, now time.Time) error {
 	if size := next.Lost.From; size > 0 {
 		last, err := logs.ReadEntry(o.Store, size-1)

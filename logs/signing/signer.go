@@ -103,6 +103,7 @@ func (e *RefusedError) Error() string {
 	return e.Reason
 }
 
+// Unwrap returns the cause, or nil.
 func (e *RefusedError) Unwrap() error { return e.Cause }
 
 // Open opens the key folder and locks it until Close. A folder without a key gets one, which signs the first checkpoint. Open
@@ -185,7 +186,8 @@ func (s *Signer) Folder() string { return s.folder.dir }
 func (s *Signer) Part() parts.Part { return parts.Part{Name: "signer", Run: parts.RunUntilDone(s.Run)} }
 
 // Run signs the log whenever it has grown, cosigns the last checkpoint every hour, and requests the witnesses' cosignatures,
-// until ctx ends or signing is refused. It logs an error of signing and tries again.
+// until ctx ends or signing is refused. It logs an error of signing and tries again. If the log had witnesses and has none
+// any more, and the file of the published checkpoint cannot be deleted, it logs that and ends.
 //
 // It signs nothing before the policy's witnesses have confirmed the last signed checkpoint, because they know more if store
 // and key folder are both from an old backup. It signs nothing before that checkpoint is published, so that slow witnesses
@@ -224,9 +226,9 @@ func (s *Signer) Run(ctx context.Context) {
 	}
 }
 
-// startRun marks the signer as running. If the log had witnesses and has none any more, it counts the last signed checkpoint
-// as confirmed, deletes the file of the published one, and publishes the last signed one, unless the signer refuses to sign.
-// The error is about publishing.
+// startRun marks the signer as running. If the log had witnesses and has none any more, and signing is not refused, it
+// deletes the file of the published checkpoint, counts the last signed one as confirmed, and publishes that in memory. The
+// error says that the file could not be deleted; then nothing is confirmed or published.
 func (s *Signer) startRun() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -333,6 +335,7 @@ func (s *Signer) mayReachQuorum() bool {
 }
 
 // missingWitnesses returns an error that lists the witnesses which have not confirmed the last signed checkpoint, and why.
+// It never returns nil. The caller holds s.mu.
 func (s *Signer) missingWitnesses() error {
 	var waits []string
 	for _, w := range s.witnesses {
@@ -404,7 +407,8 @@ func (s *Signer) publishIfMet() error {
 }
 
 // publishCheckpoint publishes a checkpoint to clients. If the log has witnesses and the checkpoint has a note, it first
-// writes that to the key folder; if this fails, it publishes nothing.
+// writes that to the key folder; if this fails, it publishes nothing. The caller holds s.mu, unless it is still opening the
+// Signer.
 func (s *Signer) publishCheckpoint(signed Signed) error {
 	if len(s.witnesses) > 0 && signed.Note != nil {
 		if err := s.folder.write(publishedFile, signed.Note, false); err != nil {

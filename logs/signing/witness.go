@@ -48,7 +48,8 @@ type witness struct {
 	err          error           // why it did not at the last attempt
 }
 
-// SilentWitnesses returns the witnesses that did not cosign at the last attempt, each with the reason, also if the others suffice.
+// SilentWitnesses returns the witnesses that did not cosign at the last attempt, each with its URL and the reason, also if
+// the others suffice. It leaves out those that no request was sent to yet.
 func (s *Signer) SilentWitnesses() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,6 +66,7 @@ func (s *Signer) SilentWitnesses() []string {
 // nothing follows from it except that the witness has not cosigned.
 type claim struct{ what string }
 
+// Error returns what the witness claims, and that it has not proved it.
 func (e *claim) Error() string { return e.what + ", and has not proved it" }
 
 // runWitness requests the cosignatures of one witness whenever the last signed checkpoint changes, until ctx ends or signing
@@ -213,7 +215,8 @@ func mediaType(r *http.Response) string {
 	return strings.ToLower(strings.TrimSpace(t))
 }
 
-// parseSize parses the body of a response with the number of entries that a witness has cosigned.
+// parseSize parses the body of a response with the number of entries that a witness has cosigned: digits without leading
+// zeros, with or without a line feed after them. Anything else is an error.
 func parseSize(answer []byte) (int64, error) {
 	text := strings.TrimSuffix(string(answer), "\n")
 	seen, err := strconv.ParseInt(text, 10, 64)

@@ -71,7 +71,7 @@ func parseContent(rest string) target {
 }
 
 // readContent reads a content by its hash from the store. If the target's entry does not name the content, the error is
-// errNotNamed.
+// errNotNamed. A missing entry or content is another error.
 func (h *handler) readContent(t target) ([]byte, error) {
 	e, err := logs.ReadEntry(h.Store, t.n)
 	if err != nil {

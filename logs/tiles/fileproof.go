@@ -161,7 +161,7 @@ func (f *fileTree) build(store Store) error {
 }
 
 // proveFile returns the proof that the release which entry e publishes has a file, or errNoFile. It checks that the proof
-// leads to the root of files that e states.
+// leads to the root of files that e states. It caches the tree of the release's files.
 func (t *fileTrees) proveFile(store Store, e logs.Indexed, path string) (logs.FilePlace, error) {
 	f, err := t.get(store, e.Manifest)
 	if err != nil {

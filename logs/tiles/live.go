@@ -37,8 +37,8 @@ type LiveProof struct {
 	// Last is the log's last entry, whose root the map has.
 	Last ProvenEntry   `json:"last"`
 	Map  livemap.Proof `json:"map"`
-	// About are the entry that published the release, the one that withdrew or restored it last and the one that says last
-	// that upstream has changed it, if there are any, oldest first.
+	// About are the last entry that published the release, the last one that confirmed it, the last one that withdrew or restored
+	// it, and the last one that says that upstream has changed it, if there are any, oldest first.
 	About []ProvenEntry `json:"about"`
 }
 

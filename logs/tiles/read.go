@@ -79,8 +79,8 @@ func readTile(store kvstore.Reader, t target) ([]byte, error) {
 	return bundle, nil
 }
 
-// CutEntry returns the first entry of a bundle and the rest of the bundle. It reports false if the bundle ends before the
-// entry does.
+// CutEntry returns the first entry of a bundle, without the two bytes of its length, and the rest of the bundle; both are
+// parts of bundle. It reports false if the bundle ends before the entry does, or is empty.
 func CutEntry(bundle []byte) (entry, rest []byte, ok bool) {
 	if len(bundle) < 2 || len(bundle)-2 < int(binary.BigEndian.Uint16(bundle)) {
 		return nil, nil, false

@@ -161,8 +161,8 @@ func (h *handler) respond(w http.ResponseWriter, r *http.Request, t target) int 
 	return send(w, "application/octet-stream", data)
 }
 
-// CheckpointTag returns the entity tag of a signed checkpoint, in quotes, which is derived from the note's hash. By it,
-// followers detect each second whether there is another one.
+// CheckpointTag returns the entity tag of a signed checkpoint, in quotes, which is derived from the hash of the note with
+// all its signatures. By it, followers detect each second whether there is another one.
 func CheckpointTag(note []byte) string {
 	sum := sha256.Sum256(note)
 	return `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`

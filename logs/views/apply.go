@@ -22,7 +22,9 @@ type Change struct {
 	Absent bool
 }
 
-// Apply adds to a batch every change of rows that follows from an entry of the log. An unknown kind of entry is an error.
+// Apply adds to a batch every change of rows that follows from an entry of the log. An unknown kind of entry, and a
+// manifest of another release, are errors; then the batch must not be committed. The caller has loaded what c needs, see
+// [Load].
 func Apply(b *kvstore.Batch, c Change) error {
 	nameDocuments(b, c)
 	switch c.Kind {
@@ -47,8 +49,9 @@ func Apply(b *kvstore.Batch, c Change) error {
 	return fmt.Errorf("views: entry %d has the unknown kind %q", c.Index, c.Kind)
 }
 
-// applyPublished adds the rows of a published, confirmed or restored release and its files. If the release is absent, it
-// adds none, and deletes those of a restored one. A manifest of another release is an error.
+// applyPublished adds the rows of a published, mirrored, confirmed, replaced or restored release and its files. If the
+// release is absent, it adds none, and deletes those of the version and its state for a restored one. A manifest of another
+// release is an error.
 func applyPublished(b *kvstore.Batch, c Change) error {
 	m := c.Manifest
 	if m.Package != c.Package || m.Version != c.Version {
@@ -96,7 +99,8 @@ func applyWithdrawn(b *kvstore.Batch, c Change) error {
 	return SetState(b, c.newState(Withdrawn))
 }
 
-// newVersion returns the row of a published version, from the entry and its manifest. It has no withdrawal.
+// newVersion returns the row of a published version, from the entry and its manifest. It has no withdrawal. Its downloads
+// are the entry's, so 0 for an entry that does not publish the release.
 func newVersion(c Change) Version {
 	v := Version{
 		Package:  c.Package,

@@ -8,8 +8,8 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// Record appends a change's entry to the log and applies the change. It ignores c.Index. If the entry publishes a release,
-// it states the root of the manifest's files, whatever c.Files is.
+// Record appends a change's entry to the log and applies the change, in the batch of tx. It ignores c.Index. If the entry
+// publishes a release, it states the root of the manifest's files, whatever c.Files is.
 func Record(tx *logs.Tx, c Change) error {
 	if c.Kind.Publishes() {
 		c.Entry.Files = c.Manifest.Root()

@@ -63,15 +63,16 @@ func StandingOf(r kvstore.Reader, h kvstore.Hash) (Standing, error) {
 	return Unnamed, nil
 }
 
-// nameDocuments adds rows that say that an entry names its documents.
+// nameDocuments adds to the batch, for each document that the change's entry names, the row that says that some entry
+// names it. The row does not say which entry, so it is the same for all, and no later change deletes it.
 func nameDocuments(b *kvstore.Batch, c Change) {
 	for _, h := range c.Entry.Contents() {
 		b.Set(kvstore.Named, namedKey(h, namedLive, byEntry), namedRow)
 	}
 }
 
-// nameFiles adds rows that say that a release names its files, and whether it is live. For a withdrawn release, it deletes
-// the live rows. For a live one, rows of a withdrawal before remain: the live ones sort first.
+// nameFiles adds to the batch rows that say that a release names its files, and whether it is live. For a withdrawn
+// release, it deletes the live rows. For a live one, rows of a withdrawal before remain: the live ones sort first.
 func nameFiles(b *kvstore.Batch, c Change) {
 	release := releaseID(c.Package, c.Version)
 	for _, f := range c.Manifest.Files {
@@ -84,13 +85,14 @@ func nameFiles(b *kvstore.Batch, c Change) {
 	}
 }
 
-// SetAbsent adds a row that says that this node does not have the contents of a release: a mirror leaves it out, or it was
-// withdrawn before the mirror copied it. While the log has it live, the views are as if it was never published.
+// SetAbsent adds to the batch a row that says that this node does not have the contents of a release: a mirror leaves it
+// out, or it was withdrawn before the mirror copied it. While the log has it live, the views are as if it was never
+// published.
 func SetAbsent(b *kvstore.Batch, pkg, version string) {
 	b.Set(kvstore.Absent, kvstore.Key(pkg, version), namedRow)
 }
 
-// ClearAbsent deletes the row of [SetAbsent]: this node has the contents of the release.
+// ClearAbsent adds to the batch the deletion of the row of [SetAbsent]: this node has the contents of the release.
 func ClearAbsent(b *kvstore.Batch, pkg, version string) {
 	b.Delete(kvstore.Absent, kvstore.Key(pkg, version))
 }

@@ -28,11 +28,11 @@ type Version struct {
 	Version  string       `json:"version"`
 	Released time.Time    `json:"released"` // upstream's publish time
 	Manifest kvstore.Hash `json:"manifest"`
-	Entry    int64        `json:"entry"`             // of the publication, the withdrawal or the restoration, whichever was last
+	Entry    int64        `json:"entry"`             // of the publication, confirmation, withdrawal or restoration, whichever was last
 	Default  string       `json:"default,omitempty"` // path of the main file, "" for none
 	Files    int          `json:"files"`
 	Bytes    int64        `json:"bytes"` // of all files' identities
-	// Downloads is that of the entry that published it.
+	// Downloads is that of Entry: 0 if that does not publish the release, but confirms, withdraws or restores it.
 	Downloads int64 `json:"downloads,omitempty"`
 	// Mirror says which other origin the files are from; nil where they were made here.
 	Mirror *logs.Mirror `json:"mirror,omitempty"`
@@ -77,7 +77,8 @@ type PublishedFile struct {
 	SRI logs.SRI
 }
 
-// Files returns a version's files by path, in byte order; none if the version was withdrawn or is unknown.
+// Files returns a version's files by path, in byte order; none if the version was withdrawn or is unknown. If a file has no
+// row of its integrity, that is an error.
 func Files(r kvstore.Reader, pkg, version string) ([]PublishedFile, error) {
 	prefix := kvstore.Prefix(pkg, version)
 	var files []PublishedFile
@@ -121,8 +122,8 @@ func LookupSRI(r kvstore.Reader, pkg, version, path string) (logs.SRI, error) {
 	return logs.SRI(data), nil
 }
 
-// LookupVersion returns a published or withdrawn version, or
-// kvstore.ErrNotFound.
+// LookupVersion returns a published or withdrawn version, or kvstore.ErrNotFound. A release that is absent here, see
+// [SetAbsent], has no row either, unless it was withdrawn.
 func LookupVersion(r kvstore.Reader, pkg, version string) (Version, error) {
 	var v Version
 	return v, getJSON(r, kvstore.Versions, kvstore.Key(pkg, version), &v)
@@ -175,7 +176,7 @@ func (f File) encode() []byte {
 
 var errFileRow = errors.New("the row is malformed; `larder fsck` tells what else is")
 
-// DecodeFile parses the value of a row of kvstore.Files.
+// DecodeFile parses the value of a row of kvstore.Files. A malformed value and an unknown format are errors.
 func DecodeFile(row []byte) (File, error) {
 	var f File
 	if len(row) < 1+len(f.Hash) || row[0] != fileFormat {

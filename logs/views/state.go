@@ -44,7 +44,8 @@ func (k StateKind) Final() bool {
 // Served reports whether a version in this state is served: published, or mirrored.
 func (k StateKind) Served() bool { return k == Published || k == Mirrored }
 
-// IsUntried reports whether the bot never tried to publish a version in this state.
+// IsUntried reports whether the bot leaves out versions of this kind, and so never tried to publish one: Older, Prerelease,
+// Ignored and Gone. It is false for Detected, of which a version waits for its turn.
 func (k StateKind) IsUntried() bool {
 	return k == Older || k == Prerelease || k == Ignored || k == Gone
 }

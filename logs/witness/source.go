@@ -142,8 +142,8 @@ func (w *Witness) poll(ctx context.Context, s *source) error {
 	return err
 }
 
-// knownLog returns the keys and the last cosigned checkpoint of a polled log, and reports whether one was cosigned. With it,
-// [verify.Open] detects a log that does not continue it, with evidence. The source must have a key.
+// knownLog returns the keys and the last cosigned checkpoint of a polled log, and reports whether one was cosigned, also by
+// an earlier run. With it, [verify.Open] detects a log that does not continue it, with evidence. The source must have a key.
 func (w *Witness) knownLog(s *source) (verify.KnownLog, bool) {
 	origin, _, _ := strings.Cut(s.keys[0], "+")
 	last := w.logByOrigin(origin).lastCosigned()
@@ -151,7 +151,7 @@ func (w *Witness) knownLog(s *source) (verify.KnownLog, bool) {
 	return verify.KnownLog{Key: s.keys[newest], Former: s.keys[:newest], Checkpoint: string(last.Note)}, last.Note != nil
 }
 
-// storeEvidence stores and logs the evidence that a polled log has forked.
+// storeEvidence logs that a polled log has forked, and stores the evidence in the folder.
 func (w *Witness) storeEvidence(s *source, e *signing.Evidence) error {
 	proof, err := e.Encode()
 	if err != nil {

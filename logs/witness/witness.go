@@ -207,6 +207,7 @@ type refusal struct {
 	reason string
 }
 
+// Error returns the reason, without the status.
 func (e *refusal) Error() string { return e.reason }
 
 // refusef returns a refusal with an HTTP status and a formatted message.
@@ -217,6 +218,7 @@ func refusef(status int, format string, args ...any) error {
 // An outdated error says that a request's old size is not the size that was cosigned last.
 type outdated struct{ latest int64 }
 
+// Error returns the size that was cosigned last, in words.
 func (e *outdated) Error() string {
 	return fmt.Sprintf("the last checkpoint cosigned is of %d entries", e.latest)
 }
@@ -330,9 +332,9 @@ func (l *witnessed) openCheckpoint(checkpoint []byte) (signing.Signed, error) {
 }
 
 // cosignAfter cosigns a checkpoint if it continues the one that was cosigned last, whose size must be old, stores it, and
-// returns the cosignature lines. checkContinues returns an error unless the checkpoint continues last. The error is an
-// outdated if old is another size, a refusal, or says that nothing could be stored. Evidence of two trees of one size is
-// stored.
+// returns the cosignature lines. checkContinues returns an error unless the checkpoint continues last; it is called with
+// l.mu held. The error is an outdated if old is another size, a refusal, or says that nothing could be stored or signed. If
+// the checkpoint has the size of the last one and another root, evidence of that is stored.
 func (w *Witness) cosignAfter(l *witnessed, old int64, signed signing.Signed, checkContinues func(last signing.Signed) error) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -372,8 +374,8 @@ func (w *Witness) cosignAfter(l *witnessed, old int64, signed signing.Signed, ch
 }
 
 // forkEvidence returns the encoded proof that two signed checkpoints of one size have different roots, for `larder verify
-// --evidence`; or both of them, if different keys have signed them and neither is known to lead to the other. The caller
-// holds mu.
+// --evidence`, if one of the log's keys that are known here has signed both. Otherwise it returns both of them, with an
+// empty line between. It stores nothing. The caller holds l.mu.
 func (l *witnessed) forkEvidence(one, other []byte) []byte {
 	for _, key := range l.texts {
 		if e, err := signing.NewEvidence(key, nil, one, other, nil); err == nil {
