@@ -3,11 +3,16 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	"golang.org/x/mod/sumdb/note"
+
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/internal/testkit/buckets"
+	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/logs/signing"
 )
 
 // old fills a shelf with the log of a machine that was alone: releases, a withdrawal, an erasure.
@@ -22,8 +27,47 @@ func old(t *testing.T) *testkit.Shelf {
 	return s
 }
 
+// changeKey appends the entry that a new key takes over from signer to the shelf's log, and returns the signer of the new key.
+func changeKey(t *testing.T, s *testkit.Shelf, signer note.Signer) note.Signer {
+	t.Helper()
+	private, public, err := note.GenerateKey(nil, origin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := note.Sign(&note.Note{Text: public + "\n"}, signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, signature, _ := strings.Cut(string(signed), "\n\n")
+	err = s.Log.Update(func(tx *logs.Tx) error {
+		e, err := tx.Append(logs.Entry{Kind: logs.KeyChanged, Time: testkit.Released, Actor: "operator", Key: public, KeySignature: strings.TrimSuffix(signature, "\n")})
+		if err != nil {
+			return err
+		}
+		return signing.AddKeyChanges(tx.Batch, s.Store, e.Index)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if signer, err = note.NewSigner(private); err != nil {
+		t.Fatal(err)
+	}
+	return signer
+}
+
 func TestFoundingWithALog(t *testing.T) {
 	b, s := folder(t), old(t)
+	first, _, err := note.GenerateKey(nil, origin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signer, err := note.NewSigner(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // in one commit
+		signer = changeKey(t, s, signer)
+	}
 	n, err := Open(t.Context(), options(b, s, "one"))
 	if err != nil {
 		t.Fatal(err)
@@ -42,6 +86,13 @@ func TestFoundingWithALog(t *testing.T) {
 	}
 	two.catchUp(t)
 	same(t, one, two)
+	want, err := signing.KeyChanges(s.Store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := signing.KeyChanges(two.Shelf.Store); err != nil || len(want) != 2 || !slices.Equal(got, want) {
+		t.Errorf("the other node knows %d key changes, %v; want %d", len(got), err, len(want))
+	}
 	if two.has("demo", "1.0.7") || !two.has("demo", "1.0.8") || !two.has("late", "1.0.0") || !two.has("demo", "2.0.0") {
 		t.Error("the other node has other releases")
 	}

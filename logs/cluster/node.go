@@ -388,14 +388,21 @@ func (n *Node) applyCommit(ctx context.Context, s state, c Commit) error {
 		if err := c.checkFollows(before, s.epoch); err != nil {
 			return fmt.Errorf("%s: %w", n.Bucket, err)
 		}
+		var keyChanges []int64
 		for _, raw := range c.Entries {
 			e, err := tx.AppendRaw(raw)
 			if err != nil {
 				return fmt.Errorf("%s: commit %d: %w", n.Bucket, c.Number, err)
 			}
+			if e.Kind == logs.KeyChanged {
+				keyChanges = append(keyChanges, e.Index)
+			}
 			if err := n.addViews(tx, e); err != nil {
 				return fmt.Errorf("%s: commit %d: %w", n.Bucket, c.Number, err)
 			}
+		}
+		if err := signing.AddKeyChanges(tx.Batch, n.Store, keyChanges...); err != nil {
+			return err
 		}
 		after, err := tx.Checkpoint()
 		if err != nil {
@@ -412,8 +419,8 @@ func (n *Node) applyCommit(ctx context.Context, s state, c Commit) error {
 	})
 }
 
-// addViews adds to the batch of tx the rows of the views, the tables derived from the log, that follow from an entry, and the store's list of key
-// changes if the entry changes the key. It also adds the removal of those contents that the entry erases and that the store has.
+// addViews adds to the batch of tx the rows of the views, the tables derived from the log, that follow from an entry. It also
+// adds the removal of those contents that the entry erases and that the store has.
 func (n *Node) addViews(tx *logs.Tx, e logs.Indexed) error {
 	change, err := views.Load(n.Store, e)
 	if err != nil {
@@ -426,11 +433,6 @@ func (n *Node) addViews(tx *logs.Tx, e logs.Indexed) error {
 			}
 			tx.Batch.Remove(h)
 			tx.Batch.Delete(kvstore.Meta, packedContentKey(h))
-		}
-	}
-	if e.Kind == logs.KeyChanged {
-		if err := signing.AddKeyChange(tx.Batch, n.Store, e.Index); err != nil {
-			return err
 		}
 	}
 	return views.Apply(tx.Batch, change)

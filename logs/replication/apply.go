@@ -350,7 +350,7 @@ func (f *Follower) commitEntry(c *pendingEntry) error {
 			return fmt.Errorf("the log has grown by itself to entry %d, beside what is followed", e.Index)
 		}
 		if e.Kind == logs.KeyChanged {
-			if err := signing.AddKeyChange(tx.Batch, f.Store, e.Index); err != nil {
+			if err := signing.AddKeyChanges(tx.Batch, f.Store, e.Index); err != nil {
 				return err
 			}
 		}

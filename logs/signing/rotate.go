@@ -150,7 +150,7 @@ func (s *Signer) announceKey(next *key, now time.Time) (KeyChange, error) {
 			return err
 		}
 		change.Index = e.Index
-		return AddKeyChange(tx.Batch, s.options.Store, e.Index)
+		return AddKeyChanges(tx.Batch, s.options.Store, e.Index)
 	})
 	return change, err
 }
@@ -236,14 +236,20 @@ func RebuildKeyChanges(store *kvstore.Store) error {
 	return setRow(store, changesKey, indexes)
 }
 
-// AddKeyChange adds to a batch that the entry with this index changes the key, for [KeyChanges]. It reads the changes before
-// from r, so a batch must not get two changes: the second would replace the first.
-func AddKeyChange(b *kvstore.Batch, r kvstore.Reader, index int64) error {
-	indexes, err := readRow(r, changesKey, "the changes of the log's keys")
+// AddKeyChanges adds to a batch that the entries with these indexes, in ascending order, change the key, for [KeyChanges]. It reads
+// the changes before from r, so it is called once for a batch. Without indexes it does nothing.
+func AddKeyChanges(b *kvstore.Batch, r kvstore.Reader, indexes ...int64) error {
+	if len(indexes) == 0 {
+		return nil
+	}
+	changes, err := readRow(r, changesKey, "the changes of the log's keys")
 	if err != nil {
 		return err
 	}
-	b.Set(kvstore.LogState, changesKey, binary.BigEndian.AppendUint64(indexes, uint64(index)))
+	for _, index := range indexes {
+		changes = binary.BigEndian.AppendUint64(changes, uint64(index))
+	}
+	b.Set(kvstore.LogState, changesKey, changes)
 	return nil
 }
 
