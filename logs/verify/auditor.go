@@ -50,8 +50,9 @@ const (
 	MaxStatement = 1_000_000
 )
 
-// Sign returns the statement, with Checkpoint in it, as a note that is signed with an auditor's key. The error says that the
-// note would have over [MaxStatement] bytes, or that signing failed.
+// Sign returns the statement, with Checkpoint in it, as a note that is signed with an auditor's key. It sets Format in the
+// note, and does not use Auditor. The error says that the note would have over [MaxStatement] bytes, or that signing
+// failed.
 func (s AuditStatement) Sign(key note.Signer) ([]byte, error) {
 	s.Format = auditFormat
 	data, err := json.Marshal(s)
@@ -68,8 +69,9 @@ func (s AuditStatement) Sign(key note.Signer) ([]byte, error) {
 	return signed, nil
 }
 
-// OpenAuditStatement verifies a signed statement with an auditor's verifier key and parses it. An unknown format or an
-// invalid range of entries is an error. It does not verify the checkpoint in the statement, which the caller must do.
+// OpenAuditStatement verifies a signed statement with an auditor's verifier key and parses it, with Auditor and Checkpoint.
+// An unknown format or an invalid range of entries is an error. It does not verify the checkpoint in the statement, nor
+// that the log has the entries, which the caller must do.
 func OpenAuditStatement(signed []byte, key string) (*AuditStatement, error) {
 	v, err := note.NewVerifier(key)
 	if err != nil {
@@ -100,8 +102,8 @@ func OpenAuditStatement(signed []byte, key string) (*AuditStatement, error) {
 }
 
 // fileOutcome returns what the auditor found about one file of the release that the log entry with this index published. A
-// difference in the release counts for all its files; an entry that was not audited is [Unproven]. If the outcome is not
-// [Proven], problem says why.
+// difference in the release counts for all its files; an entry that was not audited, or a file that was not compared, is
+// [Unproven]. Without a finding about it, the file is [Proven]. If the outcome is not Proven, problem says why.
 func (s *AuditStatement) fileOutcome(entry int64, path string) (_ Outcome, problem string) {
 	if entry < s.From || entry >= s.To {
 		return Unproven, fmt.Sprintf("entry %d is not audited: the statement is about entries %d to %d", entry, s.From, s.To-1)
@@ -125,8 +127,8 @@ type Auditor struct {
 	Key, Statement string
 }
 
-// ParseAuditor parses STATEMENT#KEY: the URL or path of an auditor's statement, and the auditor's verifier key or the path
-// of a file with that key, which it reads. It does not read the statement.
+// ParseAuditor parses STATEMENT#KEY, at the last #: the URL or path of an auditor's statement, and the auditor's verifier
+// key or the path of a file with that key, which it reads. It does not read the statement.
 func ParseAuditor(argument string) (a Auditor, err error) {
 	at := strings.LastIndex(argument, "#")
 	if at <= 0 {
@@ -184,8 +186,9 @@ type auditRead struct {
 }
 
 // readAuditStatement reads an auditor's statement from its file or URL, verifies its signature, and verifies that the log
-// contains the checkpoint in it. A statement about another log is an error. If the log is smaller than that checkpoint, this
-// is no error, but the log is then marked as unverified; if it was already, the two are not compared.
+// contains the checkpoint in it. If the log does not, the error is a [ForkError] or a [Difference]. A statement about
+// another log is another error. If the log is smaller than that checkpoint, this is no error, but the log is then marked as
+// stale; if it was unverified already, the two are not compared.
 func (l *Log) readAuditStatement(ctx context.Context, a Auditor) (*AuditStatement, error) {
 	var signed []byte
 	var err error
@@ -247,8 +250,8 @@ func (l *Log) applyAudits(r *Result, published logs.Indexed) {
 }
 
 // CompareWith fetches what the log says about the release that entry e publishes, has upstream compare it, and returns the
-// release's manifest too. The error says why the log does not prove the manifest or the attestations. A difference from
-// upstream, or an upstream that cannot be compared, is no error: the Comparison says so.
+// release's manifest too. The package JSON is not compared. The error says why the log does not prove the manifest or the
+// attestations. A difference from upstream, or an upstream that cannot be compared, is no error: the Comparison says so.
 func (l *Log) CompareWith(ctx context.Context, upstream Upstream, e logs.Indexed) (Comparison, *logs.Manifest, error) {
 	manifest, err := l.fetchManifest(ctx, e)
 	if err != nil {

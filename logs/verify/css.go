@@ -6,9 +6,10 @@ import (
 	"unicode/utf8"
 )
 
-// styleReferences returns the addresses in a CSS text, not resolved, with CSS escapes decoded: those of @import rules, quoted or in
-// url(), and those of all other url(). Quoted addresses elsewhere, as in image-set(), are left out. It may return some that
-// browsers ignore, such as an import that is not at the beginning.
+// styleReferences returns the addresses in a CSS text in their order, not resolved, with CSS escapes decoded: in imports
+// those of @import rules, quoted or in url(), and in urls those of all other url(). It returns each as often as it is
+// there, also an empty one. Quoted addresses elsewhere, as in image-set(), are left out. It may return some that browsers
+// ignore, such as an import that is not at the beginning.
 func styleReferences(text string) (imports, urls []string) {
 	s := styleScanner{rest: text}
 	importing := false
@@ -50,8 +51,9 @@ type styleScanner struct{ rest string }
 
 const styleSpace = " \t\r\n\f"
 
-// readIdentifier reads the CSS identifier at the scanner's position and returns it with its escapes decoded, "" if there is
-// none.
+// readIdentifier reads the letters, digits, hyphens, underscores, characters beyond ASCII and escapes at the scanner's
+// position, and returns them with the escapes decoded. It returns "" if none of these is there. Unlike a CSS identifier,
+// the result may begin with a digit.
 func (s *styleScanner) readIdentifier() string {
 	var b strings.Builder
 	for s.rest != "" {
@@ -69,8 +71,9 @@ func (s *styleScanner) readIdentifier() string {
 	return b.String()
 }
 
-// readEscape reads an escape sequence, at whose backslash the scanner is, and returns its character: U+FFFD for an invalid
-// code, "" at the end of the text.
+// readEscape reads an escape sequence, at whose backslash the scanner is, and returns its character: that of up to six
+// hexadecimal digits, with one space after them, or else the character after the backslash. It returns U+FFFD for an
+// invalid code, and "" at the end of the text.
 func (s *styleScanner) readEscape() string {
 	s.rest = s.rest[1:]
 	digits, r := 0, rune(0)
@@ -98,15 +101,16 @@ func (s *styleScanner) readEscape() string {
 }
 
 // readString reads a quoted string, whose quotation mark is at the scanner's position, and returns the text in it with its
-// escapes decoded. A line break or the end of the text ends it too.
+// escapes decoded. A line feed without a backslash, or the end of the text, ends it too.
 func (s *styleScanner) readString() string {
 	mark := s.rest[0]
 	s.rest = s.rest[1:]
 	return s.readUntil(func(c byte) bool { return c == mark || c == '\n' })
 }
 
-// readURL reads the rest of a url(…), after the opening parenthesis and including the closing one, and returns the address
-// in it, without quotes and with its escapes decoded.
+// readURL reads the rest of a url(…), after the opening parenthesis and including the closing one, or to the end of the
+// text. It returns the address in it, without quotes and with its escapes decoded. It ignores what follows a quoted
+// address.
 func (s *styleScanner) readURL() string {
 	s.rest = strings.TrimLeft(s.rest, styleSpace)
 	var to string
@@ -120,7 +124,7 @@ func (s *styleScanner) readURL() string {
 }
 
 // readUntil reads up to and including the first byte for which isEnd returns true, or to the end of the text, and returns
-// the text before it with its escapes decoded.
+// the text before it with its escapes decoded. A byte after a backslash is no end, and an escaped line feed is left out.
 func (s *styleScanner) readUntil(isEnd func(c byte) bool) string {
 	var b strings.Builder
 	for s.rest != "" {
@@ -141,9 +145,9 @@ func (s *styleScanner) readUntil(isEnd func(c byte) bool) string {
 	return b.String()
 }
 
-// followStyleSheet fetches a style sheet that the page loads, and queues what that loads, to be checked next. It does
-// nothing for one that is neither proven nor the page's own. A style sheet that cannot be fetched is noted in the report;
-// the error says that ctx has ended.
+// followStyleSheet fetches a style sheet that the page loads, also one whose bytes were verified before, and queues what it
+// loads, to be checked next. It does nothing for one that [pageCheck.fetchCode] leaves out; what that notes may make the
+// report [Unproven]. The error says that ctx has ended.
 func (c *pageCheck) followStyleSheet(ctx context.Context, found Referred) error {
 	data, base, err := c.fetchCode(ctx, found)
 	if err != nil || data == nil {
@@ -153,10 +157,11 @@ func (c *pageCheck) followStyleSheet(ctx context.Context, found Referred) error 
 	return nil
 }
 
-// queueStyleReferences adds to the queue c.pending what a CSS text at the address base loads, each address once, to be
-// checked next. line is that of the page's tag; from is the style sheet's URL, or that of the frame that has it. An imported
-// style sheet in a data: address is searched at once; what else is in one is ignored. Beyond a limit it queues nothing, and
-// the report becomes [Unproven] with a note.
+// queueStyleReferences adds to the queue c.pending what a CSS text at the address base loads, each address once as an
+// import and once as a URL, to be checked next. line is that of the page's tag; from is the style sheet's URL, or that of
+// the frame that has it. It searches an imported style sheet in a data: address at once; it ignores all other addresses
+// without a host, such as pictures in data:, unless they are imported. If the queue is full, it adds a note, the report
+// becomes [Unproven], and the rest is not queued.
 func (c *pageCheck) queueStyleReferences(p *page, text string, base *webURL, line int, from string) {
 	imports, urls := styleReferences(text)
 	for _, of := range []struct {

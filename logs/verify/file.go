@@ -33,8 +33,8 @@ func (n Name) String() string { return n.Package + "/" + n.Version + "/" + n.Pat
 
 const assets = "/ajax/libs/"
 
-// ParseURL splits the URL of a library's file into the server, which is everything in front of /ajax/libs/, and the name of
-// the file.
+// ParseURL splits the http or https URL of a library's file into the server, which is everything in front of /ajax/libs/
+// but a user, without a slash at the end, and the name of the file, decoded. It ignores a query and a fragment.
 func ParseURL(text string) (server string, name Name, err error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -53,7 +53,8 @@ func ParseURL(text string) (server string, name Name, err error) {
 	return u.Scheme + "://" + u.Host + strings.TrimRight(before, "/"), name, nil
 }
 
-// ParseName parses PACKAGE/VERSION/PATH. The package may have a scope, as in @scope/package.
+// ParseName parses PACKAGE/VERSION/PATH. The package may have a scope, as in @scope/package, and the path slashes. It
+// decodes nothing.
 func ParseName(text string) (Name, error) {
 	parts := strings.SplitN(text, "/", 3)
 	if strings.HasPrefix(text, "@") { // a scope
@@ -129,8 +130,9 @@ type Event struct {
 func newEvent(e logs.Indexed) *Event { return &Event{e.Index, e.Time, e.Actor, e.Reason} }
 
 // VerifyURL verifies that the bytes that are served under a URL, if they are requested in Brotli, in gzip and without
-// encoding, are those of the file with this name. A file that is proven is then compared with upstream and audits, as the
-// options say. The Result says what is proven, and why not more.
+// encoding, are those of the file with this name. The caller derives the name from the URL, which may be at another server
+// than the log. A file that is proven is then compared with upstream and audits, as the options say. The Result says what
+// is proven, and why not more.
 func (l *Log) VerifyURL(ctx context.Context, address string, name Name) Result {
 	return l.verifyFile(ctx, name, func(r *Result, live bool, file logs.File, known bool) error {
 		return l.verifyEncodings(ctx, address, r, live, file, known)
@@ -151,9 +153,9 @@ func (l *Log) VerifyBytes(ctx context.Context, data []byte, name Name) Result {
 }
 
 // verifyFile reads what the log says about the file's release, and calls check to compare the file's bytes with it: live
-// says whether the release is live, and known whether its manifest has the file. An error of check becomes the result's
-// outcome. Next come a release that is not live (Withdrawn) and a failure of the log itself. Only if there is none of these is the
-// file proven; then verifyFile compares the release with upstream and with audits, as the options say.
+// says whether the release is live, and known whether its manifest has the file; else file is zero. An error of check
+// becomes the result's outcome. Next come a release that is not live ([Withdrawn]) and l.unverified. Only if there is none
+// of these is the file proven; then verifyFile compares it with upstream and with audits, as the options say.
 func (l *Log) verifyFile(ctx context.Context, name Name, check func(r *Result, live bool, file logs.File, known bool) error) Result {
 	r := Result{Name: name, Cosigned: l.cosigned}
 	release, err := l.Release(ctx, name.Package, name.Version)
@@ -248,8 +250,8 @@ func (s *fileDigest) asFile(path string) logs.File {
 var requestedEncodings = []coding.Coding{coding.Brotli, coding.Gzip, coding.Identity}
 
 // verifyEncodings requests the file under an address in each encoding, compares the bytes with the manifest's record, and
-// adds the encodings of the responses to the result. live and known are as in [Log.verifyFile]. The first error ends it: a
-// [Difference], or why the bytes could not be compared.
+// adds the encodings of the responses to r.Codings, each once. live and known are as in [Log.verifyFile]. The first error
+// ends it: a [Difference], or why the bytes could not be compared.
 func (l *Log) verifyEncodings(ctx context.Context, address string, r *Result, live bool, file logs.File, known bool) error {
 	for _, accept := range requestedEncodings {
 		got, err := l.verifyEncoding(ctx, address, accept, live, file, known)
@@ -263,9 +265,10 @@ func (l *Log) verifyEncodings(ctx context.Context, address string, r *Result, li
 	return nil
 }
 
-// verifyEncoding requests a file in one encoding and compares the bytes with the manifest's record. live and known are as in
-// [Log.verifyFile]. It returns the encoding of the response, "" if the server does not serve the file because it was
-// withdrawn. Other bytes are a [Difference]; any other error says why they could not be compared.
+// verifyEncoding requests a file in one encoding and compares the bytes with the manifest's record. live and known are as
+// in [Log.verifyFile]. It returns the encoding of the response, or "" if the release is not live and the server answers 404
+// or 410. Other bytes, or a file that the manifest does not have, are a [Difference]; any other error says why they could
+// not be compared.
 func (l *Log) verifyEncoding(ctx context.Context, address string, accept coding.Coding, live bool, file logs.File, known bool) (string, error) {
 	response, err := l.remote.sendGet(ctx, address, accept.String())
 	if err != nil {
@@ -290,7 +293,8 @@ func (l *Log) verifyEncoding(ctx context.Context, address string, accept coding.
 	return coded.String(), compareBody(coded, response.Body, file)
 }
 
-// encodingOf returns the encoding of a response's body by its headers. An unknown one is an error.
+// encodingOf returns the encoding of a response's body by its headers, [coding.Identity] if they state none. An unknown one
+// is an error.
 func encodingOf(response *http.Response) (coding.Coding, error) {
 	token := response.Header.Get("Content-Encoding")
 	if token == "" {
@@ -303,8 +307,9 @@ func encodingOf(response *http.Response) (coding.Coding, error) {
 	return coded, nil
 }
 
-// compareBody decodes the body of a response and returns a [Difference] if the bytes are not those of the manifest's record;
-// any other error is of the network. It stores none of them, so a file may have any size.
+// compareBody decodes the body of a response and returns a [Difference] if the bytes, their number or their encoding are
+// not right for the manifest's record; any other error is of the network. It stores none of the bytes, so a file may have
+// any size. The caller closes body.
 func compareBody(coded coding.Coding, body io.Reader, file logs.File) error {
 	in := &limitedBody{rest: body, limit: maxEncodedSize(file.Size)}
 	s := newFileDigest()
@@ -339,8 +344,8 @@ type limitedBody struct {
 	err   error
 }
 
-// Read implements io.Reader: it reads from the body of a response. It fails and sets c.over once there are more bytes than
-// the limit, and records an error of the network in c.err.
+// Read implements io.Reader: it reads from the body of a response. Once there are more bytes than the limit, it sets c.over
+// and returns an error and no bytes. It records an error of the network in c.err.
 func (c *limitedBody) Read(p []byte) (int, error) {
 	n, err := c.rest.Read(p)
 	c.n += int64(n)
@@ -354,8 +359,8 @@ func (c *limitedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// decodeTo writes the decoded body to w. For any encoding but identity, it returns an error unless the body decodes to exactly
-// size bytes.
+// decodeTo writes the decoded body to w. For any encoding but identity, it returns an error unless the body decodes to
+// exactly size bytes and nothing follows; it writes at most size+1 bytes. For identity it does not compare the size.
 func (c *limitedBody) decodeTo(w io.Writer, coded coding.Coding, size int64) error {
 	if coded == coding.Identity {
 		_, err := io.Copy(w, c)
@@ -383,6 +388,7 @@ func (c *limitedBody) decodeTo(w io.Writer, coded coding.Coding, size int64) err
 // A Difference is an error that says what differs from what the log states. Other errors say why something could not be verified.
 type Difference struct{ problem string }
 
+// Error returns what differs.
 func (d *Difference) Error() string { return d.problem }
 
 // differs returns a [Difference] with a formatted message.
@@ -416,6 +422,7 @@ type UnverifiedError struct {
 	Problem string
 }
 
+// Error returns the problem, without the outcome.
 func (e *UnverifiedError) Error() string { return e.Problem }
 
 // OutcomeOf returns the outcome that an error stands for: [Forked] for a [ForkError], [Differs] for a [Difference], that of

@@ -81,7 +81,7 @@ const (
 )
 
 // FetchKey fetches the verifier key that the server names as its log's. Nothing proves that it is. Anything but a verifier
-// key is an error.
+// key is an error; then the result must not be used.
 func FetchKey(ctx context.Context, o Options) (string, error) {
 	data, err := o.newRemote().get(ctx, "/log/key", maxKey)
 	if err != nil {
@@ -92,7 +92,7 @@ func FetchKey(ctx context.Context, o Options) (string, error) {
 }
 
 // newRemote returns an object that sends requests to the server in the options, with their client and user agent or the
-// defaults.
+// defaults, or that calls their Read in the place of requests.
 func (o Options) newRemote() *remote {
 	r := &remote{base: strings.TrimSuffix(o.Server, "/"), client: o.Client, agent: cmp.Or(o.UserAgent, "larder"), read: o.Read}
 	if r.client == nil {
@@ -101,18 +101,20 @@ func (o Options) newRemote() *remote {
 	return r
 }
 
-// fetchURL returns the body of the response for any URL, with the client and user agent in the options. A body of over limit bytes is
-// an error.
+// fetchURL returns the body of the response for any URL, with the client and user agent in the options, and never by
+// Options.Read. A body of over limit bytes, or a status other than 200, is an error; for 404 and 410 it is
+// [fs.ErrNotExist].
 func (o Options) fetchURL(ctx context.Context, url string, limit int64) ([]byte, error) {
 	r := o.newRemote()
 	r.base, r.read = url, nil
 	return r.get(ctx, "", limit)
 }
 
-// Open fetches the log's checkpoint and verifies it, compares it with what earlier runs and auditors have seen, and verifies
-// that the log contains the changes of keys that led to its key. An error may be a [Difference] or a [ForkError], see
-// [OutcomeOf]. If nothing is wrong with the checkpoint but it proves nothing, such as an old one, there is no error, and
-// [Log.Unverified] says why. The caller must bound the time with ctx.
+// Open fetches the log's checkpoint and verifies it, compares it with what earlier runs and auditors have seen, and
+// verifies that the log contains the changes of keys that led to its key. An error may be a [Difference] or a [ForkError],
+// see [OutcomeOf]; then the Log is nil. If nothing is wrong with the checkpoint but it proves nothing, such as an old one,
+// there is no error, and [Log.Unverified] says why. Open stores nothing but the list of keys, by Options.StoreKeyList; see
+// [Known.Open]. The caller must bound the time with ctx.
 func Open(ctx context.Context, o Options) (*Log, error) {
 	l := &Log{options: o, remote: o.newRemote(), proof: map[tlog.Tile][]byte{}, releases: map[[2]string]*Release{}}
 	if err := l.readKeys(ctx); err != nil {
@@ -153,8 +155,8 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 	return l, nil
 }
 
-// fetchKeyChanges fetches the list of key changes from the server. A server that has no list is no error. The caller must
-// verify the changes, each of which carries its own proof.
+// fetchKeyChanges fetches the list of key changes from the server. If the server has no list, it returns nil without an
+// error. The caller must verify the changes, each of which carries its own proof.
 func (l *Log) fetchKeyChanges(ctx context.Context) ([]signing.KeyChange, error) {
 	data, err := l.remote.get(ctx, "/log/keys", maxKeys)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -172,7 +174,8 @@ func (l *Log) fetchKeyChanges(ctx context.Context) ([]signing.KeyChange, error) 
 	return keys.Changes, nil
 }
 
-// newTileReader returns a reader of the server's tiles, for one verification. It stores those that are proven in cache.
+// newTileReader returns a reader of the server's tiles, for one tree. It takes tiles from cache, and stores there those
+// that are proven to be of that tree.
 func (l *Log) newTileReader(ctx context.Context, cache map[tlog.Tile][]byte) *tileReader {
 	return &tileReader{ctx: ctx, remote: l.remote, cache: cache}
 }
@@ -189,16 +192,19 @@ func (l *Log) Origin() string {
 	return origin
 }
 
-// Key returns the verifier key that the log is signed with now, to which the pinned key has led.
+// Key returns the verifier key that has signed the log's checkpoint: the pinned one, one to which that has led, one in the
+// root key's list, or, if the log is [Stale], possibly a former one.
 func (l *Log) Key() string { return l.key }
 
-// KeyChanges returns the changes of the log's key that the server names, unverified. Each carries its own proof.
+// KeyChanges returns the changes of the log's key that the server names, unverified. Each carries its own proof. It returns
+// nil if a root key is pinned, whose list counts in their place.
 func (l *Log) KeyChanges() []signing.KeyChange { return l.changes }
 
-// Size returns the number of entries in the checkpoint.
+// Size returns the number of entries in the tree of the log's verified checkpoint.
 func (l *Log) Size() int64 { return l.Tree.N }
 
-// Seen returns the size of the largest checkpoint that earlier runs have seen, and when they did; 0 if they have seen none.
+// Seen returns the size of the largest verified checkpoint that earlier runs have stored, and when they last verified the
+// log; 0 and the zero time if they have stored none. The log may be smaller; then it is [Stale].
 func (l *Log) Seen() (size int64, at time.Time) { return l.seen, l.seenAt }
 
 // Root returns the root hash of the log's tree.
@@ -210,8 +216,10 @@ func (l *Log) Note() []byte { return l.note }
 // Unverified returns why nothing is proven by the log, nil if its files may be proven.
 func (l *Log) Unverified() *UnverifiedError { return l.unverified }
 
-// Cosigned returns the time as of which the checkpoint is vouched to be the newest, for [CheckAge]; zero if nothing says so.
+// Cosigned returns the time as of which the checkpoint is vouched to be the newest, for [CheckAge]: zero if nothing says
+// so, and in the future if only cosignatures with such a time do.
 func (l *Log) Cosigned() time.Time { return l.cosigned }
 
-// Cosignatures returns those cosignatures of the checkpoint that are from witnesses in the options.
+// Cosignatures returns the verified cosignatures of the checkpoint by witnesses in the options; nil if there are none.
+// Those of the log's own key are not among them.
 func (l *Log) Cosignatures() []Cosignature { return l.cosignatures }

@@ -31,8 +31,9 @@ var (
 	unsafeLabels = []string{"csiso2022jp", "iso-2022-jp", "csiso2022kr", "hz-gb-2312", "iso-2022-cn", "iso-2022-cn-ext", "iso-2022-kr", "replacement"}
 )
 
-// decodePage decodes a page as browsers do, by its byte order mark, the Content-Type and its meta elements. If it is not known
-// how a browser decodes the page, the error says why.
+// decodePage decodes a page as browsers do, by its byte order mark, else the charset of the Content-Type, which is "" for
+// none, and else its meta elements. If it is not known how a browser decodes the page, or the encoding is in unsafeLabels,
+// the error says why. For other encodings than Unicode's, see decodedPage.legacy.
 func decodePage(data []byte, contentType string) (decodedPage, error) {
 	header := ""
 	if _, parameters, err := mime.ParseMediaType(contentType); err == nil {
@@ -96,8 +97,8 @@ func replaceNonASCII(data []byte) string {
 	return b.String()
 }
 
-// decodeUTF16 decodes the text of a page in UTF-16 with this byte order. It ignores an odd byte at the end, and never returns
-// an error.
+// decodeUTF16 decodes the text of a page in UTF-16 with this byte order, without a byte order mark. It ignores an odd byte
+// at the end, makes U+FFFD of invalid surrogates, and never returns an error.
 func decodeUTF16(data []byte, order binary.ByteOrder) (decodedPage, error) {
 	units := make([]uint16, 0, len(data)/2)
 	for ; len(data) >= 2; data = data[2:] {
@@ -106,7 +107,8 @@ func decodeUTF16(data []byte, order binary.ByteOrder) (decodedPage, error) {
 	return decodedPage{text: string(utf16.Decode(units))}, nil
 }
 
-// metaLabels returns the labels of character encodings that the page's meta elements declare.
+// metaLabels returns the labels of character encodings that the page's meta elements declare, normalized, in order and as
+// often as they are there, in their charset or content attributes. It also returns unknown and empty ones.
 func metaLabels(data []byte) (labels []string) {
 	_ = eachToken(data, func(kind html.TokenType, token html.Token, _, _ int) error { // the parser reports a page that cannot be read
 		if kind != html.StartTagToken && kind != html.SelfClosingTagToken || token.Data != "meta" {
@@ -127,8 +129,9 @@ func metaLabels(data []byte) (labels []string) {
 	return labels
 }
 
-// writtenLabels returns the unsupported labels of character encodings that are written anywhere in the page after "charset",
-// such as in a script: browsers that look for a declaration before they parse the page may take that for one.
+// writtenLabels returns those of unsafeLabels, encodings in which tags cannot be found by ASCII's bytes, that are written
+// anywhere in the page after "charset", such as in a script, in order and once for each place. Browsers that look for a
+// declaration before they parse the page may take that for one. UTF-16 is none of them: in a page it means UTF-8.
 func writtenLabels(data []byte) (labels []string) {
 	for rest := strings.ToLower(string(data)); ; {
 		at := strings.Index(rest, "charset")
@@ -143,7 +146,8 @@ func writtenLabels(data []byte) (labels []string) {
 	}
 }
 
-// charsetOf returns the label of the character encoding, in lower case, in a text such as "text/html; charset=utf-8", or "".
+// charsetOf returns the label after the first "charset=" in a text such as "text/html; charset=utf-8", in lower case and
+// without quotes, or "". It need not be the label of a known encoding.
 func charsetOf(content string) string {
 	lower := strings.ToLower(content)
 	for {

@@ -47,9 +47,10 @@ type Release struct {
 // errNoRelease says that the log has no publication of a release.
 var errNoRelease = errors.New("the log does not say that it was published")
 
-// Release returns what the log says about a release, and verifies whether it is live. A withdrawn release is no error. For a
-// release that was never published, the error is errNoRelease. It reads all of a small log, or of any with Options.All, and
-// else has the server prove it. It caches the last release.
+// Release returns what the log says about a release, and verifies whether it is live and that its manifest is the published
+// one. A withdrawn release is no error. If the log does not publish the release, the error is errNoRelease; entries, a
+// proof or a manifest that contradict the log are a [Difference]. It reads all of a small log, or of any with Options.All,
+// and else has the server prove it; then errNoRelease rests on the server's word. It caches the last release.
 func (l *Log) Release(ctx context.Context, pkg, version string) (*Release, error) {
 	name := [2]string{pkg, version}
 	if r, ok := l.releases[name]; ok {
@@ -84,9 +85,10 @@ type history struct {
 // maxHistory bounds the entries in a history, in bytes. A log with more is read again for each release.
 const maxHistory = 32 << 20
 
-// addEntry applies the next entry of the log to the history. An entry that contradicts the ones before it about a release is
-// recorded in h.wrong, and later ones about that are ignored. So are entries that say nothing about releases or package
-// JSON, and those that h.only leaves out.
+// addEntry applies the next entry of the log to the history. If [Release.applyEntry] says that the entry contradicts those
+// before it about a release, addEntry records that in h.wrong, and ignores later ones about the release. It also ignores
+// entries that say nothing about releases or package JSON, and those that h.only leaves out. A withdrawal never
+// contradicts, even if the release was not published.
 func (h *history) addEntry(e logs.Indexed) {
 	size := len(e.Raw)
 	e.Raw = nil // it keeps a bundle of some MB in memory
@@ -115,8 +117,8 @@ func (h *history) addEntry(e logs.Indexed) {
 	h.bytes += size
 }
 
-// restrictTo deletes every release but one, given by its package and version, from the history, and has addEntry ignore
-// others.
+// restrictTo deletes all releases but one, given by its package and version, and the package JSON of other packages from
+// the history, and has addEntry ignore others.
 func (h *history) restrictTo(name [2]string) {
 	h.only = &name
 	maps.DeleteFunc(h.releases, func(other [2]string, _ *Release) bool { return other != name })
@@ -124,9 +126,10 @@ func (h *history) restrictTo(name [2]string) {
 	maps.DeleteFunc(h.documents, func(pkg string, _ logs.Indexed) bool { return pkg != name[0] })
 }
 
-// readFromHistory fills in r from all entries of the log. A release that no entry publishes is errNoRelease; entries that
-// contradict each other are a [Difference]. It reads the entries once if the history of all releases fits in memory, and
-// again for each release if not.
+// readFromHistory sets all of r but its Manifest to what all entries of the log say about the release r.Package, r.Version.
+// A release that no entry publishes is errNoRelease; entries about it that contradict each other are a [Difference], and so
+// is a wrong map of live releases. It reads the entries once if the history of all releases fits in memory, and again for
+// each release if not.
 func (l *Log) readFromHistory(ctx context.Context, r *Release) error {
 	name := [2]string{r.Package, r.Version}
 	h := l.history
@@ -151,9 +154,9 @@ func (l *Log) readFromHistory(ctx context.Context, r *Release) error {
 	return nil
 }
 
-// readHistory reads all entries of the log, calls Options.Progress meanwhile, and verifies the map of live releases after
-// each; another map is a [Difference]. If the history is too large for memory, it contains only the release name, a package
-// and a version.
+// readHistory reads all entries of the log, calls Options.Progress after each 1,024, and verifies the map of live releases
+// after each entry; another map is a [Difference]. If the history is over maxHistory, it has only the release name, a
+// package and a version.
 func (l *Log) readHistory(ctx context.Context, name [2]string) (*history, error) {
 	h := &history{releases: map[[2]string]*Release{}, wrong: map[[2]string]error{}, documents: map[string]logs.Indexed{}}
 	live := livemap.New()
@@ -195,16 +198,17 @@ func applyToMap(live *livemap.Map, e logs.Indexed) error {
 	return nil
 }
 
-// isProvisional reports whether the release was copied from another origin, such as cdnjs, and no entry says that upstream
-// has the same files.
+// isProvisional reports whether only the word of another CDN, such as cdnjs, from which the release was copied, vouches for
+// its files, and no entry says that upstream has the same.
 func (r *Release) isProvisional() bool { return r.Confirmed == nil && r.Published.Mirror.Provisional() }
 
 // isPublished reports whether an entry was read that publishes the release, even if a later one withdrew it.
 func (r *Release) isPublished() bool { return r.Published.Manifest != (kvstore.Hash{}) }
 
-// applyEntry applies the next entry about the release, of which it changes what the entry says. It returns a [Difference] if
-// the entry contradicts the ones before it. Entries that do not publish, confirm, restore or withdraw, or report a change
-// upstream, change nothing.
+// applyEntry applies the next entry about the release, of which it changes what the entry says. It returns a [Difference],
+// and changes nothing, if the entry publishes other files again, replaces a release that is not provisional, or confirms or
+// restores other files than the published ones. If r.Complete, the latter also holds for a release that was not published
+// before. A withdrawal or change upstream never is a Difference, and entries of other kinds change nothing.
 func (r *Release) applyEntry(e logs.Indexed) error {
 	switch e.Kind {
 	case logs.Published, logs.Mirrored:
@@ -236,7 +240,8 @@ func (r *Release) applyEntry(e logs.Indexed) error {
 }
 
 // fetchManifest fetches the manifest that an entry names, and verifies that it is that one, that it is about the entry's
-// release, and that its files have the root that the entry states. If not, the error is a [Difference].
+// release, and that its files have the root that the entry states. If not, the error is a [Difference]; a manifest that
+// cannot be fetched or decoded is another error.
 func (l *Log) fetchManifest(ctx context.Context, e logs.Indexed) (*logs.Manifest, error) {
 	data, err := l.remote.get(ctx, tiles.ContentPath(e.Index, e.Manifest), logs.MaxManifest)
 	if err != nil {
@@ -258,7 +263,8 @@ func (l *Log) fetchManifest(ctx context.Context, e logs.Indexed) (*logs.Manifest
 	return m, nil
 }
 
-// File returns the manifest's record of the release's file at a path, and reports whether the manifest has one.
+// File returns the manifest's record of the release's file at a path, which is relative to the release. It returns false if
+// the manifest has none.
 func (r *Release) File(path string) (logs.File, bool) {
 	for _, f := range r.Manifest.Files {
 		if f.Path == path {
@@ -274,9 +280,10 @@ const maxLiveProof = 256 << 10
 // maxAbout bounds the entries about a release in such a proof.
 const maxAbout = 8
 
-// readFromProof fills in r from the server's proof of whether the release is live at the end of the log, which it verifies.
-// A wrong proof is a [Difference]. A release that is neither live nor in the entries that the server shows is errNoRelease.
-// The cost grows with the logarithm of the log's size.
+// readFromProof sets all of r but its Manifest from the server's proof of whether the release is live at the end of the
+// log, which it verifies. The proof also has the newest entries about the release, as far as the server shows them. A wrong
+// proof is a [Difference]. A release that is neither live nor published by these entries is errNoRelease. With an error, r
+// may be changed in part. The cost grows with the logarithm of the log's size.
 func (l *Log) readFromProof(ctx context.Context, r *Release) error {
 	path := tiles.LivePath(r.Package, r.Version, l.Tree.N)
 	data, err := l.remote.get(ctx, path, maxLiveProof)
@@ -328,8 +335,9 @@ func (l *Log) readFromProof(ctx context.Context, r *Release) error {
 }
 
 // applyLive records that r is live since the entry number index with a manifest, as the map of live releases states, and
-// verifies that this entry says so. If it does not, the error is a [Difference]. about has the entries that the server
-// showed, by number; the entry is fetched if it is not among them.
+// verifies that this entry says so, and that the entries in r do not contradict it. If they do, the error is a
+// [Difference]. about has the entries that the server showed, by number; applyLive fetches the entry if it is not among
+// them. If that entry restores the release and the server showed none that publishes it, that is another error.
 func (l *Log) applyLive(ctx context.Context, r *Release, index int64, manifest kvstore.Hash, about map[int64]logs.Indexed) error {
 	since, ok := about[index]
 	if !ok {

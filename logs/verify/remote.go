@@ -18,9 +18,9 @@ const (
 	maxParallel  = 8   // requests at once
 )
 
-// NewClient returns a client for requests to servers that may be hostile: the headers of a response are bounded, and a
-// redirect to another host is refused. It sends up to 8 requests to a host at a time. The context of a request bounds its
-// time.
+// NewClient returns a client for requests to servers that may be hostile: the headers of a response are bounded and must
+// come within a minute, and a redirect to another host is refused. It opens up to 8 connections to a host at a time. Bodies
+// are not bounded, and the context of a request bounds its time.
 func NewClient() *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxResponseHeaderBytes = maxHeaders
@@ -30,9 +30,9 @@ func NewClient() *http.Client {
 	return &http.Client{Transport: transport, CheckRedirect: checkRedirect}
 }
 
-// checkRedirect refuses redirects to other hosts, because a server that the user has named must not make this program send
-// requests into the user's own network. It allows up to maxRedirects on the same host, also from http to https with standard
-// ports. via are the requests so far.
+// checkRedirect refuses redirects to other hosts, ports or schemes, because a server that the user has named must not make
+// this program send requests into the user's own network. It allows up to maxRedirects to those of the first request, and
+// from http to https with standard ports. via are the requests so far.
 func checkRedirect(next *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	switch {
@@ -60,8 +60,8 @@ type remote struct {
 	read func(ctx context.Context, path string, limit int64) ([]byte, error)
 }
 
-// get returns the body under a path of the server, of at most limit bytes; a longer one is an error. The error for status
-// 404 or 410 is [fs.ErrNotExist]. If r.read is set, it is called in the place of a request.
+// get returns the body under a path of the server, decoded, of at most limit bytes; a longer one is an error. The error for
+// status 404 or 410 is [fs.ErrNotExist]. If r.read is set, get returns what that returns, without a request.
 func (r *remote) get(ctx context.Context, path string, limit int64) ([]byte, error) {
 	if r.read != nil {
 		return r.read(ctx, path, limit)
@@ -81,7 +81,8 @@ func (r *remote) get(ctx context.Context, path string, limit int64) ([]byte, err
 	return body, nil
 }
 
-// sendGetOK does what sendGet does, but any status except 200 is an error, for 404 and 410 [fs.ErrNotExist].
+// sendGetOK does what sendGet does, but any status except 200 is an error, for 404 and 410 [fs.ErrNotExist]; then it closes
+// the body. Without an error, the caller must close it.
 func (r *remote) sendGetOK(ctx context.Context, url, accept string, fields ...string) (*http.Response, error) {
 	response, err := r.sendGet(ctx, url, accept, fields...)
 	if err != nil || response.StatusCode == http.StatusOK {
@@ -94,9 +95,9 @@ func (r *remote) sendGetOK(ctx context.Context, url, accept string, fields ...st
 	return nil, fmt.Errorf("%s: the server answered %s%s", url, statusLine(response), excerpt(response))
 }
 
-// sendGet sends a GET request and returns the response, whatever its status; the caller must close its body. accept is the
-// value of Accept-Encoding, with which the body is not decoded; with "", the client decodes it. fields are the names and
-// values of more headers, in turn.
+// sendGet sends a GET request to an absolute URL and returns the response, whatever its status; the caller must close its
+// body. accept is the value of Accept-Encoding, with which the body is not decoded; with "", the client decodes gzip.
+// fields are the names and values of more headers, in turn.
 func (r *remote) sendGet(ctx context.Context, url, accept string, fields ...string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -115,8 +116,8 @@ func (r *remote) sendGet(ctx context.Context, url, accept string, fields ...stri
 // statusLine returns the status of a response, such as "404 Not Found", cut to 100 bytes.
 func statusLine(response *http.Response) string { return fmt.Sprintf("%.100s", response.Status) }
 
-// excerpt returns ": " and the beginning of the body of a response that reports an error, quoted, to be appended to a
-// message. It returns "" if the body is neither JSON nor plain text, or empty.
+// excerpt returns ": " and the first 300 bytes of the body of a response that reports an error, quoted, to be appended to a
+// message. It returns "" if the body is empty, or neither application/json nor text/plain. The caller closes the body.
 func excerpt(response *http.Response) string {
 	contentType := response.Header.Get("Content-Type")
 	if !strings.HasPrefix(contentType, "application/json") && !strings.HasPrefix(contentType, "text/plain") {

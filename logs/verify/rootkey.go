@@ -29,8 +29,8 @@ func (k *Known) KeyList(root string) []byte {
 }
 
 // StoreKeyList stores a list of keys, unless the stored one has the same version or a newer one; then it does nothing. A
-// list that the root key has not signed is an error. It writes the file at once, whether or not the log can be verified: an
-// older list must not count any more.
+// list that the root key has not signed is an error. It writes the file of known logs at once, whether or not the log can
+// be verified: an older list must not count any more. Then k has what is in the file.
 func (k *Known) StoreKeyList(root string, signed []byte) error {
 	fresh, err := signing.OpenKeyList(signed, root)
 	if err != nil {
@@ -55,8 +55,9 @@ func (k *Known) isNewerList(root string, list *signing.KeyList) bool {
 }
 
 // readKeyList sets l.keyList to the list of keys that is signed with the root key: that of the server, which it then stores
-// as known, or the one of earlier runs if it is newer or the server has none. If both have none, that is an error. A list of
-// the server that the root key has not signed is a [Difference], and so are two different lists with one version.
+// by Options.StoreKeyList, or the one of earlier runs if it is newer or the server has none. If both have none, that is an
+// error. A list of the server that the root key has not signed is a [Difference], and so are two different lists with one
+// version. A stored list that is invalid, and a list that cannot be fetched or stored, are other errors.
 func (l *Log) readKeyList(ctx context.Context) error {
 	root := l.options.Trust.Root
 	var seen *signing.KeyList
@@ -109,9 +110,10 @@ func (l *Log) readKeys(ctx context.Context) (err error) {
 	return nil
 }
 
-// openCheckpoint verifies the checkpoint that the server has: with the root key's list of keys, with the trusted key and its
-// changes, or, for an old checkpoint, with a former key. It sets l.trusted to the keys by which checkpoints of the log
-// count. With a list, the key that signed becomes the trusted one.
+// openCheckpoint verifies the checkpoint that the server has: with the root key's list of keys, or else with the trusted
+// key and its changes, or, for an old checkpoint, with a former key. It sets l.trusted to the keys by which checkpoints of
+// the log count. With a list, the key that signed becomes the trusted one, and l may be marked as stale. With an error, l
+// must not be used.
 func (l *Log) openCheckpoint(signed []byte) (checkpoint, error) {
 	if l.keyList != nil {
 		c, err := l.openWithKeyList(signed)
@@ -129,9 +131,9 @@ func (l *Log) openCheckpoint(signed []byte) (checkpoint, error) {
 	return c, nil
 }
 
-// openWithKeyList verifies a signed checkpoint with the keys in the root key's list. A checkpoint by a key that has ended counts
-// up to that end, and then the log is marked as stale; beyond it, that is a [Difference]. The list takes precedence over changes
-// of keys that a former key has signed.
+// openWithKeyList verifies a signed checkpoint with the keys in the root key's list. A checkpoint by a key that has ended
+// counts up to that end, and then l.unverified becomes [Stale]; beyond it, that is a [Difference]. So is a checkpoint by no
+// key in the list. The list takes precedence over changes of keys that a former key has signed.
 func (l *Log) openWithKeyList(signed []byte) (checkpoint, error) {
 	var problem error
 	for _, valid := range l.keyList.Valid() {
@@ -160,8 +162,8 @@ func (l *Log) openWithKeyList(signed []byte) (checkpoint, error) {
 }
 
 // checkKeyList verifies that the log contains the last tree of each former key in the list. If it does not, the error is a
-// [Difference]; any other error proves nothing. If the log is smaller than such a tree, or the list has expired, that is no
-// error, but the log is marked as unverified.
+// [Difference]; any other error proves nothing. If the log is smaller than such a tree, l.unverified becomes [Stale], and
+// if the list has expired, [Unproven]; neither is an error.
 func (l *Log) checkKeyList(ctx context.Context) error {
 	for _, listed := range l.keyList.Keys {
 		if listed.End == nil {

@@ -48,7 +48,8 @@ type SessionLog struct {
 	log *Log
 }
 
-// DescribeAge says in words how old the newest cosignature of the checkpoint was when it was verified.
+// DescribeAge says in words, as the function [DescribeAge] does, how long before the verification the checkpoint was
+// vouched to be the newest.
 func (l *SessionLog) DescribeAge() string {
 	if l.Age == nil {
 		return DescribeAge(time.Time{}, time.Time{})
@@ -62,8 +63,8 @@ type SeenBefore struct {
 	Time time.Time `json:"time"`
 }
 
-// Usable reports whether the log could be opened, so that files can be compared with it. It may still prove nothing, as
-// Outcome says.
+// Usable reports whether the log could be opened, and did not time out since, so that files can be compared with it. It may
+// still prove nothing, as Outcome says.
 func (l *SessionLog) Usable() bool { return l.log != nil }
 
 // A Subject is something to verify: what is under a URL, or a local file.
@@ -74,12 +75,13 @@ type Subject struct {
 	File   string // in the place of a URL
 }
 
-// Logs returns the logs of all servers that the session has opened or tried to open, in that order.
+// Logs returns a new slice of the logs of all servers that the session has opened or tried to open, in that order.
 func (s *Session) Logs() []*SessionLog { return append([]*SessionLog{}, s.logs...) }
 
 // Verify verifies one subject, and opens its server's log if that is the first one of the server. What is not proven is no
-// error: the Result says why. It calls s.Idle. The error says that the known logs could not be written, or that the caller
-// has ended ctx. After a timeout, the log is not used any more: later subjects of the server are [Unproven].
+// error: the Result says why. It then calls s.Idle. The error says that the known logs or the evidence of a fork could not
+// be written, or that the caller has ended ctx. If the timeout ends before the subject is verified, the log is not used any
+// more: later subjects of the server are [Unproven].
 func (s *Session) Verify(ctx context.Context, subject Subject) (*SessionLog, Result, error) {
 	limited, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
@@ -99,8 +101,9 @@ func (s *Session) Verify(ctx context.Context, subject Subject) (*SessionLog, Res
 }
 
 // OpenLog opens a server's log, once, for a caller that reads its entries. A log that cannot be opened or verified is no
-// error: the returned Log is nil, and [SessionLog] says why. A Log that is returned may be unverified, see [Log.Unverified].
-// The error says that the known logs could not be written, or that ctx has ended.
+// error: the returned Log is nil, and the [SessionLog], which never is, says why. A Log that is returned may be unverified,
+// see [Log.Unverified]. The error says that the known logs or the evidence of a fork could not be written, or that ctx has
+// ended; a Log may be returned with it.
 func (s *Session) OpenLog(ctx context.Context, server string) (*SessionLog, *Log, error) {
 	limited, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
@@ -117,8 +120,9 @@ func (s *Session) timeoutMessage() string {
 }
 
 // openOnce returns a server's log, and opens it the first time, within withTimeout. A log that cannot be opened or verified
-// is no error: the SessionLog says why and is kept; the error says that the known logs could not be written. s.Opened is not
-// called if the caller has ended ctx.
+// is no error: the SessionLog says why. The error says that the known logs or the evidence of a fork could not be written.
+// The SessionLog, which is never nil, is kept in any case, and later calls return it without an error. s.Opened is not
+// called with an error, or if the caller has ended ctx.
 func (s *Session) openOnce(ctx, withTimeout context.Context, server string) (*SessionLog, error) {
 	for _, l := range s.logs {
 		if l.Server == server {
@@ -173,8 +177,8 @@ func (s *Session) readLog(ctx context.Context, l *SessionLog) (err error) {
 	return err
 }
 
-// verifySubject compares a subject with the log. If the log could not be opened, the result says so for every subject. A
-// local file that cannot be read is [Unproven].
+// verifySubject compares a subject, the local file or else what is under the URL, with the log. If the log could not be
+// opened, the result says so for every subject. A local file that cannot be read is [Unproven].
 func (l *SessionLog) verifySubject(ctx context.Context, s Subject) Result {
 	if l.log == nil {
 		return Result{Outcome: l.Outcome, Problem: l.Problem, Name: s.Name}

@@ -25,8 +25,8 @@ type Fetcher struct {
 	bytes    atomic.Int64
 }
 
-// NewFetcher returns a Fetcher for one server, which counts its traffic. It uses Server, UserAgent, Read and a copy of
-// Client of the options.
+// NewFetcher returns a Fetcher for one server, which counts its traffic. Of the options it uses Server, UserAgent, Read and
+// a copy of Client. Read replaces the requests of [Fetcher.Get] only, and is not counted.
 func NewFetcher(o Options) *Fetcher {
 	f := &Fetcher{remote: o.newRemote()}
 	client := *f.remote.client
@@ -35,12 +35,14 @@ func NewFetcher(o Options) *Fetcher {
 	return f
 }
 
-// Traffic returns the number of requests so far, and of bytes of bodies that were read.
+// Traffic returns the number of requests so far, also those that failed or followed a redirect, and of bytes of bodies that
+// were read. Bytes that the client itself decodes, as with [Fetcher.Get], count as decoded.
 func (f *Fetcher) Traffic() (requests, bytes int64) { return f.requests.Load(), f.bytes.Load() }
 
-// Content fetches a content by its hash, in one of the accepted encodings, as the server chooses. size is the number of
-// decoded bytes, by which the body is bounded. The body is neither decoded nor compared with the hash. dictionaries are those against
-// which the server says that it has deltas of the content. The error for a missing content is [fs.ErrNotExist].
+// Content fetches a content by its hash, in one of the accepted encodings or without encoding, as the server chooses. size
+// is the number of decoded bytes; a body of over twice that and 64 KiB is an error. The body is neither decoded nor
+// compared with the hash. dictionaries are those against which the server says that it has deltas of the content. The error
+// for a missing content is [fs.ErrNotExist]; with any error, the other results must not be used.
 func (f *Fetcher) Content(ctx context.Context, h kvstore.Hash, size int64, accept ...coding.Coding) (coded kvstore.Coded, dictionaries []kvstore.Hash, err error) {
 	var accepted []string
 	for _, c := range accept {
@@ -63,8 +65,9 @@ func (f *Fetcher) Content(ctx context.Context, h kvstore.Hash, size int64, accep
 	return coded, tiles.ParseDictionaries(response.Header.Get(tiles.DictionariesField)), err
 }
 
-// Delta fetches the delta of a content against a dictionary, both by their hashes. size is the number of decoded bytes, by which the body is
-// bounded. The delta is not verified. The error is [fs.ErrNotExist] if the server does not have it.
+// Delta fetches the delta (dcz) of a content against a dictionary, both by their hashes. size is the number of decoded
+// bytes of the content; a body of over twice that and 64 KiB is an error. The delta is neither applied nor verified. The
+// error is [fs.ErrNotExist] if the server does not have the content or the delta.
 func (f *Fetcher) Delta(ctx context.Context, h, dictionary kvstore.Hash, size int64) ([]byte, error) {
 	url := f.remote.base + tiles.HashPath(h)
 	response, err := f.remote.sendGetOK(ctx, url, coding.DCZ.String(), "Available-Dictionary", requests.FormatDictionary(dictionary))
@@ -78,8 +81,8 @@ func (f *Fetcher) Delta(ctx context.Context, h, dictionary kvstore.Hash, size in
 	return readEncoded(response, url, size)
 }
 
-// readEncoded returns the body of a response without decoding it. size is the number of decoded bytes; a body that is far
-// longer is an error. url is for messages.
+// readEncoded returns the body of a response without decoding it; the caller closes it. size is the number of decoded
+// bytes; a body that is longer than [maxEncodedSize] of it is an error. url is for messages.
 func readEncoded(response *http.Response, url string, size int64) ([]byte, error) {
 	limit := maxEncodedSize(size)
 	if response.ContentLength > limit {
@@ -99,14 +102,15 @@ func readEncoded(response *http.Response, url string, size int64) ([]byte, error
 // maxPreallocation bounds the memory that is allocated before the body of a response has arrived, in bytes.
 const maxPreallocation = 1 << 20
 
-// Get returns what the server has under a path, such as /log/checkpoint; over limit bytes are an error. It does not verify
-// it. The error for status 404 or 410 is [fs.ErrNotExist].
+// Get returns what the server, or Options.Read, has under a path, such as /log/checkpoint; over limit bytes are an error.
+// It does not verify it. The error for status 404 or 410 is [fs.ErrNotExist].
 func (f *Fetcher) Get(ctx context.Context, path string, limit int64) ([]byte, error) {
 	return f.remote.get(ctx, path, limit)
 }
 
-// CheckpointChanged sends the tag of a signed checkpoint to the server, and reports whether the server has another
-// checkpoint now. It does not read that. A response with a status other than 200 and 304 is an error.
+// CheckpointChanged sends the tag of a signed checkpoint, note, to the server, and reports whether the server has another
+// one now, which may differ only in its signatures. It does not read that. A response with a status other than 200 and 304
+// is an error.
 func (f *Fetcher) CheckpointChanged(ctx context.Context, note []byte) (bool, error) {
 	response, err := f.remote.sendGet(ctx, f.remote.base+"/log/checkpoint", "", "If-None-Match", tiles.CheckpointTag(note))
 	if err != nil {
@@ -128,7 +132,8 @@ type countingTransport struct {
 	fetcher *Fetcher
 }
 
-// RoundTrip sends a request and counts it, and has the bytes of the response's body counted.
+// RoundTrip implements [http.RoundTripper]: it counts a request before it sends it, and has the bytes of the response's
+// body counted as they are read.
 func (c countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	c.fetcher.requests.Add(1)
 	transport := c.RoundTripper

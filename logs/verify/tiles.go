@@ -29,8 +29,9 @@ type tileReader struct {
 	err    error                // of fetching
 }
 
-// hashReader returns a reader of the hashes of a tree, each of which is proven to be in it. Tiles of another tree, or with
-// too few hashes, are a [Difference]; the error for tiles that cannot be fetched is another one.
+// hashReader returns a reader of the hashes of a tree, each of which is proven to be in it. Reading fails with a
+// [Difference] for tiles of another tree, or with too few hashes, and with the error of the request for tiles that cannot
+// be fetched.
 func (t *tileReader) hashReader(tree tlog.Tree) tlog.HashReader {
 	proven := tlog.TileHashReader(tree, t)
 	return tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
@@ -48,7 +49,8 @@ func (t *tileReader) hashReader(tree tlog.Tree) tlog.HashReader {
 // Height implements [tlog.TileReader]: it returns the height of a tile in levels of the tree, which is the same for all logs.
 func (t *tileReader) Height() int { return height }
 
-// ReadTiles returns the hashes in tiles, from the cache or the server, unverified, and stores the error in t.err; see
+// ReadTiles returns the hashes in tiles, in their order, from the cache or the server, at most 8 of which it requests at
+// once. It does not verify them, nor add them to the cache. It also stores the error, or nil, in t.err; see
 // [tlog.TileReader].
 func (t *tileReader) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
 	data := make([][]byte, len(tiles))
@@ -68,8 +70,8 @@ func (t *tileReader) ReadTiles(tiles []tlog.Tile) ([][]byte, error) {
 	return data, t.err
 }
 
-// readTile fetches a tile of the log's tree from the server and returns its hashes, which it does not verify. A tile with too
-// few hashes is a [Difference].
+// readTile fetches a tile of the log's tree from the server and returns its tile.W hashes, which it does not verify. A tile
+// with too few hashes is a [Difference].
 func (t *tileReader) readTile(ctx context.Context, tile tlog.Tile) ([]byte, error) {
 	data, err := t.remote.getTile(ctx, tile, tiles.TilePath(tile), tlog.HashSize)
 	if err != nil {
@@ -82,7 +84,7 @@ func (t *tileReader) readTile(ctx context.Context, tile tlog.Tile) ([]byte, erro
 	return data[:want], nil // of a full tile in the place of a partial one
 }
 
-// SaveTiles adds verified tiles to the cache, which it clears first if it is full; see [tlog.TileReader].
+// SaveTiles adds verified tiles to the cache, which it clears first if it has over 1,024; see [tlog.TileReader].
 func (t *tileReader) SaveTiles(tiles []tlog.Tile, data [][]byte) {
 	const most = 1024 // tiles, 8 KiB each
 	if len(t.cache) > most {
@@ -93,8 +95,9 @@ func (t *tileReader) SaveTiles(tiles []tlog.Tile, data [][]byte) {
 	}
 }
 
-// getTile returns the content of the tile under a path, unverified, or that of the full tile if it has replaced a partial
-// one on the server; then it is longer. maxElement bounds an element of the tile, in bytes.
+// getTile returns the content of the tile under a path, unverified. If the server does not have a partial tile, it returns
+// that of the full tile, which is longer. maxElement bounds an element of the tile, in bytes; a longer content is an error.
+// The error for a missing tile is [fs.ErrNotExist].
 func (r *remote) getTile(ctx context.Context, tile tlog.Tile, path string, maxElement int64) ([]byte, error) {
 	data, err := r.get(ctx, path, int64(tile.W)*maxElement)
 	if tile.W < fullWidth && errors.Is(err, fs.ErrNotExist) {
@@ -104,21 +107,22 @@ func (r *remote) getTile(ctx context.Context, tile tlog.Tile, path string, maxEl
 	return data, err
 }
 
-// entryTile returns the tile of hashes over the entries of bundle n, the first of which is bundle 0. A bundle has 256
-// entries; the last one may have fewer.
+// entryTile returns the coordinates of the tile of hashes over the entries of bundle n. The first bundle is number 0, and n
+// must be one of the log's. A bundle has 256 entries; the last one may have fewer.
 func (l *Log) entryTile(n int64) tlog.Tile {
 	return tlog.Tile{H: height, L: 0, N: n, W: int(min(fullWidth, l.Tree.N-n<<height))}
 }
 
-// fetchBundle fetches bundle n of the log, which has 256 entries or is the last one, without verifying it. Of the last one,
-// the server may send a longer bundle.
+// fetchBundle returns the encoded bundle n of the log, which has 256 entries or is the last one, as the server sends it,
+// unverified. In the place of the last one, the server may send a longer bundle.
 func (l *Log) fetchBundle(ctx context.Context, n int64) ([]byte, error) {
 	tile := l.entryTile(n)
 	return l.remote.getTile(ctx, tile, tiles.EntriesPath(n, tile.W), 2+logs.MaxEntry)
 }
 
-// readBundles fetches the bundles with the numbers from n up to, but not including, end, and returns their entries. Each
-// entry is proven to be in the tree.
+// readBundles fetches the bundles with the numbers from n up to, but not including, end, all at once, and returns their
+// entries in order. Each entry is proven to be in the tree. Entries or tiles that are not are a [Difference]; with any
+// error, it returns no entries.
 func (l *Log) readBundles(ctx context.Context, n, end int64) ([]logs.Indexed, error) {
 	data := make([][]byte, end-n)
 	group, fetching := errgroup.WithContext(ctx)
@@ -150,7 +154,8 @@ func (l *Log) readBundles(ctx context.Context, n, end int64) ([]logs.Indexed, er
 }
 
 // appendBundle parses the entries of bundle number n in data, as many as there are hashes, verifies that they have these
-// hashes, and returns entries with them appended. Another hash, or a bundle that ends before, is a [Difference].
+// hashes, and returns entries with them appended. It ignores what follows them. Another hash, or a bundle that ends before,
+// is a [Difference]; an entry that this program cannot parse is another error.
 func appendBundle(entries []logs.Indexed, data []byte, n int64, hashes []tlog.Hash) ([]logs.Indexed, error) {
 	for i, hash := range hashes {
 		index := n<<height + int64(i)
@@ -174,8 +179,9 @@ func appendBundle(entries []logs.Indexed, data []byte, n int64, hashes []tlog.Ha
 // bundlesAtOnce is how many bundles, of at most 4 MiB each, are read together.
 const bundlesAtOnce = 4
 
-// Entries returns up to 1,024 entries that are proven to be in the log, from the one with this index on, in their order. It
-// returns none only if the log has none there.
+// Entries returns entries that are proven to be in the log, in order from the one with this index on, which must not be
+// negative: at most 1,024, and at least one unless the index is beyond the last entry. Then it returns nil without an
+// error.
 func (l *Log) Entries(ctx context.Context, index int64) ([]logs.Indexed, error) {
 	if index >= l.Tree.N {
 		return nil, nil
@@ -188,7 +194,8 @@ func (l *Log) Entries(ctx context.Context, index int64) ([]logs.Indexed, error) 
 	return entries[index-first<<height:], nil
 }
 
-// EntriesFrom yields the entries from an index on, each of which is proven to be in the log. An error is the last that it yields.
+// EntriesFrom yields the entries from an index on, to the end of the log, each of which is proven to be in it. It fetches
+// them while it yields. An error comes last, with a zero entry.
 func (l *Log) EntriesFrom(ctx context.Context, index int64) iter.Seq2[logs.Indexed, error] {
 	return func(yield func(logs.Indexed, error) bool) {
 		for index < l.Tree.N {
@@ -207,8 +214,9 @@ func (l *Log) EntriesFrom(ctx context.Context, index int64) iter.Seq2[logs.Index
 	}
 }
 
-// CheckContains returns nil if the log begins with the tree of a checkpoint, and a [Difference] if it does not, or is
-// smaller. Any other error proves nothing. The caller must know that the checkpoint was signed.
+// CheckContains returns nil if the log begins with the tree of a checkpoint, and a [Difference] if it does not, is smaller,
+// or the server's tiles are not of its tree. Any other error proves nothing. Every log contains a checkpoint of no entries.
+// The caller must know that the checkpoint was signed.
 func (l *Log) CheckContains(ctx context.Context, before logs.Checkpoint) error {
 	if before.Size > l.Tree.N {
 		return differs("the log has %d entries, and not %d", l.Tree.N, before.Size)
@@ -223,8 +231,8 @@ func (l *Log) CheckContains(ctx context.Context, before logs.Checkpoint) error {
 	return err
 }
 
-// Entry returns the entry at an index, which is proven to be in the log. It keeps the last bundle, so that the entries near
-// it need no request.
+// Entry returns the entry at an index, which is proven to be in the log. It caches the entry's bundle in l, in the place of
+// the last one, so that the entries near it need no request. An index outside the log is an error, but no [Difference].
 func (l *Log) Entry(ctx context.Context, index int64) (logs.Indexed, error) {
 	if index < 0 || index >= l.Tree.N {
 		return logs.Indexed{}, fmt.Errorf("the signed log has %d entries, and entry %d is not among them", l.Tree.N, index)

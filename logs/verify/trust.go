@@ -38,7 +38,8 @@ type Trust struct {
 	Now func() time.Time
 }
 
-// CheckKey returns an error if text is not the verifier key of a log. The error for a private key does not contain it.
+// CheckKey returns an error if text is not an Ed25519 verifier key (https://c2sp.org/signed-note), which logs, root keys
+// and auditors have; that of a witness is none. The error for a private key does not contain it.
 func CheckKey(text string) error {
 	if isPrivateKey(text) {
 		return errPrivate
@@ -49,7 +50,8 @@ func CheckKey(text string) error {
 	return nil
 }
 
-// parseWitnessKey returns the verifier of a witness's cosignatures from its verifier key. A private key is an error.
+// parseWitnessKey returns the verifier of a witness's cosignatures from its verifier key. Any other key is an error; the
+// error for a private key does not contain it.
 func parseWitnessKey(text string) (note.Verifier, error) {
 	if isPrivateKey(text) {
 		return nil, errPrivate
@@ -61,12 +63,12 @@ func parseWitnessKey(text string) (note.Verifier, error) {
 	return v, nil
 }
 
-// ReadKey returns the verifier key of a log from an argument, which is the key or the path of a file with it. For "" it
-// returns "".
+// ReadKey returns the verifier key of a log, a root key or an auditor from an argument, which is the key or the path of a
+// file with it. For "" it returns "". The errors never contain a private key.
 func ReadKey(argument string) (string, error) { return readKeyArgument(argument, CheckKey) }
 
-// ReadWitnessKeys returns the verifier keys of witnesses from arguments, each of which is a key or the path of a file with one. It
-// returns each key once.
+// ReadWitnessKeys returns the verifier keys of witnesses from arguments, in their order, each of which is a key or the path
+// of a file with one. It returns each witness's key once. An argument "" is an error.
 func ReadWitnessKeys(arguments []string) (keys []string, err error) {
 	var witnesses []note.Verifier
 	for _, argument := range arguments {
@@ -85,11 +87,11 @@ func ReadWitnessKeys(arguments []string) (keys []string, err error) {
 	return keys, nil
 }
 
-// sameVerifier reports whether two verifiers of signatures have the same name and the same key, by the hash of the key.
+// sameVerifier reports whether two verifiers of signatures have the same name and the same key hash, of 32 bits.
 func sameVerifier(a, b note.Verifier) bool { return a.Name() == b.Name() && a.KeyHash() == b.KeyHash() }
 
-// readKeyArgument returns the key that an argument is, or that is in the file whose path it is, and "" for "". check returns
-// an error for what is not a key.
+// readKeyArgument returns the key that an argument is, or that is in the file whose path it is, without spaces around it,
+// and "" for "". check returns an error for what is not a key. The error does not quote the file.
 func readKeyArgument(argument string, check func(string) error) (string, error) {
 	if argument == "" || check(argument) == nil {
 		return argument, nil
@@ -109,7 +111,8 @@ func readKeyArgument(argument string, check func(string) error) (string, error) 
 // errPrivate does not contain the key, because others may read messages.
 var errPrivate = errors.New("that is a private key; give the verifier key that goes with it, which a key folder has in log.pub")
 
-// isPrivateKey reports whether text is the private key of a log, which must not be given in place of its verifier key.
+// isPrivateKey reports whether text begins like a private key of signed notes, which must not be given in place of its
+// verifier key.
 func isPrivateKey(text string) bool { return strings.HasPrefix(text, "PRIVATE+KEY+") }
 
 // A Cosignature is a witness's signature, by which it vouches that the checkpoint contains those that it has seen.
@@ -128,9 +131,10 @@ type checkpoint struct {
 	cosigned     time.Time // as of when it is vouched to be the newest; zero if nothing says so
 }
 
-// openCheckpoint verifies that a checkpoint is signed by the trusted log. Key changes lead from the trusted key to the one
-// that must have signed it. A checkpoint of another log or key is a [Difference]. Too few witnesses or too great an age are no
-// error, see [Trust.checkCosignatures].
+// openCheckpoint verifies that a checkpoint is signed by the trusted log. Those of the key changes that prove themselves
+// lead from t.Key to the one that must have signed it. It ignores signatures by unknown keys. A checkpoint of another log
+// or key, or a wrong signature by a known one, is a [Difference]; a response that is no signed note, or an invalid key in
+// t, is another error. Too few witnesses or too great an age are no error, see [Trust.checkCosignatures].
 func (t Trust) openCheckpoint(signed []byte, changes []signing.KeyChange) (checkpoint, error) {
 	pinned, err := note.NewVerifier(t.Key)
 	if err != nil {
@@ -202,8 +206,8 @@ func (t Trust) openCheckpoint(signed []byte, changes []signing.KeyChange) (check
 	return c, nil
 }
 
-// checkCosignatures returns why a verified checkpoint proves nothing: too few witnesses have signed it, or it is too old. It
-// returns nil if neither is the case.
+// checkCosignatures returns why a verified checkpoint proves nothing: [Unproven] if too few witnesses have signed it, or
+// [Expired] if t.MaxAge is set and [CheckAge] reports its age. It returns nil if neither is the case.
 func (t Trust) checkCosignatures(c checkpoint) *UnverifiedError {
 	if n := len(c.cosignatures); n < t.Need {
 		return &UnverifiedError{Unproven, fmt.Sprintf("%d of the given witnesses have signed the checkpoint, and %d are required", n, t.Need)}
@@ -219,9 +223,10 @@ func (t Trust) checkCosignatures(c checkpoint) *UnverifiedError {
 // MaxProof bounds a file's proof, in bytes: a checkpoint with its signatures, an entry and some hundred hashes.
 const MaxProof = 256 << 10
 
-// VerifyProof verifies offline that data is a file that was published, by a proof as in https://c2sp.org/tlog-proof. If name
-// has a package, the file must have that name. The outcome is [Published] at best, because the release may have been
-// withdrawn after the proof was made; any other one comes with a Problem.
+// VerifyProof verifies offline that data is a file that was published, by a proof as in https://c2sp.org/tlog-proof. t.Key
+// itself must have signed the checkpoint in it: changes of keys and t.Root do not count. If name has a package, the file
+// must have that whole name. The outcome is [Published] at best, because the release may have been withdrawn after the
+// proof was made; any other one comes with a Problem.
 func (t Trust) VerifyProof(proof, data []byte, name Name) Result {
 	r := Result{Name: name}
 	if err := t.checkProof(&r, proof, data); err != nil {
@@ -232,7 +237,8 @@ func (t Trust) VerifyProof(proof, data []byte, name Name) Result {
 }
 
 // checkProof verifies that file is what the proof in data is about, and fills in r, but not its outcome. The error is a
-// [Difference], an [UnverifiedError], or says why nothing could be verified.
+// [Difference], an [UnverifiedError], or says why nothing could be verified; then r may be filled in, with what is not
+// proven.
 func (t Trust) checkProof(r *Result, data, file []byte) error {
 	var p tlogproof.TLogProof
 	if len(data) > MaxProof {
@@ -296,8 +302,8 @@ type Evidence struct {
 }
 
 // VerifyEvidence verifies the evidence of a fork in a file with the log's verifier key, or with the one in the file if key
-// is "". The error only says that the file cannot be read. Evidence that proves nothing is no error: its outcome is
-// [Unproven], and Problem says why.
+// is "". The error only says that the file cannot be read. Evidence that proves nothing, or has the wrong format, is no
+// error: its outcome is [Unproven], and Problem says why.
 func VerifyEvidence(path, key string) (Evidence, error) {
 	found := Evidence{Outcome: Unproven, File: path, Pinned: key != ""}
 	data, err := readAtMost(path, signing.MaxEvidence)
@@ -331,7 +337,8 @@ func (t Trust) VerifyProofFile(proof, file string, name Name) (Result, error) {
 	return t.VerifyProof(p, data, name), nil
 }
 
-// readAtMost returns the content of a file. If that is longer than limit bytes, it returns only limit+1 bytes.
+// readAtMost returns the content of a file. If that is longer than limit bytes, it returns the first limit+1 bytes and no
+// error, so callers must check the length.
 func readAtMost(path string, limit int64) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -72,8 +72,9 @@ type Comparison struct {
 // maxPackageJSON bounds a package JSON, in bytes.
 const maxPackageJSON = 1 << 20
 
-// compareUpstream compares the release of a proven file with its upstream, once for all its files, and sets r.Upstream.
-// Unless upstream has the file, the outcome of r becomes [Differs] or, if it could not be compared, [Unproven].
+// compareUpstream compares the release of a proven file with its upstream, once for all its files, and sets r.Upstream. If
+// upstream differs in any file of the release, the outcome of r becomes [Differs]. If the release or this file could not be
+// compared, it becomes [Unproven]. In both cases r.Problem says why.
 func (l *Log) compareUpstream(ctx context.Context, r *Result, release *Release) {
 	if release.compared == nil {
 		found, err := l.compareWithUpstream(ctx, release)
@@ -97,8 +98,8 @@ func (l *Log) compareUpstream(ctx context.Context, r *Result, release *Release) 
 	}
 }
 
-// compareWithUpstream compares what the log says about a release with its upstream, by Options.Upstream, which is set. The
-// error is about reading the log; if upstream could not be compared, the Comparison is [Unproven].
+// compareWithUpstream compares what the log says about a release with its upstream, by Options.Upstream, which must be set.
+// The error is about reading the log; if upstream could not be compared, the Comparison is [Unproven].
 func (l *Log) compareWithUpstream(ctx context.Context, release *Release) (Comparison, error) {
 	claim, err := l.readClaim(ctx, release)
 	if err != nil {
@@ -107,8 +108,9 @@ func (l *Log) compareWithUpstream(ctx context.Context, release *Release) (Compar
 	return l.options.Upstream.Compare(ctx, claim), nil
 }
 
-// readClaim fetches and verifies what the log says about a release, for comparing it with upstream: its attestations, and
-// its package JSON if the log was read completely.
+// readClaim fetches what the log says about a release, for comparing it with upstream: its attestations, and its package
+// JSON if the log was read completely. It verifies that they have the hashes that the entries state, but not the signatures
+// of attestations. With an error, the Claim must not be used.
 func (l *Log) readClaim(ctx context.Context, release *Release) (Claim, error) {
 	claim := Claim{Entry: release.Published.Entry, Manifest: release.Manifest}
 	err := claim.ReadAttestations(func(h kvstore.Hash) ([]byte, error) {
@@ -120,8 +122,8 @@ func (l *Log) readClaim(ctx context.Context, release *Release) (Claim, error) {
 	return claim, err
 }
 
-// ReadAttestations sets Bundle and Publish to the attestations that the entry names; an entry may name none. read returns a
-// content by its hash. The attestations are not verified; an error is read's.
+// ReadAttestations sets c.Bundle and c.Publish to the attestations that c.Entry names, and leaves those that it does not
+// name. read returns a content by its hash; its first error is returned. The attestations are not verified.
 func (c *Claim) ReadAttestations(read func(kvstore.Hash) ([]byte, error)) (err error) {
 	p := c.Entry.Provenance
 	if p == nil {
@@ -137,7 +139,7 @@ func (c *Claim) ReadAttestations(read func(kvstore.Hash) ([]byte, error)) (err e
 }
 
 // fetchContent fetches a content that the entry with this index names by its hash, of at most limit bytes. Content with
-// another hash is a [Difference].
+// another hash is a [Difference]; content that cannot be fetched or is too long is another error.
 func (l *Log) fetchContent(ctx context.Context, index int64, h kvstore.Hash, limit int64) ([]byte, error) {
 	data, err := l.remote.get(ctx, tiles.ContentPath(index, h), limit)
 	if err != nil {
