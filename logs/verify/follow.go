@@ -14,10 +14,11 @@ import (
 // maxDeferred bounds the checkpoints of a log that are stored to be compared later.
 const maxDeferred = 16
 
-// compareWithSeen compares the log with the checkpoints of it that earlier runs have stored; if they stored nothing, it does
-// nothing. It returns a [ForkError] if the checkpoints contradict the log, marks the log as stale if it is smaller than the
-// last one, and defers the comparisons that are not possible yet. It also sets l.seen and l.seenAt, adds to l.resolved the
-// deferred checkpoints that the log contains, and, unless a root key's list counts, adds the former keys to l.trusted.
+// compareWithSeen compares the log with the checkpoints of it that earlier runs have stored, if any. It returns a
+// [ForkError] if they contradict the log, and a [Difference] or another error if the log cannot be proven to contain the
+// largest one. It marks the log as stale if it is smaller than that, and defers comparisons that are not possible yet. It
+// sets l.seen and l.seenAt, adds to l.resolved the deferred checkpoints that the log contains, and, unless a root key's
+// list counts, adds the former keys to l.trusted.
 func (l *Log) compareWithSeen(ctx context.Context) error {
 	known, ok := l.knownLog()
 	if !ok {
@@ -103,8 +104,8 @@ func (l *Log) openWithFormerKey(signed []byte) (_ checkpoint, ok bool) {
 	return checkpoint{}, false
 }
 
-// openSeenCheckpoint verifies the signature of a checkpoint that an earlier run or an auditor has seen, with any key that
-// may have signed this log.
+// openSeenCheckpoint verifies the signature of a checkpoint that an earlier run or an auditor has seen, with any of the
+// keys in l.trusted or those that l.changes lead to. It does not compare the checkpoint with the log.
 func (l *Log) openSeenCheckpoint(note string) (signing.Signed, error) {
 	return signing.OpenWithAny([]byte(note), l.trusted, l.changes)
 }
@@ -114,17 +115,17 @@ func (l *Log) signedCheckpoint() signing.Signed {
 	return signing.Signed{Checkpoint: logs.Checkpoint{Size: l.Tree.N, Root: l.Tree.Hash}, Note: l.note}
 }
 
-// compareWithCheckpoint returns nil if the log contains a checkpoint that is not larger, and a [ForkError] if it provably
-// does not. It returns a [Difference] if the proof would convince only this client, or if the server's tiles are not of the
-// signed tree. Any other error proves nothing.
+// compareWithCheckpoint returns nil if the log contains a checkpoint, which must not be larger, and a [ForkError] if it
+// provably does not. It returns a [Difference] if the proof would convince only this client, or if the server's tiles are
+// not of the signed tree. Any other error proves nothing.
 func (l *Log) compareWithCheckpoint(ctx context.Context, seen signing.Signed) error {
 	return l.compareCheckpoints(seen, l.signedCheckpoint(), l.hashReader(ctx))
 }
 
-// markStale marks the log as unverified because it is smaller than a checkpoint that was seen before. It then compares the
-// two, and records the result in the problem that users see. If the comparison fails without a proof of a fork, as when the
-// server does not have the tiles of the larger one, it defers that to a later run. An error is a [ForkError], or says that ctx has
-// ended.
+// markStale sets l.unverified to [Stale], because the log is smaller than a checkpoint that was seen before. It then
+// compares the two, and adds the result to the problem that users see. If the comparison fails without a proof of a fork,
+// as when the server does not have the tiles of the larger one, it defers that to a later run. An error is a [ForkError],
+// or says that ctx has ended.
 func (l *Log) markStale(ctx context.Context, seen signing.Signed) error {
 	l.unverified = &UnverifiedError{Stale, fmt.Sprintf("the server shows a log of %d entries, and one of %d was signed and seen before", l.Tree.N, seen.Size)}
 	larger := l.newTileReader(ctx, map[tlog.Tile][]byte{}).hashReader(tlog.Tree{N: seen.Size, Hash: seen.Root})
@@ -141,8 +142,9 @@ func (l *Log) markStale(ctx context.Context, seen signing.Signed) error {
 }
 
 // compareCheckpoints returns nil if the larger of two signed checkpoints contains the smaller one, and a [ForkError] if it
-// provably does not. If the keys that signed them do not lead to each other, that is a [Difference], because nothing proves
-// the fork to others. An error of hashes, which reads the hashes of the larger tree, is returned as it is.
+// provably does not. If no key in l.trusted proves the fork, because the keys that signed them do not lead to each other,
+// that is a [Difference]. An error of hashes, which reads the hashes of the larger tree, is returned as it is. A checkpoint
+// of no entries is in every one.
 func (l *Log) compareCheckpoints(smaller, larger signing.Signed, hashes tlog.HashReader) error {
 	if smaller.Size == 0 {
 		return nil
@@ -174,7 +176,8 @@ func rootAt(size int64, tree logs.Checkpoint, hashes tlog.HashReader) (tlog.Hash
 	return tlog.TreeHash(size, hashes)
 }
 
-// deferComparison records a signed checkpoint that a later run has to compare with the log. It ignores any beyond maxDeferred.
+// deferComparison records in l.deferred, once, a signed checkpoint that a later run has to compare with the log. It ignores
+// any beyond maxDeferred. [Known.RecordLog] stores them.
 func (l *Log) deferComparison(note string) {
 	if !slices.Contains(l.deferred, note) && len(l.deferred) < maxDeferred {
 		l.deferred = append(l.deferred, note)

@@ -12,9 +12,9 @@ import (
 // A checkpoint's text has no time, so a server could show an old one forever. Its cosignatures have times: of the log's own key,
 // which renews its cosignature every hour, and of witnesses.
 const (
-	// DefaultMaxAge is how old the newest cosignature may be for a verdict.
+	// DefaultMaxAge is what the command line has for [Trust.MaxAge] by default.
 	DefaultMaxAge = 7 * 24 * time.Hour
-	// AlertAge is how old it may become before whatever follows a log alerts.
+	// AlertAge is how old it may become before a program that follows a log alerts.
 	AlertAge = 24 * time.Hour
 	// clockTolerance is how far in the future a cosignature may be, because clocks differ.
 	clockTolerance = 5 * time.Minute
@@ -59,7 +59,7 @@ func quorumTime(times []time.Time, need int, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// now returns the current time by the clock in Trust.Now.
+// now returns the current time by the clock in Trust.Now, or [time.Now] without one.
 func (t Trust) now() time.Time {
 	if t.Now == nil {
 		return time.Now()
@@ -67,9 +67,9 @@ func (t Trust) now() time.Time {
 	return t.Now()
 }
 
-// CosignedAt verifies a signed checkpoint with t.Key, and returns the time as of which it is vouched to be the newest. It is
-// zero if the checkpoint is not one of the trusted log. If too few cosignatures count, it is a time in the future that one
-// of them has, or else zero.
+// CosignedAt verifies a signed checkpoint with t.Key itself, without changes of keys, and returns the time as of which it
+// is vouched to be the newest. It is zero if the checkpoint is not signed with that key. If too few cosignatures count, it
+// is the earliest time over 5 minutes in the future that one of them has, or else zero.
 func (t Trust) CosignedAt(note []byte) time.Time {
 	c, err := t.openCheckpoint(note, nil)
 	if err != nil {

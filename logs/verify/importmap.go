@@ -14,13 +14,13 @@ const maxImportMap = 1 << 20
 // An importMap maps the names of modules to addresses: https://html.spec.whatwg.org/multipage/webappapis.html#import-maps.
 type importMap struct {
 	Imports   map[string]string
-	Scopes    map[string]map[string]string
-	Integrity map[string]string // by URL
+	Scopes    map[string]map[string]string // by the address of the scope
+	Integrity map[string]string            // by URL
 }
 
-// merge adds the import map in text, which is JSON, to m, with its relative addresses resolved against base. If several maps
-// have an address for one name, the first counts, as in browsers. Invalid addresses are skipped; the error says that the
-// JSON is malformed or too long, and then m is unchanged.
+// merge adds the import map in text, which is JSON, to m, with its relative addresses resolved against base. If several
+// maps have an address or an integrity for one name, the first counts, as in browsers. Invalid addresses are skipped; the
+// error says that the JSON is malformed, has a member that is not an object, or is too long, and then m is unchanged.
 func (m *importMap) merge(text string, base *webURL) error {
 	if len(text) > maxImportMap {
 		return fmt.Errorf("it has over %d bytes", maxImportMap)
@@ -61,8 +61,8 @@ func (m *importMap) merge(text string, base *webURL) error {
 	return nil
 }
 
-// parseObject parses the JSON object data, a member of an import map. nil data, a missing member, is an empty object; null is
-// an error.
+// parseObject parses the JSON object data, a member of an import map. For nil data, a missing member, it returns nil
+// without an error; null is an error.
 func parseObject(data json.RawMessage) (map[string]any, error) {
 	if data == nil {
 		return nil, nil
@@ -75,7 +75,8 @@ func parseObject(data json.RawMessage) (map[string]any, error) {
 }
 
 // addNames adds the names and addresses of an import map's JSON object from to the map into. It resolves the addresses, and
-// names that are addresses, against base. It skips invalid ones and names that into has.
+// names that are addresses, against base. It skips invalid ones and names that into has. If two names in from resolve to
+// one address, either may count.
 func addNames(into map[string]string, from map[string]any, base *webURL) {
 	for name, to := range from {
 		if at, ok := parseURLLike(name, base); ok {
@@ -102,8 +103,9 @@ func parseURLLike(name string, base *webURL) (string, bool) {
 	return at.String(), true
 }
 
-// resolve returns the address of the module that a script at the address from imports as name, according to the import map.
-// It returns "" if name is a bare name, such as "react", for which no map has an address, or if from cannot be parsed.
+// resolve returns the absolute address of the module that a script at the address from imports as name: what the narrowest
+// scope with the name, or else m.Imports, has for it, or else name itself if that is an address. It returns "" if name is a
+// bare name, such as "react", for which no map has an address, or if from cannot be parsed.
 func (m *importMap) resolve(name, from string) string {
 	base, err := parseWebURL(from, nil)
 	if err != nil {

@@ -28,7 +28,7 @@ type KnownLog struct {
 	Former []string `json:"former,omitempty"`
 	// Servers are the URLs under which the log was seen.
 	Servers []string `json:"servers"`
-	// Checkpoint is the largest signed one that was seen and verified, and Seen when.
+	// Checkpoint is the largest signed one that was seen and verified, and Seen when the log was last verified.
 	Checkpoint string `json:"checkpoint,omitempty"`
 	// Deferred are signed checkpoints that a later run has to compare with it: of a log that was smaller, too old, or not
 	// cosigned by the required witnesses.
@@ -102,11 +102,11 @@ func (k *Known) indexByKey(key string) int {
 	return slices.IndexFunc(k.Logs, func(l KnownLog) bool { return l.Key == key || slices.Contains(l.Former, key) })
 }
 
-// Open opens and verifies the log of o.Server, and stores in the file what was verified of it. If o has no key, it uses the
-// one that is stored for the server. If none is stored and o has no root key, it uses the one that the server itself names,
-// and firstUse is true. If the log has forked, the error is a [ForkError], and the evidence is stored in a file that it
-// names. If only storing fails, the log is returned with that error. A log that proves nothing is no error, see
-// [Log.Unverified].
+// Open opens and verifies the log of o.Server, and stores in the file what was verified of it, as of now. If o has no key,
+// it uses the one that is stored for the server. If none is stored and o has no root key, it uses the one that the server
+// itself names, and firstUse is true. If the log has forked, the error is a [ForkError], and the evidence is stored in a
+// file that it names, or it is joined with why that failed. If only storing the log fails, the log is returned with that
+// error. A log that proves nothing is no error, see [Log.Unverified].
 func (k *Known) Open(ctx context.Context, o Options, now time.Time) (l *Log, firstUse bool, err error) {
 	if o, firstUse, err = k.completeOptions(ctx, o); err != nil {
 		return nil, false, err
@@ -123,8 +123,9 @@ func (k *Known) Open(ctx context.Context, o Options, now time.Time) (l *Log, fir
 	return l, firstUse, k.RecordLog(o.Server, l.options.Trust.Key, l, now)
 }
 
-// completeOptions returns the options of a log with what is stored about it, and with the functions that read and store its
-// lists of keys. If no key is pinned or stored, it fetches the one that the server names, and firstUse is true.
+// completeOptions returns o with a key, if it has none: the one that is stored for the server, or else, unless o has a root
+// key, the one that the server names, which it fetches; then firstUse is true. It also sets the functions by which [Open]
+// reads what k has stored, and stores lists of keys.
 func (k *Known) completeOptions(ctx context.Context, o Options) (_ Options, firstUse bool, err error) {
 	if before, ok := k.ByServer(o.Server); o.Trust.Key == "" && ok {
 		o.Trust.Key = before.Key
@@ -139,15 +140,16 @@ func (k *Known) completeOptions(ctx context.Context, o Options) (_ Options, firs
 	return o, firstUse, nil
 }
 
-// RecordLog stores in the file what was verified of a server's log: its key, to which the key trusted has led, and its
-// checkpoint, unless the stored one is larger, seen at the time now. Of a log that proves nothing, the checkpoint does not
-// replace the stored one; it is stored to be compared later if l has deferred it.
+// RecordLog stores in the file what was verified of a server's log: its key, to which the key trusted has led, its
+// checkpoint, unless the stored one is larger, and the time now. Of a log that proves nothing, it stores only the server, a
+// first key, and the comparisons that l has deferred or resolved. It removes the server from other logs. Then k has what is
+// in the file.
 func (k *Known) RecordLog(server, trusted string, l *Log, now time.Time) error {
 	return k.updateFile(func(fresh *Known) { fresh.mergeLog(server, trusted, l, now) })
 }
 
 // updateFile reads the file of known logs again, under a lock, applies a change to that, and writes it. Then k has what is
-// in the file.
+// in the file. It creates the folder and, beside the file, a lock file. With an error, the file and k are unchanged.
 func (k *Known) updateFile(change func(*Known)) error {
 	if err := os.MkdirAll(filepath.Dir(k.path), 0o700); err != nil {
 		return fmt.Errorf("couldn't store what was verified of the log: %w", err)
@@ -188,8 +190,7 @@ func (k *Known) StoreEvidence(e *signing.Evidence) (string, error) {
 	return path, nil
 }
 
-// mergeLog changes k to what was verified of a server's log, as [Known.RecordLog] describes it. The server is removed from
-// the other logs. It does not write the file.
+// mergeLog changes k, in memory, to what was verified of a server's log, as [Known.RecordLog] describes it.
 func (k *Known) mergeLog(server, trusted string, l *Log, now time.Time) {
 	for i := range k.Logs { // a server has one log
 		k.Logs[i].Servers = slices.DeleteFunc(k.Logs[i].Servers, func(s string) bool { return s == server })
@@ -243,7 +244,7 @@ func (k *Known) writeFile() error {
 	return disk.Replace(k.path, data.Bytes(), 0o600)
 }
 
-// servers returns the URLs of all servers whose logs are known.
+// servers returns the URLs of all servers whose logs are known, nil if there are none.
 func (k *Known) servers() []string {
 	var all []string
 	for _, l := range k.Logs {

@@ -23,7 +23,7 @@ type Options struct {
 	Server string
 	Trust  Trust
 	// Known, where set, returns what is stored about the log that is, or was, signed with a key: [Known.ByKey]. It is called with the
-	// present key and with the trusted one.
+	// present key and with the trusted one, or, if a root key is pinned, with the keys in its list.
 	Known func(key string) (KnownLog, bool)
 	// KnownKeyList, where set, returns the newest signed list of a root key that was seen: [Known.KeyList].
 	KnownKeyList func(root string) []byte
@@ -38,14 +38,14 @@ type Options struct {
 	// a file to be upstream's. One with several statements counts once: [CountAuditors].
 	Auditors     []Auditor
 	NeedAuditors int
-	// Progress, where set, is called while entries are read.
+	// Progress, where set, is called while all entries are read, with the number of those that were read, and of all.
 	Progress func(entries, of int64)
 	// Client and UserAgent are for requests. Default: that of [NewClient], and "larder".
 	Client    *http.Client
 	UserAgent string
 	// Read, where set, returns what the log has under a path such as /log/checkpoint, of at
-	// most limit bytes, or [fs.ErrNotExist], in the place of requests. Then files cannot be
-	// verified by their URLs.
+	// most limit bytes, or [fs.ErrNotExist], in the place of requests. Requests for the URL
+	// of a file or of an auditor's statement are sent all the same.
 	Read func(ctx context.Context, path string, limit int64) ([]byte, error)
 }
 

@@ -86,8 +86,9 @@ type inline struct {
 }
 
 // parsePage parses an HTML page as browsers do, and returns what it loads and runs. contentType is the value of the
-// Content-Type header, "" for a file. address is the page's own. It returns an error if it would not be known completely what
-// browsers load.
+// Content-Type header, "" for a file. address is the page's own. It returns an error for a page that is over [MaxPage], is
+// not HTML or has too many references, or if it would not be known completely what browsers load; then the result must not
+// be used.
 func parsePage(ctx context.Context, data []byte, contentType string, address *webURL) (*page, error) {
 	if len(data) > MaxPage {
 		return nil, fmt.Errorf("the page has over %d bytes", MaxPage)
@@ -103,8 +104,9 @@ func parsePage(ctx context.Context, data []byte, contentType string, address *we
 	return p, p.parseText(ctx, decoded.text)
 }
 
-// parseText parses the decoded HTML text of a document, and records in p what it loads and runs. It returns an error for a
-// document that is too large, or that browsers may read in another way.
+// parseText parses the decoded HTML text of a document, whose address and base p has, and records in p what it loads and
+// runs. It returns an error for a document that has too many elements or references, or that browsers may read in another
+// way, and if ctx has ended; then p is incomplete.
 func (p *page) parseText(ctx context.Context, text string) error {
 	early, err := p.scanTags(text)
 	if err != nil {
@@ -167,8 +169,9 @@ func (p *page) mayMixTemplates() bool { return p.templates && p.foreign }
 var formatting = []string{"a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"}
 
 // scanTags reads the tags of a document's text without building its tree. It records in p.lines the line of each tag that
-// has attributes or is a script or style. It returns a separate page, early, with what browsers load when they look ahead of
-// the parser, including tags that turn out to be text. Too many references, or attributes of one tag, are an error.
+// has attributes or is a script or style. It returns a separate page, early, with what browsers load when they look ahead
+// of the parser, including tags that turn out to be text. Too many references, or attributes of one tag in formatting, are
+// an error.
 func (p *page) scanTags(text string) (early *page, err error) {
 	p.lines = map[string][]int{}
 	early = &page{address: p.address, base: p.base, from: p.from, legacy: p.legacy}
@@ -248,8 +251,8 @@ func tagKey(name string, attributes []html.Attribute) string {
 	return string(sum[:8])
 }
 
-// lineOf returns the line of a node's tag. For equal tags, it returns the line of the next one with each call. It returns 1 if
-// the line is unknown.
+// lineOf returns the line of a node's tag. For equal tags, it returns the line of the next one with each call, and removes
+// the others from p.lines; the last line stays. It returns 1 if the line is unknown.
 func (p *page) lineOf(node *html.Node) int {
 	key := tagKey(node.Data, node.Attr)
 	lines := p.lines[key]
@@ -271,8 +274,9 @@ type boundedReader struct {
 	start uint64
 }
 
-// Read returns the next small piece of the page. It fails if ctx has ended, or if the heap of this process has grown by more
-// than maxTreeMemory and ten times the rest of the page since the first piece.
+// Read returns the next piece of the page, of at most 256 bytes. It fails if ctx has ended, or if the heap of this process
+// has grown by more than maxTreeMemory and ten times the rest of the page since the first piece, also if other work in the
+// process is the cause. It measures the heap at every fourth piece.
 func (r *boundedReader) Read(p []byte) (int, error) {
 	const piece, every = 256, 4
 	if r.text == "" {
@@ -314,8 +318,9 @@ func cspHash(text string) string {
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// parseDataURL returns the content type, by default text/plain, and the decoded body of a data: address. path is the address
-// without "data:". See https://fetch.spec.whatwg.org/#data-urls.
+// parseDataURL returns the content type with its parameters, by default text/plain, and the decoded body of a data:
+// address. path is the address without "data:" and fragment. One without a comma, or with malformed base64, is an error.
+// See https://fetch.spec.whatwg.org/#data-urls.
 func parseDataURL(path string) (contentType, body string, err error) {
 	header, body, ok := strings.Cut(path, ",")
 	if !ok {

@@ -56,7 +56,7 @@ type Referred struct {
 // A PageReport is the result of verifying a page.
 type PageReport struct {
 	Page    string        `json:"page"`
-	Outcome Outcome       `json:"outcome"` // the worst of the references; own if none is proven, nothing for a page without references
+	Outcome Outcome       `json:"outcome"` // the worst of the references, and of what could not be followed; [Nothing] without any
 	Logs    []*SessionLog `json:"logs"`
 	// Errors counts the findings that are errors.
 	Errors     int        `json:"errors"`
@@ -92,8 +92,9 @@ const unknownHost = "https://page.invalid"
 const maxDepth = 8
 
 // VerifyPage verifies everything that a page loads and runs. at is the page's URL or the path of a file. What is not proven
-// is no error: the report says so. The error says that the page cannot be read or fetched, that o.Own is invalid, or is one
-// of [Session.Verify].
+// is no error: the report says so. The error says that the page cannot be read or fetched, that o.Own is invalid, or that
+// too many modules are imported, or is one of [Session.Verify]. Without a client in s.Options, it sets one there that
+// connects only to public addresses and to hosts that the user has named.
 func (s *Session) VerifyPage(ctx context.Context, at string, o PageOptions) (*PageReport, error) {
 	c := &pageCheck{Session: s, options: o, followed: map[string]bool{}, files: map[string]checkedFile{}, report: &PageReport{Page: at, Outcome: Nothing, References: []Referred{}}}
 	fetched, err := c.readPage(ctx, at)
@@ -141,8 +142,8 @@ type checkedFile struct {
 }
 
 // readPage returns the page at a URL or in a file, without parsing it. The address of a file's page is one that no browser
-// can reach. It also sets the HTTP client that all requests for the page use, unless the caller has set one: it connects to
-// public addresses, and to hosts that the user has named.
+// can reach. It also sets the HTTP client of the session, unless the caller has set one: it connects to public addresses,
+// and to hosts that the user has named. Of a larger page, it reads at most one byte more than [MaxPage].
 func (c *pageCheck) readPage(ctx context.Context, at string) (document, error) {
 	named := append(c.Known.servers(), c.options.Server)
 	if IsURL(at) {
@@ -181,15 +182,17 @@ func (c *pageCheck) fetchDocument(ctx context.Context, at string) (document, err
 	return d, err
 }
 
-// fetchURL returns the body of the response for a URL, within the session's timeout. A body of over limit bytes is an error.
+// fetchURL returns the body of the response for a URL, within the session's timeout. A body of over limit bytes, or a
+// status other than 200, is an error.
 func (c *pageCheck) fetchURL(ctx context.Context, at string, limit int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
 	return c.Options.fetchURL(ctx, at, limit)
 }
 
-// resolvePrefixes returns the prefixes of the page's own addresses in absolute form, resolved against the page's address.
-// One that is not the beginning of http or https addresses is an error.
+// resolvePrefixes returns the prefixes of the page's own addresses in absolute form and in order, resolved against the
+// page's address. A host alone gets a slash, so https://a.example is no prefix of https://a.example.com. One that is not
+// the beginning of http or https addresses is an error.
 func resolvePrefixes(prefixes []string, address *webURL) ([]string, error) {
 	var own []string
 	for _, prefix := range prefixes {
@@ -202,8 +205,8 @@ func resolvePrefixes(prefixes []string, address *webURL) ([]string, error) {
 	return own, nil
 }
 
-// isOwn reports whether the user has declared, by a prefix, that an absolute address is the page's own. The prefix counts if
-// it ends with a slash, if a slash or a query follows it, or if it is the whole address.
+// isOwn reports whether the user has declared, by a prefix, that an absolute address is the page's own. The prefix counts
+// if it ends with a slash, if a slash or a query follows it, or if it is the whole address. Without prefixes, nothing is.
 func (c *pageCheck) isOwn(at string) bool {
 	return slices.ContainsFunc(c.own, func(prefix string) bool {
 		rest, ok := strings.CutPrefix(at, prefix)
@@ -223,8 +226,8 @@ func (c *pageCheck) checkDocument(ctx context.Context, d document, r Reference, 
 	return c.checkPage(ctx, p, depth)
 }
 
-// parseDocument returns what a document, the page or a frame, loads by its HTML and by its Link headers. It takes at most the
-// session's timeout.
+// parseDocument returns what a document, the page or a frame, loads by its HTML and by its Link headers. It takes at most
+// the session's timeout. For errors, with which the result must not be used, see [parsePage].
 func (c *pageCheck) parseDocument(ctx context.Context, d document) (*page, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -268,10 +271,10 @@ func (c *pageCheck) checkPage(ctx context.Context, p *page, depth int) error {
 	return nil
 }
 
-// checkReference verifies what a tag or an import refers to, adds it to the report, and checks what that loads in turn. depth
-// is how many frames the tag's document is in. Each tag is checked by itself; what it refers to is fetched once. What is not
-// proven is no error, but the report says so; the error ends the whole check: ctx has ended, the known logs could not be
-// written, or there are too many modules.
+// checkReference verifies what a tag or an import refers to, adds it to the report, and checks or queues what that loads in
+// turn. depth is how many frames the tag's document is in. Each tag is checked by itself; what it refers to is verified
+// once. What is not proven is no error, but the report says so; the error ends the whole check: ctx has ended, the known
+// logs or the evidence of a fork could not be written, or too many modules are imported.
 func (c *pageCheck) checkReference(ctx context.Context, r Reference, depth int) error {
 	found := Referred{Reference: r}
 	server, name, err := ParseURL(r.URL)
@@ -324,17 +327,18 @@ func (c *pageCheck) checkReference(ctx context.Context, r Reference, depth int) 
 	return follow(ctx, found)
 }
 
-// isCrossOrigin reports whether a reference leads to another origin than that of the document that has it, which r.page must
-// be. It is false for an address without an origin, such as data:, and for one that cannot be parsed.
+// isCrossOrigin reports whether a reference leads to another origin than that of r.page, the document that has it, which
+// must not be nil. It is false for an address without an origin, such as data:, and for one that cannot be parsed.
 func (c *pageCheck) isCrossOrigin(r Reference) bool {
 	at, err := parseWebURL(r.URL, nil)
 	return err == nil && !at.opaque && at.origin() != r.page.address.origin()
 }
 
-// followFrame checks the document in a frame that was found in the page, if the frame's address is proven or the page's own.
-// It fetches the document, unless the tag itself contains it, and checks each URL once; it ignores pictures, and only notes
-// a frame at an unknown address. depth is how many frames that document is in. A document that cannot be read is reported,
-// and one of the page's own that cannot be fetched is noted; for errors see [pageCheck.checkReference].
+// followFrame checks the document in a frame that was found in the page, if the frame's address is proven or the page's
+// own. It fetches the document, unless the tag itself contains it, and checks each URL once. It ignores pictures, and only
+// notes an address relative to a file, and one of the page's own that cannot be fetched. depth is how many frames that
+// document is in. Any other document that cannot be read, or is too deep, is reported as [Unproven]; for errors see
+// [pageCheck.checkReference].
 func (c *pageCheck) followFrame(ctx context.Context, found Referred, depth int) error {
 	around := found.page
 	if found.Outcome != Proven && found.Outcome != Own || found.Kind != Frame {
@@ -413,9 +417,9 @@ func (f *Referred) addFinding(rule string, isError bool, format string, args ...
 	f.Findings = append(f.Findings, Finding{rule, isError, fmt.Sprintf(format, args...)})
 }
 
-// followModule fetches a module that the page loads, and queues the modules that it imports, which are checked next. It does
-// nothing if imports are not followed, or for a module that is neither proven nor the page's own. A module that cannot be
-// fetched is noted in the report and is no error.
+// followModule fetches a module that the page loads, and queues the modules that it imports, which are checked next. It
+// does nothing if imports are not followed, or for a module that [pageCheck.fetchCode] leaves out; what that notes may make
+// the report [Unproven]. The error says that ctx has ended or there are too many imports.
 func (c *pageCheck) followModule(ctx context.Context, found Referred) error {
 	if c.options.Imports == nil {
 		return nil
@@ -428,9 +432,10 @@ func (c *pageCheck) followModule(ctx context.Context, found Referred) error {
 }
 
 // fetchCode returns the bytes and the address of a module or a style sheet that was found in the page, to find what they
-// load. It returns nil without an error if they are neither proven nor the page's own; and, with a note, if they cannot be
-// fetched, are others than those that were verified, or are too many. Such a note makes the report [Unproven], unless the
-// code is the page's own and within the limit. The error says that ctx has ended.
+// load. It always fetches them. It returns nil without an error if they are neither proven nor the page's own, or if their
+// address is relative to a file; and, with a note, if they cannot be fetched, are others than those that were verified, or
+// are too many. Such a note makes the report [Unproven], unless the code is the page's own and within the limit. The error
+// says that ctx has ended.
 func (c *pageCheck) fetchCode(ctx context.Context, found Referred) ([]byte, *webURL, error) {
 	base, err := parseWebURL(found.URL, nil)
 	if err != nil || found.Outcome != Proven && found.Outcome != Own || strings.HasPrefix(found.URL, unknownHost) {
@@ -458,11 +463,11 @@ func (c *pageCheck) fetchCode(ctx context.Context, found Referred) ([]byte, *web
 	return data, base, nil
 }
 
-// queueImports adds to the queue c.pending what a module imports, each address once, to be checked next; names are resolved
-// by the import maps of the document p, and those that have no address are noted. It does nothing if imports are not
-// followed. module is its text, and base its address. line is that of the page's tag, and from the module's URL, or that of
-// the frame that has it. A module that cannot be parsed is queued as a problem. The error says that ctx has ended or there
-// are too many imports.
+// queueImports adds to c.pending what a module imports, each address once, to be checked next; it resolves names by the
+// import maps of p, and notes those without an address. A module in a data: address is listed each time, and what it
+// imports is queued at once. line is that of the page's tag; from is the module's URL, or that of the frame that has it. A
+// module that cannot be parsed is queued as a problem. Without Options.Imports, it does nothing. The error says that ctx
+// has ended or there are too many imports.
 func (c *pageCheck) queueImports(ctx context.Context, p *page, module []byte, base *webURL, line int, from string) error {
 	if c.options.Imports == nil {
 		return nil
@@ -517,7 +522,7 @@ func (c *pageCheck) addNote(text string) {
 	}
 }
 
-// IsURL reports whether an argument is an http or https URL, rather than the path of a file.
+// IsURL reports whether an argument begins with http:// or https:// in lower case, rather than being the path of a file.
 func IsURL(argument string) bool {
 	return strings.HasPrefix(argument, "http://") || strings.HasPrefix(argument, "https://")
 }
@@ -525,8 +530,8 @@ func IsURL(argument string) bool {
 // maxOSV bounds the OSV data at a URL, in bytes.
 const maxOSV = 512 << 20
 
-// ReadAdvisories reads known vulnerabilities in the OSV format from the file or URL at. It uses Client and UserAgent of the
-// options for a URL.
+// ReadAdvisories reads known vulnerabilities in the OSV format from the file or http(s) URL at. Of the options it uses
+// Client and UserAgent, for a URL; its response is held in memory, and over 512 MiB are an error.
 func ReadAdvisories(ctx context.Context, o Options, at string) (packages.AdvisoryDatabase, error) {
 	if !IsURL(at) {
 		known, _, err := packages.ReadAdvisoryFile(at)
@@ -544,7 +549,8 @@ func ReadAdvisories(ctx context.Context, o Options, at string) (packages.Advisor
 }
 
 // IsPage reports whether an argument, a URL or the path of a file, names a web page, by its extension (.html, .htm, .xhtml
-// or .php), rather than a library's file. A URL without an extension is one of a page; a URL with /ajax/libs/ is not.
+// or .php, in any case), rather than a library's file. A URL without an extension is one of a page; a malformed URL, or one
+// with /ajax/libs/, is not.
 func IsPage(argument string) bool {
 	name := argument
 	if IsURL(argument) {

@@ -20,8 +20,8 @@ type PageTag struct {
 	Line int
 	Text string
 
-	start      int // of the tag in the page
-	address    string
+	start      int    // of the tag in the page
+	address    string // the name of the attribute that has the address
 	attributes []tagAttribute
 }
 
@@ -42,9 +42,10 @@ type tagAttribute struct {
 // maxEditable bounds the tags of a page that can be edited.
 const maxEditable = 5000
 
-// ReadPageTags returns the tags of an HTML page that load scripts and style sheets, or preload such, in the order of the
-// page. It leaves out tags whose address or attributes cannot be read. A page that is too large, has too many such tags, or
-// has an encoding in which tags cannot be found by ASCII's bytes, is an error.
+// ReadPageTags returns the tags of an HTML page that load scripts and style sheets, or preload such, in order. A relative
+// address is resolved against the page's base element, or else https://page.invalid/; an empty one too. It leaves out tags
+// whose address or attributes cannot be read. A page that is too large, has too many such tags, has the byte order mark of
+// UTF-16, or has an encoding that [decodePage] refuses, is an error; then the tags must not be used.
 func ReadPageTags(data []byte) ([]PageTag, error) {
 	if len(data) > MaxPage {
 		return nil, fmt.Errorf("the page has over %d bytes", MaxPage)
@@ -90,7 +91,7 @@ func ReadPageTags(data []byte) ([]PageTag, error) {
 }
 
 // eachToken calls do with each token of an HTML page, in order, and the offsets of its first byte and of the byte after it.
-// The error of do ends it.
+// The error of do ends it and is returned.
 func eachToken(data []byte, do func(kind html.TokenType, token html.Token, start, end int) error) error {
 	z := html.NewTokenizer(bytes.NewReader(data))
 	z.SetMaxBuf(MaxPage + 1)
@@ -110,8 +111,9 @@ func eachToken(data []byte, do func(kind html.TokenType, token html.Token, start
 	}
 }
 
-// addressOf returns the name of the attribute, "src" or "href", in which a tag has the address of a script or a style sheet
-// that browsers load or preload. It returns "" if the tag loads none. It does not look at the type of a script.
+// addressOf returns the name of the attribute, "src" or "href", in which a tag has the address, possibly empty, of a script
+// or a style sheet that browsers load or preload. It returns "" if the tag loads none. It does not look at the type of a
+// script.
 func addressOf(token html.Token) string {
 	_, hasSource := attribute(token.Attr, "src")
 	_, hasTarget := attribute(token.Attr, "href")
@@ -133,8 +135,8 @@ func addressOf(token html.Token) string {
 const tagSpace = " \t\n\f\r"
 
 // scanAttributes returns the attributes in tag, the bytes of a start tag, and where they are, by the rules of
-// https://html.spec.whatwg.org/#before-attribute-name-state. Callers compare them with those of the tokenizer, which has no
-// positions.
+// https://html.spec.whatwg.org/#before-attribute-name-state: names in lower case, values without quotes and not decoded,
+// repeated ones too. Callers compare them with those of the tokenizer, which has no positions.
 func scanAttributes(tag string) (found []tagAttribute) {
 	at := 1
 	for at < len(tag) && !strings.ContainsRune(tagSpace+"/>", rune(tag[at])) { // the tag's name
@@ -196,7 +198,7 @@ func sameAttributes(found []tagAttribute, attributes []html.Attribute) bool {
 	})
 }
 
-// A TagChange gives a tag another address.
+// A TagChange gives a tag another address, which must be absolute and as browsers write it, and another integrity.
 type TagChange struct {
 	Tag       PageTag
 	URL       string
@@ -213,10 +215,10 @@ func (e *TagError) Error() string {
 	return fmt.Sprintf("line %d of the page: the tag cannot be changed without changing what surrounds it", e.Line)
 }
 
-// ReplaceTags returns the page data with changed tags, each with its new address, its integrity, and
-// crossorigin="anonymous". The tags are from [ReadPageTags] of data, and the changes in the order of the page. All other
-// bytes stay as they are. If a tokenizer reads one of the changed tags in another way in the result, the error is a
-// [*TagError].
+// ReplaceTags returns a copy of the page data with changed tags, each with its new address, its integrity, and
+// crossorigin="anonymous". The tags are from [ReadPageTags] of data, the changes in the order of the page, and each URL
+// absolute. All other bytes stay as they are. If a tokenizer reads one of the changed tags in another way in the result, or
+// with another URL or integrity, the error is a [*TagError]. Other errors are those of ReadPageTags.
 func ReplaceTags(data []byte, changes []TagChange) ([]byte, error) {
 	var b bytes.Buffer
 	at := 0
@@ -243,8 +245,9 @@ func ReplaceTags(data []byte, changes []TagChange) ([]byte, error) {
 	return changed, nil
 }
 
-// changedTag returns the text of the tag with the address and integrity of the change, and crossorigin="anonymous". It keeps
-// the other attributes and the tag's quotation marks.
+// changedTag returns the text of the tag with the address and integrity of the change, and crossorigin="anonymous", for
+// which an empty one stays. It keeps the other attributes, and writes the new values with the quotation marks that the
+// address had, by default double ones.
 func (c TagChange) changedTag() string {
 	quote := byte('"')
 	for _, a := range c.Tag.attributes {

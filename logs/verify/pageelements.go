@@ -50,7 +50,7 @@ func inTemplate(node *html.Node) bool {
 	return false
 }
 
-// textContent returns all text inside an HTML element, also that of elements in it, without markup.
+// textContent returns the text of all text nodes inside a node, also of those in its elements, joined without separators.
 func textContent(node *html.Node) string {
 	var b strings.Builder
 	for child := range node.Descendants() { // in SVG, a style sheet may have elements, whose text is its own too
@@ -62,7 +62,7 @@ func textContent(node *html.Node) string {
 }
 
 // addHandlers records in p the code in an element's attributes as inline scripts: event handlers such as onclick, and
-// javascript: addresses. Beyond a limit it only counts them.
+// javascript: addresses. It counts them in p.handlers, and beyond maxHandlers only that.
 func (p *page) addHandlers(attributes []html.Attribute, line int) {
 	for _, a := range attributes {
 		code := len(a.Key) > 2 && strings.HasPrefix(strings.ToLower(a.Key), "on")
@@ -80,8 +80,8 @@ func (p *page) addHandlers(attributes []html.Attribute, line int) {
 }
 
 // setBase sets the base address of the document, against which relative addresses are resolved, to that of a base element
-// with these attributes. It does nothing unless this is the first such element with an href. If that cannot be read, the
-// base stays, and later elements do not count either.
+// with these attributes, which is relative to p.address. It does nothing unless this is the first such element with an
+// href. If that cannot be read, or is neither http nor https, the base stays, and later elements do not count either.
 func (p *page) setBase(attributes []html.Attribute) {
 	href, ok := attribute(attributes, "href")
 	if !ok || p.based {
@@ -115,9 +115,10 @@ func attribute(attributes []html.Attribute, name string) (string, bool) {
 	return "", false
 }
 
-// addReference records that an element with these attributes, in a line of the page, loads the address to. kind is one of
-// the kinds of [Reference]. An address that cannot be parsed is recorded with that problem. An about: address is ignored, a
-// javascript: one is recorded as inline code, and a data: one by [page.addDataURL].
+// addReference records that an element with these attributes, in a line of the page, loads the address to, which is
+// resolved against p.base. kind is one of the kinds of [Reference]. An address that cannot be parsed, or whose characters
+// are unknown, is recorded with that problem. It ignores an about: address, and records a javascript: one as inline code,
+// and a data: one by [page.addDataURL].
 func (p *page) addReference(kind, to string, attributes []html.Attribute, line int) {
 	integrity, _ := attribute(attributes, "integrity")
 	_, cors := attribute(attributes, "crossorigin")
@@ -144,9 +145,9 @@ func (p *page) addReference(kind, to string, attributes []html.Attribute, line i
 	p.references = append(p.references, r)
 }
 
-// addDataURL records in p the document, script or style sheet, of this kind of [Reference], that a data: address contains: a
-// frame with its document, a script as a module to be checked, a style sheet as one in the page. It ignores pictures and
-// preloads.
+// addDataURL records in p what a data: address, of this kind of [Reference], contains: a document as a frame, a style sheet
+// as one in the page, and a script as inline code and as a module to be checked. One that cannot be decoded, or a script in
+// UTF-16, is recorded with that problem. It ignores pictures in frames, and preloads but those of modules.
 func (p *page) addDataURL(kind string, at *webURL, line int) {
 	r := Reference{Kind: Inline, Line: line, From: p.from, page: p}
 	contentType, body, err := parseDataURL(at.path)
@@ -187,7 +188,7 @@ func preloadsCode(relations []string, as string) bool {
 }
 
 // addLink records in p which style sheets, modules and preloads a link element or a Link header with these attributes has
-// browsers load. Without an address it does nothing.
+// browsers load. A preload that is a style sheet too is only that. Without an address it does nothing.
 func (p *page) addLink(attributes []html.Attribute, line int) {
 	href, ok := attribute(attributes, "href")
 	if !ok || href == "" {
@@ -222,8 +223,9 @@ func scriptType(attributes []html.Attribute) string {
 	return strings.ToLower(strings.Trim(kind, " \t\n\f\r"))
 }
 
-// addScript records in p what a script element does: the script that it loads, the code in it, or the import map in it, which
-// it merges into p.maps. It ignores elements of types that browsers do not run.
+// addScript records in p what a script element does: the script that it loads, the code in it, or the import map in it,
+// which it merges into p.maps. The code in it counts as a module too if it is one or contains "import". It notes an import
+// map that cannot be read. It ignores elements of types that browsers do not run.
 func (p *page) addScript(node *html.Node, line int) {
 	kind := scriptType(node.Attr)
 	classic := slices.Contains(scriptTypes, kind)
@@ -262,8 +264,9 @@ func (p *page) addScript(node *html.Node, line int) {
 	}
 }
 
-// addFrame records in p the document that an element called name, such as iframe or object, with these attributes loads: the
-// text in srcdoc, or else the address, which it also adds to p.frames.
+// addFrame records in p the document that an element called name, such as iframe or object, with these attributes loads:
+// the text in an iframe's srcdoc, or else the address in src, of an object those in data and code. It also adds each
+// address to p.frames. It ignores empty ones.
 func (p *page) addFrame(name string, attributes []html.Attribute, line int) {
 	if text, ok := attribute(attributes, "srcdoc"); ok && name == "iframe" {
 		p.references = append(p.references, Reference{Kind: Frame, URL: "about:srcdoc", Line: line, From: p.from, body: text, page: p})

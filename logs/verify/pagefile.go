@@ -17,9 +17,10 @@ import (
 )
 
 // checkLibraryFile verifies a file under /ajax/libs/ that the page loads by the log of server, once for each URL, and
-// compares the integrity that the page states for it. If only the page names that server, and no key is given or known, it
-// sends no request and the file is [Unproven]. It sets the outcome and adds findings to found, also about a vulnerable or
-// outdated version. A file that is not proven is no error; the error is one of [Session.Verify].
+// compares the integrity that the page states for it. If only the page names that server, which is not its own, and no key
+// is given or known, it sends no request and the file is [Unproven]. It sets the outcome of found and adds findings, also
+// about a vulnerable or outdated version, for which it requests the newest one from server. A file that is not proven is no
+// error; the error is one of [Session.Verify].
 func (c *pageCheck) checkLibraryFile(ctx context.Context, found *Referred, server string, name Name) error {
 	own := !c.isCrossOrigin(found.Reference)
 	if !own && server != c.options.Server && c.Options.Trust.Key == "" && c.Options.Trust.Root == "" {
@@ -56,8 +57,8 @@ func (c *pageCheck) checkLibraryFile(ctx context.Context, found *Referred, serve
 	return nil
 }
 
-// upstreamName returns the name of a verified file's package at npm, or the name in the log if the release does not come from
-// npm.
+// upstreamName returns the name of a verified file's package at npm, or its name in the log if the release does not come
+// from npm.
 func upstreamName(r Result) string {
 	if r.Source != nil && r.Source.Type == "npm" {
 		return r.Source.Name
@@ -65,9 +66,10 @@ func upstreamName(r Result) string {
 	return r.Package
 }
 
-// checkIntegrity compares the integrity that the page states for a file with the file's hashes; for a SHA-384 it fetches the
-// file again. own says whether the file is of the page's own origin, which needs no integrity. A wrong or missing integrity
-// becomes a finding, and one with another hash makes the outcome [Differs]. The error only says that ctx has ended.
+// checkIntegrity compares the integrity that the page states for a file with found.File's hashes; for a SHA-384 it fetches
+// the file again. own says whether the file is of the page's own origin, where a missing integrity is no error. A wrong or
+// missing integrity becomes a finding, and one with another hash makes the outcome [Differs] unless it is worse. A SHA-384
+// that cannot be compared is only a finding. The error only says that ctx has ended.
 func (c *pageCheck) checkIntegrity(ctx context.Context, found *Referred, own bool) error {
 	if found.Integrity == "" {
 		where := "its tag has no integrity attribute"
@@ -109,7 +111,8 @@ func (c *pageCheck) checkIntegrity(ctx context.Context, found *Referred, own boo
 	return nil
 }
 
-// Worse returns the worse of two outcomes, in the order [Nothing], [Own], and then that of [Outcomes].
+// Worse returns the worse of two outcomes, in the order [Nothing], [Own], and then that of [Outcomes], which ends with the
+// worst.
 func Worse(a, b Outcome) Outcome {
 	rank := func(o Outcome) int {
 		switch o {
@@ -126,8 +129,9 @@ func Worse(a, b Outcome) Outcome {
 	return a
 }
 
-// newestVersion returns the newest version of a library as its server's API states it, "" if the server does not or the
-// request fails. It sends one request for each library of a server, and caches the result.
+// newestVersion returns the newest version of a library as its server's API states it, which nothing proves; "" if the
+// server states no valid one or the request fails. It sends one request for each library of a server, and caches the
+// result, also "".
 func (c *pageCheck) newestVersion(ctx context.Context, server, library string) string {
 	if c.newest == nil {
 		c.newest = map[string]string{}

@@ -7,9 +7,10 @@ import (
 	"strings"
 )
 
-// recommendedHeaders returns HTTP headers by which browsers would enforce what was found: an Integrity-Policy, which only
-// reports as long as a script or style sheet has no integrity, and a Content-Security-Policy with the sources of the proven
-// ones and the hashes of inline ones. It adds notes to the report about code and styles that this policy blocks.
+// recommendedHeaders returns HTTP headers, by their names, by which browsers would enforce what was found: an
+// Integrity-Policy, or Integrity-Policy-Report-Only as long as a script or style sheet has no integrity, and a
+// Content-Security-Policy with the addresses of the proven ones, 'self', and the hashes of inline ones. It adds notes to
+// the report about code and styles in attributes, which this policy blocks.
 func (c *pageCheck) recommendedHeaders() map[string]string {
 	scripts, styles := []string{"'self'"}, []string{"'self'"}
 	missing := false
@@ -41,8 +42,8 @@ func (c *pageCheck) recommendedHeaders() map[string]string {
 }
 
 // addHashes returns the sources of a Content-Security-Policy with the hashes of the inline scripts and styles of the page
-// and its srcdoc frames added. It adds a note to the report about code, and one about styles, in attributes, which no hash
-// covers.
+// and its srcdoc frames appended, each once. It adds a note to the report about code, and one about styles, in attributes,
+// which no hash covers.
 func (c *pageCheck) addHashes(scripts, styles []string) ([]string, []string) {
 	for i, p := range c.pages {
 		if i > 0 && p.from != "about:srcdoc" { // other frames have policies of their own
@@ -59,7 +60,7 @@ func (c *pageCheck) addHashes(scripts, styles []string) ([]string, []string) {
 	return scripts, styles
 }
 
-// appendMissing returns list with those items appended that it does not have, each once.
+// appendMissing returns list with those items appended, in order and each once, that it does not have.
 func appendMissing(list, items []string) []string {
 	for _, item := range items {
 		if !slices.Contains(list, item) {

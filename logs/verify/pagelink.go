@@ -6,9 +6,9 @@ import (
 	"golang.org/x/net/html"
 )
 
-// addHeaderLinks records in p what the values of a document's Link headers (RFC 8288), fields, have browsers load. Their
-// addresses are relative to the document's own, whatever base it names. A header that cannot be parsed, or after which there
-// are too many references, is recorded as a problem, and the headers after it are ignored.
+// addHeaderLinks records in p, at line 1, what the values of a document's Link headers (RFC 8288), fields, have browsers
+// load. Their addresses are relative to the document's own, and not to its base element's. A header that cannot be parsed,
+// or after which there are too many references, is recorded as a problem, and the headers after it are ignored.
 func (p *page) addHeaderLinks(fields []string) {
 	base := p.base
 	p.base = p.address
@@ -33,7 +33,8 @@ func (p *page) addHeaderLinks(fields []string) {
 }
 
 // parseLinkHeader parses the value of a Link header. It returns each link as the attributes that a link element would have,
-// and reports whether the whole value is a list of links.
+// with names in lower case, and reports whether the whole value is a list of links. If it is not, links has those before
+// the error.
 func parseLinkHeader(text string) (links [][]html.Attribute, complete bool) {
 	const space = " \t"
 	for {

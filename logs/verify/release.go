@@ -77,9 +77,9 @@ func (l *Log) Release(ctx context.Context, pkg, version string) (*Release, error
 type history struct {
 	only      *[2]string // package and version of the only release in it; nil for all releases
 	releases  map[[2]string]*Release
-	wrong     map[[2]string]error     // how the entries about a release contradict each other
+	wrong     map[[2]string]error     // the first contradiction among the entries about a release
 	documents map[string]logs.Indexed // the last entry that has the package JSON of a package
-	bytes     int                     // of the entries in it
+	bytes     int                     // of all entries that were applied to it, also of replaced or deleted ones
 }
 
 // maxHistory bounds the entries in a history, in bytes. A log with more is read again for each release.

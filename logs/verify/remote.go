@@ -15,7 +15,7 @@ const (
 	maxHeaders   = 64 << 10 // bytes, of a response with its informational responses, such as 103
 	maxRedirects = 5
 	maxExcerpt   = 300 // bytes
-	maxParallel  = 8   // requests at once
+	maxParallel  = 8   // connections to a host, and requests for tiles, at once
 )
 
 // NewClient returns a client for requests to servers that may be hostile: the headers of a response are bounded and must

@@ -18,9 +18,10 @@ type Session struct {
 	Known   *Known
 	// Timeout bounds the time for one subject, with the log of its server for the first one.
 	Timeout time.Duration
-	// Idle, where set, is called when a subject was verified, before Verify returns.
+	// Idle, where set, is called after each subject, proven or not, before Verify returns. It is not called if what was verified
+	// of the log could not be stored.
 	Idle func()
-	// Opened, where set, is called with each log.
+	// Opened, where set, is called once with each log, also with one that could not be opened or verified.
 	Opened func(*SessionLog)
 
 	logs []*SessionLog
@@ -40,7 +41,7 @@ type SessionLog struct {
 	// Cosigned is as of when the checkpoint is vouched to be the newest, and Age how many seconds ago that was; nil if nothing says so.
 	Cosigned time.Time `json:"cosigned,omitzero"`
 	Age      *int64    `json:"age,omitempty"`
-	// Outcome is why nothing is proven by the log, whatever its files are.
+	// Outcome is why nothing is proven by the log, whatever its files are; "" if files may be proven.
 	Outcome  Outcome `json:"outcome,omitempty"`
 	Problem  string  `json:"problem,omitempty"`
 	Evidence string  `json:"evidence,omitempty"` // the file that proves a fork

@@ -26,7 +26,7 @@ type tileReader struct {
 	ctx    context.Context
 	remote *remote
 	cache  map[tlog.Tile][]byte // of tiles that are proven
-	err    error                // of fetching
+	err    error                // of the last ReadTiles; nil for none
 }
 
 // hashReader returns a reader of the hashes of a tree, each of which is proven to be in it. Reading fails with a

@@ -65,7 +65,8 @@ type Comparison struct {
 	// Mismatches say which documents name another repository than that.
 	Mismatches []string `json:"mismatches,omitempty"`
 	Notes      []string `json:"notes,omitempty"`
-	// At returns where upstream's archive has a file, or why that could not be checked.
+	// At returns where upstream's archive has a file, "" for one that was made, or why that could not be checked. It must be set
+	// if Outcome is [Proven].
 	At func(path string) (string, error) `json:"-"`
 }
 

@@ -111,8 +111,9 @@ func WatchStateFile(folder, server string, packages []string) string {
 // sortUnique returns names in order, each once.
 func sortUnique(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
 
-// OpenWatcher returns a watcher with the state that the last poll has stored. Without a state file, it starts at the present
-// end of the log. A state file for another server or other packages is an error.
+// OpenWatcher returns a watcher with the state that the last poll has stored. Without a state file, its first poll starts
+// at the end that the log then has. A state file that is malformed, or is for another server or other packages, is an
+// error. It sends no request and writes nothing.
 func OpenWatcher(o WatchOptions) (*Watcher, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -157,11 +158,12 @@ func OpenWatcher(o WatchOptions) (*Watcher, error) {
 type WatchResult struct {
 	Outcome Outcome // of the log: proven, or why nothing new is known about it
 	Problem string
-	Alarms  int // number of events that need attention, reported now or before
+	Alarms  int // in the new entries, and the present problems of the log, also those that were reported before
 }
 
-// Run polls the log at an interval until ctx ends, and then returns nil. It sends a notice when polls begin or cease to
-// prove nothing. A log that cannot be verified does not end it; an event or a state that is lost does, with an error.
+// Run polls the log at once and then every time the interval has passed after a poll, until ctx ends, and then returns nil.
+// It sends a notice when polls begin or cease to prove nothing. A log that cannot be verified does not end it; an error of
+// [Watcher.Poll] does.
 func (w *Watcher) Run(ctx context.Context, every time.Duration) error {
 	for {
 		found, err := w.Poll(ctx)
@@ -179,8 +181,9 @@ func (w *Watcher) Run(ctx context.Context, every time.Duration) error {
 }
 
 // Poll reports what happened in the log since the last poll, and stores the position. A log that cannot be verified is no
-// error: the WatchResult says so. The error says that the known logs could not be read or written, that an event could not
-// be reported, that the state could not be stored, or that the caller has ended ctx.
+// error: the WatchResult says so. The error says that the known logs, or the evidence of a fork, could not be read or
+// written, that an event could not be reported, that the state could not be stored, or that the caller has ended ctx.
+// Events after the stored position are reported again by a later Watcher.
 func (w *Watcher) Poll(ctx context.Context) (WatchResult, error) {
 	known, err := ReadKnown(w.options.Known)
 	if err != nil {
@@ -220,8 +223,8 @@ func (w *Watcher) Poll(ctx context.Context) (WatchResult, error) {
 	return found, w.saveState()
 }
 
-// notifyAvailability sends a notice when polls begin to prove nothing, and when they prove something again. found is the
-// result of a poll.
+// notifyAvailability sends a notice when polls begin to be [Unproven], and when they cease to. found is the result of a
+// poll.
 func (w *Watcher) notifyAvailability(found WatchResult) {
 	away := ""
 	if found.Outcome == Unproven {
@@ -236,9 +239,10 @@ func (w *Watcher) notifyAvailability(found WatchResult) {
 	w.away = away
 }
 
-// reportProblems reports what is wrong with the log itself, each problem once: a fork, a difference, an old state, age and
-// silence. It counts every present one in found.Alarms. evidence is the path of the file that proves a fork, or "". The
-// error says that an event could not be reported.
+// reportProblems reports what is wrong with the log itself, each problem once until it ends: a fork, a difference, an old
+// state, age (the checkpoint may not be the newest), and silence (no new entry for Options.Silence, whether or not the
+// server answers). It counts every present one in found.Alarms. evidence is the path of the file that proves a fork, or "".
+// The error says that an event could not be reported; it ends the watch.
 func (w *Watcher) reportProblems(found *WatchResult, evidence string) error {
 	now := w.options.Now()
 	wrong := ""
@@ -272,8 +276,9 @@ func (w *Watcher) reportProblems(found *WatchResult, evidence string) error {
 	return w.reportOnce(found, &w.state.Silent, WatchEvent{Kind: EventSilent, Time: now, Text: said})
 }
 
-// reportOnce counts an alarm in found, and reports the event, as one that needs attention, unless reported says that this
-// was done before. It sets reported first, so a report that fails is not repeated.
+// reportOnce counts an alarm in found, and reports the event, as one that needs attention, unless *reported says that this
+// was done before. It sets *reported first, so this Watcher does not repeat a report that failed. It does not store the
+// state.
 func (w *Watcher) reportOnce(found *WatchResult, reported *bool, e WatchEvent) error {
 	found.Alarms++
 	if *reported {
@@ -305,8 +310,9 @@ type reportError struct{ error }
 func (e *reportError) Unwrap() error { return e.error }
 
 // readEntries reports the events in the log's new entries, counts the alarms in found, and stores the position after each
-// bundle of entries. On the first poll it reports nothing older, and only reads what later entries are compared with. A
-// reportError ends the watch; any other error says that entries could not be read or verified.
+// 1,024 entries or fewer. The first poll reports no entry: it sets the position to the log's end, and only reads what later
+// entries are compared with, from the last 4,096. A reportError ends the watch; any other error says that entries could not
+// be read or verified.
 func (w *Watcher) readEntries(ctx context.Context, log *Log, found *WatchResult) error {
 	if w.state.Next < 0 {
 		w.state.Next = log.Size()
@@ -376,9 +382,10 @@ func trimRepositoryURL(repository string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(repository, "git+"), "/"), ".git")
 }
 
-// unexpectedReason says why the release of an entry may not be one that its authors expect: it was not built from the
-// repository that the options name, or its provenance or signature is weaker than before. It returns "" if nothing is
-// suspicious, or the entry publishes nothing.
+// unexpectedReason says why the release of an entry may not be one that its authors expect: nothing proves that it was
+// built from the repository in the options, or its provenance or signature is weaker than that of the publication that is
+// in the state. It returns "" if nothing is suspicious, or the entry publishes nothing. [Watcher.recordPublication] is
+// called after it.
 func (w *Watcher) unexpectedReason(e logs.Entry) string {
 	if !e.Kind.Publishes() {
 		return ""
@@ -393,8 +400,8 @@ func (w *Watcher) unexpectedReason(e logs.Entry) string {
 	return e.Unexpected(before)
 }
 
-// recordPublication stores in the watcher's state what later releases of an entry's package are compared with, if the entry
-// publishes a release of a watched package. Beyond the limits of the state it stores nothing.
+// recordPublication puts into the watcher's state, in memory, what later releases of an entry's package are compared with,
+// if the entry publishes a release of a watched package. Beyond the limits of the state it changes nothing.
 func (w *Watcher) recordPublication(e logs.Entry) {
 	if !e.Kind.Publishes() || !w.isWatched(e) {
 		return
@@ -417,8 +424,8 @@ func (w *Watcher) recordPublication(e logs.Entry) {
 	w.bytes, w.state.Last[e.Package] = bytes, stored
 }
 
-// encodedSize returns the number of bytes that the newest publication of a package takes in the state file. The server chooses
-// the names in it, and so their length.
+// encodedSize returns the number of bytes that the newest publication of a package takes in the state file, and more than
+// the limit if it cannot be encoded. The server chooses the names in it, and so their length.
 func encodedSize(name string, e logs.Entry) int {
 	data, err := json.Marshal(map[string]logs.Entry{name: e})
 	if err != nil {
@@ -437,7 +444,8 @@ func (w *Watcher) report(e WatchEvent) error {
 	return nil
 }
 
-// saveState writes the watcher's state to its file. If that fails, the error is a reportError, which ends the watch.
+// saveState replaces the state file with the watcher's state, and creates its folder. If that fails, the error is a
+// reportError, which ends the watch.
 func (w *Watcher) saveState() error {
 	w.state.Format = stateFormat
 	data, err := json.Marshal(w.state)

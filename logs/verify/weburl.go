@@ -33,7 +33,7 @@ const (
 
 // parseWebURL parses an address that is written in a document, and drops its fragment. A relative address is resolved
 // against base; it is an error if base is nil or opaque. An address of a scheme other than http and https is opaque; file,
-// ftp, ws and wss are errors, and so is an address that is too long.
+// ftp, ws and wss are errors, and so is an address of over 4,096 bytes, or 64 KiB for data:.
 func parseWebURL(text string, base *webURL) (*webURL, error) {
 	text = strings.TrimFunc(text, func(r rune) bool { return r <= ' ' })
 	text = strings.NewReplacer("\t", "", "\n", "", "\r", "").Replace(text)
@@ -75,7 +75,8 @@ func cutScheme(text string) (scheme, rest string) {
 // countSlashes returns the number of slashes and backslashes at the beginning of text.
 func countSlashes(text string) int { return len(text) - len(strings.TrimLeft(text, `/\`)) }
 
-// resolveRelative resolves an address that has neither scheme nor fragment against u, which must not be opaque.
+// resolveRelative returns the address text, which has neither scheme nor fragment, resolved against u, which must not be
+// opaque and stays as it is. For "" that is u itself, with its query. Text after two slashes begins with another host.
 func (u *webURL) resolveRelative(text string) (*webURL, error) {
 	slashes := countSlashes(text)
 	if slashes >= 2 {
@@ -95,7 +96,8 @@ func (u *webURL) resolveRelative(text string) (*webURL, error) {
 	return &to, nil
 }
 
-// parseAuthority parses an address from the characters after the scheme's slashes on: user, host, port, path and query.
+// parseAuthority parses an address without a fragment from the characters after the scheme's slashes on: user, host, port,
+// path and query. scheme is http or https.
 func parseAuthority(scheme, text string) (*webURL, error) {
 	end := strings.IndexAny(text, `/\?`)
 	if end < 0 {
@@ -163,8 +165,8 @@ func parseHost(text string) (string, error) {
 	return host, nil
 }
 
-// parseIPv4Part parses a part of an IPv4 address, which may be decimal, octal (0…) or hexadecimal (0x…). An error means that
-// it is not a number.
+// parseIPv4Part parses a part of an IPv4 address in lower case, which may be decimal, octal (0…) or hexadecimal (0x…, with
+// 0x for 0). An error means that it is not a number of 64 bits.
 func parseIPv4Part(label string) (uint64, error) {
 	switch {
 	case label == "":
@@ -180,8 +182,8 @@ func parseIPv4Part(label string) (uint64, error) {
 	return strconv.ParseUint(label, 10, 64)
 }
 
-// parseIPv4 returns the canonical form of an IPv4 address of one to four parts, the last of which stands for all remaining
-// bytes.
+// parseIPv4 returns the canonical form, such as 127.0.0.1, of an IPv4 address of one to four parts, the last of which
+// stands for all remaining bytes. More parts, or a part that is no number or too large, are an error.
 func parseIPv4(labels []string) (string, error) {
 	bad := fmt.Errorf("%.100q is not an IPv4 address", strings.Join(labels, "."))
 	if len(labels) > 4 {
@@ -203,8 +205,9 @@ func parseIPv4(labels []string) (string, error) {
 	return netip.AddrFrom4([4]byte{byte(address >> 24), byte(address >> 16), byte(address >> 8), byte(address)}).String(), nil
 }
 
-// resolvePath resolves a path, also with the steps . and .., against a folder, which begins and ends with a slash, and
-// percent-encodes it. A path that begins with a slash is resolved against the root instead. Backslashes are slashes.
+// resolvePath resolves a path, also with the steps . and .., against a folder, which begins and ends with a slash and is
+// percent-encoded, and percent-encodes the path. A path that begins with a slash is resolved against the root instead.
+// Backslashes are slashes. Steps above the root are ignored.
 func resolvePath(folder, path string) string {
 	path = strings.ReplaceAll(path, `\`, "/")
 	if strings.HasPrefix(path, "/") {
@@ -246,7 +249,8 @@ const (
 	userinfoSet = pathSet + `/:;=@[\]`
 )
 
-// percentEncode percent-encodes controls, all bytes that are not ASCII, and the characters in set.
+// percentEncode percent-encodes controls, all bytes that are not ASCII, and the characters in set. It leaves percent signs
+// as they are.
 func percentEncode(text, set string) string {
 	var b strings.Builder
 	for _, c := range []byte(text) {
@@ -278,7 +282,7 @@ func percentDecode(text string) string {
 	}
 }
 
-// String returns the absolute address, without a fragment.
+// String returns the absolute address, with its user and query and without a fragment.
 func (u *webURL) String() string {
 	if u.opaque {
 		return u.scheme + ":" + u.path
@@ -286,7 +290,8 @@ func (u *webURL) String() string {
 	return u.scheme + "://" + u.user + u.host + u.path + u.query
 }
 
-// origin returns the scheme and host, by which browsers compare origins; "" for an opaque address, which has no origin.
+// origin returns the scheme, host and port, without the scheme's own port, by which browsers compare origins; "" for an
+// opaque address, which has no origin.
 func (u *webURL) origin() string {
 	if u.opaque {
 		return ""
