@@ -159,9 +159,9 @@ func (c *pageCheck) followStyleSheet(ctx context.Context, found Referred) error 
 
 // queueStyleReferences adds to the queue c.pending what a CSS text at the address base loads, each address once as an
 // import and once as a URL, to be checked next. line is that of the page's tag; from is the style sheet's URL, or that of
-// the frame that has it. It searches an imported style sheet in a data: address at once; it ignores all other addresses
-// without a host, such as pictures in data:, unless they are imported. If the queue is full, it adds a note, the report
-// becomes [Unproven], and the rest is not queued.
+// the frame that has it. It searches an imported style sheet in a data: address at once, and ignores addresses that are
+// empty or only a fragment, and those in url() without a host, such as pictures in data:. If the queue is full, it adds a
+// note, the report becomes [Unproven], and the rest is not queued.
 func (c *pageCheck) queueStyleReferences(p *page, text string, base *webURL, line int, from string) {
 	imports, urls := styleReferences(text)
 	for _, of := range []struct {

@@ -154,8 +154,8 @@ func (l *Log) VerifyBytes(ctx context.Context, data []byte, name Name) Result {
 
 // verifyFile reads what the log says about the file's release, and calls check to compare the file's bytes with it: live
 // says whether the release is live, and known whether its manifest has the file; else file is zero. An error of check
-// becomes the result's outcome. Next come a release that is not live ([Withdrawn]) and l.unverified. Only if there is none
-// of these is the file proven; then verifyFile compares it with upstream and with audits, as the options say.
+// becomes the result's outcome. Next come a release that is not live ([Withdrawn]) and l.unverified. Without any of these
+// the file is proven; only then verifyFile compares it with upstream and with audits, as the options say.
 func (l *Log) verifyFile(ctx context.Context, name Name, check func(r *Result, live bool, file logs.File, known bool) error) Result {
 	r := Result{Name: name, Cosigned: l.cosigned}
 	release, err := l.Release(ctx, name.Package, name.Version)

@@ -211,6 +211,7 @@ type TagError struct {
 	Line   int
 }
 
+// Error returns a message with the tag's line, and without the index of the change.
 func (e *TagError) Error() string {
 	return fmt.Sprintf("line %d of the page: the tag cannot be changed without changing what surrounds it", e.Line)
 }

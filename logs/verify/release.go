@@ -280,10 +280,10 @@ const maxLiveProof = 256 << 10
 // maxAbout bounds the entries about a release in such a proof.
 const maxAbout = 8
 
-// readFromProof sets all of r but its Manifest from the server's proof of whether the release is live at the end of the
-// log, which it verifies. The proof also has the newest entries about the release, as far as the server shows them. A wrong
-// proof is a [Difference]. A release that is neither live nor published by these entries is errNoRelease. With an error, r
-// may be changed in part. The cost grows with the logarithm of the log's size.
+// readFromProof sets r, without its Manifest and package JSON, from the server's proof of whether the release is live at
+// the end of the log, which it verifies. The proof also has the newest entries about the release, as far as the server
+// shows them. A wrong proof is a [Difference]. A release that is neither live nor published by these entries is
+// errNoRelease. With an error, r may be changed in part. The cost grows with the logarithm of the log's size.
 func (l *Log) readFromProof(ctx context.Context, r *Release) error {
 	path := tiles.LivePath(r.Package, r.Version, l.Tree.N)
 	data, err := l.remote.get(ctx, path, maxLiveProof)

@@ -158,7 +158,7 @@ func OpenWatcher(o WatchOptions) (*Watcher, error) {
 type WatchResult struct {
 	Outcome Outcome // of the log: proven, or why nothing new is known about it
 	Problem string
-	Alarms  int // in the new entries, and the present problems of the log, also those that were reported before
+	Alarms  int // number of alarms in the new entries, and of present problems of the log, also those that were reported before
 }
 
 // Run polls the log at once and then every time the interval has passed after a poll, until ctx ends, and then returns nil.
@@ -359,8 +359,8 @@ func (w *Watcher) isWatched(e logs.Entry) bool {
 	return len(w.options.Packages) == 0 || e.Package == "" || slices.Contains(w.options.Packages, e.Package)
 }
 
-// newEvent returns the event to report for an entry of the log. The result is false if the entry is no news or its package is
-// not watched.
+// newEvent returns the event to report for an entry of the log, compared with the state before it. The result is false if
+// the entry is neither news nor weakens the policy of a package, or if its package is not watched.
 func (w *Watcher) newEvent(e logs.Indexed) (WatchEvent, bool) {
 	if !slices.Contains(logs.News, e.Kind) && !e.Policy.Weakens() || !w.isWatched(e.Entry) {
 		return WatchEvent{}, false
