@@ -102,10 +102,10 @@ func (k *Known) indexByKey(key string) int {
 	return slices.IndexFunc(k.Logs, func(l KnownLog) bool { return l.Key == key || slices.Contains(l.Former, key) })
 }
 
-// Open opens and verifies the log of o.Server, and stores in the file what was verified of it, at the time now. If o has no key,
-// it uses the one that is stored for the server. If none is stored and o has no root key, it uses the one that the server
-// itself names, and firstUse is true. If the log has forked, the error is a [ForkError], and the evidence is stored in a
-// file that it names, or it is joined with why that failed. If only storing the log fails, the log is returned with that
+// Open opens and verifies the log of o.Server, and stores in the file what was verified of it, at the time now. If o has no
+// key, it uses the one that is stored for the server. If none is stored and o has no root key, it uses the one that the
+// server itself names, and firstUse is true. If the log has forked, the error is a [ForkError] that names the file with the
+// evidence, or is joined with the error of storing that. If only storing the log fails, the log is returned with that
 // error. A log that proves nothing is no error, see [Log.Unverified].
 func (k *Known) Open(ctx context.Context, o Options, now time.Time) (l *Log, firstUse bool, err error) {
 	if o, firstUse, err = k.completeOptions(ctx, o); err != nil {
