@@ -6,12 +6,15 @@ import (
 	"unicode/utf8"
 )
 
+// lineBreaks replaces what ends a line in CSS by line feeds (css-syntax-3, section 3.3).
+var lineBreaks = strings.NewReplacer("\r\n", "\n", "\r", "\n", "\f", "\n")
+
 // styleReferences returns the addresses in a CSS text in their order, not resolved, with CSS escapes decoded: in imports
 // those of @import rules, quoted or in url(), and in urls those of all other url(). It returns each as often as it is
 // there, also an empty one. Quoted addresses elsewhere, as in image-set(), are left out. It may return some that browsers
 // ignore, such as an import that is not at the beginning.
 func styleReferences(text string) (imports, urls []string) {
-	s := styleScanner{rest: text}
+	s := styleScanner{rest: lineBreaks.Replace(text)}
 	importing := false
 	take := func(to string) {
 		if importing {

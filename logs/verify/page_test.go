@@ -125,6 +125,7 @@ func TestHiddenScripts(t *testing.T) {
 		"XHTML":                   {script, "application/xhtml+xml", "an error"},
 		"a legacy encoding":       {"<meta charset=gbk>\xb0\xa1" + script + "<script src=\xb0\xa1.js></script>", "", "script " + evil + ", script https://www.example.com/%EF%BF%BD%EF%BF%BD.js unproven"},
 		"a nested comment":        {"<!--><script src=" + evil + "></script>-->", "", "script " + evil},
+		"a long javascript: link": {"<a href='java\nscript:" + strings.Repeat("a", 2*maxURL) + "'></a>", "", "inline"},
 		"a javascript: frame":     {"<iframe src=' java\nscript:alert(1)'></iframe>", "", "inline"},
 		"a base":                  {"<base href='https:\\\\evil.example'><script src=x.js></script>", "", "script " + evil},
 		"no script":               {"<textarea>" + script + "</textarea><!-- " + script + " --><script type=text/x-template>" + script + "</script>", "", ""},
@@ -168,7 +169,7 @@ func TestIsPage(t *testing.T) {
 func TestPublic(t *testing.T) {
 	for address, want := range map[string]bool{
 		"93.184.216.34": true, "2606:2800:220:1::1": true, "127.0.0.1": false, "::1": false, "10.0.0.1": false, "169.254.169.254": false,
-		"100.64.0.1": false, "fd00::1": false, "::ffff:10.0.0.1": false, "0.0.0.0": false, "224.0.0.1": false, "64:ff9b::a00:1": false,
+		"100.64.0.1": false, "fd00::1": false, "::ffff:10.0.0.1": false, "0.0.0.0": false, "224.0.0.1": false, "64:ff9b::a00:1": false, "64:ff9b:1::1": false, "fec0::1": false,
 	} {
 		if got := isPublic(netip.MustParseAddr(address)); got != want {
 			t.Errorf("%s: %v, want %v", address, got, want)

@@ -52,11 +52,11 @@ func hostPort(u *url.URL) string {
 
 // notPublic are networks that the methods of [netip.Addr] do not recognize: those of this host, of carriers, of tests, reserved
 // ones, and those of addresses that embed others.
-var notPublic = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("2002::/16")}
+var notPublic = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("fec0::/10"), netip.MustParsePrefix("2002::/16")}
 
 // isPublic reports whether an IP address may be one on the public internet: none of this host, a private network, a link,
 // multicast, a carrier (100.64.0.0/10) or tests of networks (198.18.0.0/15), nor any other in notPublic, which has NAT64
-// (64:ff9b::/96) and 6to4 (2002::/16). An IPv4 address in IPv6 (::ffff:) counts as IPv4. Networks for documentation, such
+// (64:ff9b::/96, 64:ff9b:1::/48) and 6to4 (2002::/16). An IPv4 address in IPv6 (::ffff:) counts as IPv4. Networks for documentation, such
 // as 192.0.2.0/24, count as public.
 func isPublic(a netip.Addr) bool {
 	a = a.Unmap()

@@ -67,8 +67,8 @@ func (p *page) addHandlers(attributes []html.Attribute, line int) {
 	for _, a := range attributes {
 		code := len(a.Key) > 2 && strings.HasPrefix(strings.ToLower(a.Key), "on")
 		if slices.Contains([]string{"href", "action", "formaction", "xlink:href"}, strings.ToLower(a.Key)) {
-			to, err := parseWebURL(a.Val, p.base)
-			code = err == nil && to.scheme == "javascript"
+			scheme, _ := cutScheme(cleanAddress(a.Val)) // of any length
+			code = scheme == "javascript"
 		}
 		if !code {
 			continue

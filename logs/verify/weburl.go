@@ -35,9 +35,7 @@ const (
 // against base; it is an error if base is nil or opaque. An address of a scheme other than http and https is opaque; file,
 // ftp, ws and wss are errors, and so is an address of over 4,096 bytes, or 64 KiB for data:.
 func parseWebURL(text string, base *webURL) (*webURL, error) {
-	text = strings.TrimFunc(text, func(r rune) bool { return r <= ' ' })
-	text = strings.NewReplacer("\t", "", "\n", "", "\r", "").Replace(text)
-	text, _, _ = strings.Cut(text, "#")
+	text, _, _ = strings.Cut(cleanAddress(text), "#")
 	if len(text) > maxURL && (len(text) > maxOpaque || !strings.EqualFold(text[:5], "data:")) {
 		return nil, fmt.Errorf("the address has over %d bytes", maxURL)
 	}
@@ -56,6 +54,13 @@ func parseWebURL(text string, base *webURL) (*webURL, error) {
 		return nil, errors.New("a relative address, and nothing is known that it is relative to")
 	}
 	return base.resolveRelative(text)
+}
+
+// cleanAddress returns an address without what browsers ignore in it: white space and control characters around it, tabs and line
+// breaks within.
+func cleanAddress(text string) string {
+	text = strings.TrimFunc(text, func(r rune) bool { return r <= ' ' })
+	return strings.NewReplacer("\t", "", "\n", "", "\r", "").Replace(text)
 }
 
 // cutScheme returns the scheme of an address in lower case, and what follows its colon. Without a scheme it returns "" and the
