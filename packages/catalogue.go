@@ -198,7 +198,8 @@ func newInvalid(file, rule, property, message string) *Invalid {
 	return &Invalid{File: file, Problems: []Problem{{Line: 1, Column: 1, Property: property, Message: message, Rule: rule}}}
 }
 
-// readFolder reads the package JSONs below a folder. A file that cannot be read is returned with its error.
+// readFolder reads the package JSONs below a folder, in the order of [EachFile] and with names relative to the folder. A file
+// that cannot be read, also a folder, is in the result with its error; err is that of [EachFile].
 func readFolder(fsys fs.FS, folder string) (files []file, err error) {
 	err = EachFile(fsys, folder, func(name string, err error) error {
 		shown := strings.TrimPrefix(strings.TrimPrefix(name, folder), "/")
@@ -213,8 +214,9 @@ func readFolder(fsys fs.FS, folder string) (files []file, err error) {
 }
 
 // EachFile calls do with the path of each package JSON below a folder: of all .json files below its folder packages, or below itself
-// if it has none. It leaves out hidden files and folders, and links. It also calls do for a folder below that cannot be read, with the
-// error. It ends with the first error of do, and after 50,000 files with an error.
+// if it has none. It leaves out hidden files and folders, and links. The error that do gets is nil, except for a folder below that
+// cannot be read: then name is that folder. EachFile ends with the first error of do, which it returns, and after 50,000 files with an
+// error. If the top folder cannot be read, it returns that error and calls do for nothing.
 func EachFile(fsys fs.FS, folder string, do func(name string, err error) error) error {
 	entries, err := fs.ReadDir(fsys, folder)
 	if err != nil {
@@ -303,8 +305,8 @@ func causeOf(err error) string {
 }
 
 // readArchive reads the package JSONs and the popularity file of an archive, with or without a folder around everything, as
-// forges add one. If the archive has files below a folder packages, only those are package JSONs. The popularity file is nil
-// if there is none.
+// forges add one. If the archive has .json files below a folder packages, only those are package JSONs. The popularity file is
+// nil if the archive has none at its top or one folder below. With an error, the results have what was read before it.
 func readArchive(name string) ([]file, *popularityFile, error) {
 	source, err := archive.OpenFile(name)
 	if err != nil {

@@ -32,7 +32,8 @@ func (a CDNAddress) IsExact() bool {
 	return ValidVersion(a.Version) && (a.NPM == "" || exactVersion.MatchString(a.Version))
 }
 
-// String returns what a person calls the release: NAME@VERSION.
+// String returns what a person calls the release: NAME@VERSION, or only NAME if the URL has no version. NAME is that of the library
+// at cdnjs, else that of the npm package.
 func (a CDNAddress) String() string {
 	name := cmp.Or(a.Library, a.NPM)
 	if a.Version != "" {
@@ -53,7 +54,8 @@ var jQueryPlugins = map[string]struct{ library, npm, file string }{
 }
 
 // ParseCDNAddress parses the absolute URL of a file at cdnjs, jsDelivr (npm packages), unpkg, code.jquery.com or Google's Hosted
-// Libraries. ok is false for other URLs at these hosts, and at other hosts.
+// Libraries, with http or https. A library at Google is returned with its name at cdnjs. ok is false for other URLs at these hosts,
+// and at other hosts; a means nothing then.
 func ParseCDNAddress(address string) (a CDNAddress, ok bool) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" {
@@ -81,7 +83,8 @@ func ParseCDNAddress(address string) (a CDNAddress, ok bool) {
 	return a, false
 }
 
-// parseLibraryPath parses ajax/libs/NAME/VERSION/FILE, percent-encoded.
+// parseLibraryPath parses ajax/libs/NAME/VERSION/FILE, percent-encoded. ok is false if a part is missing or malformed. It does not
+// check that VERSION is a valid version.
 func parseLibraryPath(path string) (a CDNAddress, ok bool) {
 	parts := strings.SplitN(path, "/", 5)
 	if len(parts) < 5 || parts[0] != "ajax" || parts[1] != "libs" {
@@ -93,8 +96,8 @@ func parseLibraryPath(path string) (a CDNAddress, ok bool) {
 	return CDNAddress{Library: name, Version: version, File: file}, errName == nil && errVersion == nil && errFile == nil
 }
 
-// ParseNPMPath parses NAME[@VERSION][/FILE], percent-encoded, as jsDelivr and unpkg have it. ok is false if there is no name, or
-// the path is malformed.
+// ParseNPMPath parses NAME[@VERSION][/FILE], percent-encoded, as jsDelivr and unpkg have it; NAME may have a scope. ok is false if
+// the name is missing or over 214 bytes, or the path is malformed. It does not check the characters of the name and the version.
 func ParseNPMPath(escaped string) (a CDNAddress, ok bool) {
 	first, rest, _ := strings.Cut(escaped, "/")
 	if strings.HasPrefix(first, "@") || strings.HasPrefix(first, "%40") {
@@ -116,7 +119,8 @@ func ParseNPMPath(escaped string) (a CDNAddress, ok bool) {
 // maxNPMName is the most bytes that npm accepts in a name.
 const maxNPMName = 214
 
-// parseJQueryPath parses the path of a URL at code.jquery.com, such as jquery-3.7.1.min.js and ui/1.13.2/jquery-ui.min.js.
+// parseJQueryPath parses the path of a URL at code.jquery.com, without its first slash, such as jquery-3.7.1.min.js and
+// ui/1.13.2/jquery-ui.min.js. ok is false for any other file there.
 func parseJQueryPath(path string) (a CDNAddress, ok bool) {
 	folder, file, found := strings.Cut(path, "/")
 	if !found {

@@ -15,7 +15,9 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// explainSyntax returns why data is not JSON, in plain words, and at which byte. err is the decoder's error for data.
+// explainSyntax returns why data, which must not be empty, is not JSON, in plain words, and at which byte. err is the decoder's
+// error for data; the offset is 0 if that is no *[json.SyntaxError]. If data ends too early, the offset is that of the white space
+// at its end.
 func explainSyntax(data []byte, err error) (offset int, message string) {
 	var syntax *json.SyntaxError
 	if !errors.As(err, &syntax) {
@@ -55,8 +57,8 @@ func explainSyntax(data []byte, err error) (offset int, message string) {
 	}
 }
 
-// addSchemaErrors adds a problem, with a message in plain words, for each error that the schema library found, also those
-// that err consists of.
+// addSchemaErrors adds a problem, with a message in plain words, for each error that the schema library found: for the causes
+// of err, or for err itself if it has none. It marks the file as failed. Beyond the limit of problems it only counts them.
 func (c *check) addSchemaErrors(err *jsonschema.ValidationError) {
 	if len(err.Causes) > 0 {
 		for _, cause := range err.Causes {
@@ -118,7 +120,8 @@ func (c *check) addSchemaErrors(err *jsonschema.ValidationError) {
 	}
 }
 
-// describeMissing returns the message that a required property is missing, with an example.
+// describeMissing returns the message that a required property is missing, with the first example of its schema s. name is its
+// location as [formatLocation] writes it. s may be nil.
 func describeMissing(name string, s *jsonschema.Schema) string {
 	message := fmt.Sprintf("%q is missing; add it", name)
 	if s != nil && len(s.Examples) > 0 {
@@ -129,7 +132,8 @@ func describeMissing(name string, s *jsonschema.Schema) string {
 }
 
 // describeUnknown returns the message that the object at the location at must not have the property name. The message names
-// the property that was probably meant, or else those that the object's schema s has.
+// the property that was probably meant; else, at the top, the property inside which name belongs; else those that the object's
+// schema s has.
 func describeUnknown(name string, at []string, s *jsonschema.Schema) string {
 	message := quote(name) + " is not a property"
 	if len(at) == 0 {
@@ -155,7 +159,8 @@ func describeLocation(location []string) string {
 	return strconv.Quote(formatLocation(location))
 }
 
-// nameType returns the name of a JSON type with its article: an array.
+// nameType returns how messages call a value of a JSON type: "an array", "a string", "null", and "true or false" for a
+// boolean. It puts only an article before other words, such as "string or null".
 func nameType(jsonType string) string {
 	switch jsonType {
 	case "null":
@@ -211,7 +216,8 @@ func joinQuoted(words []string, last string) string {
 	return strings.Join(quoted[:end], ", ") + " " + last + " " + quoted[end]
 }
 
-// didYouMean returns a question about the word that is most similar to got, "" if none is similar.
+// didYouMean returns a question about the word that is most similar to got, to be appended to a message: `; did you mean
+// "name"?`. It returns "" if none is similar.
 func didYouMean(got string, words []string) string {
 	if best, ok := text.Nearest(got, words); ok {
 		return fmt.Sprintf("; did you mean %q?", best)

@@ -13,7 +13,8 @@ import (
 
 // Format returns a JSON object as a catalogue has it: two spaces for each level, a line for each entry, a line break at the
 // end. If reorder is set, properties are in the schema's order, with unknown ones after them. Texts and numbers stay byte by
-// byte what they were. Format refuses other data, and objects that have a property twice, because their order has a meaning.
+// byte what they were. Format returns an error for other data, for over [MaxFileSize] bytes or too many levels, and if an object
+// has a property twice, because their order has a meaning.
 func Format(data []byte, reorder bool) ([]byte, error) {
 	switch {
 	case len(data) > MaxFileSize:
@@ -64,7 +65,8 @@ var schemaNode = sync.OnceValue(func() *node {
 	return root
 })
 
-// sort sorts the properties of all objects into the order in which a schema, nil for none, describes them.
+// sort sorts the properties of n and of all objects in it into the order in which a schema describes them. Properties that the
+// schema does not describe come last, in their order. Without a schema (nil) the order stays.
 func (n *node) sort(schema *node) {
 	if schema == nil {
 		return

@@ -80,7 +80,9 @@ type osvRecord struct {
 var errOSVForm = errors.New("it must be JSON in the OSV format (records, lists of them, or the response of an OSV API), or a .zip of such files")
 
 // ReadAdvisories reads size bytes of OSV data: records, lists of records or responses of an OSV API, one after another, or a
-// zip archive of such files. It keeps the vulnerabilities of npm packages that are not withdrawn.
+// zip archive of such files. It keeps the vulnerabilities of npm packages that are not withdrawn. It ends with an error at the first
+// value that is not in the OSV format, if there is none, over [MaxAdvisoriesSize] bytes and over a million records; the database
+// then has the records before.
 func ReadAdvisories(data io.ReaderAt, size int64) (AdvisoryDatabase, error) {
 	if size > MaxAdvisoriesSize {
 		return nil, fmt.Errorf("it has over %d bytes", int64(MaxAdvisoriesSize))
@@ -94,7 +96,7 @@ func ReadAdvisories(data io.ReaderAt, size int64) (AdvisoryDatabase, error) {
 }
 
 // ReadAdvisoryFile reads a file with OSV data as [ReadAdvisories] does, and returns what the system knew of the file when it was
-// opened.
+// opened. The FileInfo is nil only if the file could not be opened; an error about its content starts with the file's name.
 func ReadAdvisoryFile(name string) (AdvisoryDatabase, os.FileInfo, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -148,7 +150,7 @@ func (r *osvReader) readArchive(data io.ReaderAt, size int64) error {
 	return nil
 }
 
-// readRecords adds the records in JSON data, which is one or more values, one after another.
+// readRecords adds the records in JSON data, which is one or more values, one after another. Data without a value is an error.
 func (r *osvReader) readRecords(data io.Reader) error {
 	decoder := json.NewDecoder(data)
 	for read := false; ; read = true {
@@ -238,7 +240,8 @@ func compareAdvisoryEvents(a, b advisoryEvent) int {
 	return CompareVersions(version(a), version(b))
 }
 
-// Of returns the vulnerabilities of a version of an npm package, each once, the newest first.
+// Of returns the vulnerabilities of a version of an npm package, each ID once, with Fixed set; nil for none. They are in descending
+// order of their CVE and ID as text: those without a CVE come first, and of the others those of later years.
 func (d AdvisoryDatabase) Of(npm, version string) []Advisory {
 	var found []Advisory
 	for _, known := range d[npm] {
@@ -251,8 +254,9 @@ func (d AdvisoryDatabase) Of(npm, version string) []Advisory {
 	return slices.CompactFunc(found, func(x, y Advisory) bool { return x.ID == y.ID })
 }
 
-// affects reports whether a version has the vulnerability, and returns the first later version without it, "" if none is known. A
-// version that is not a semantic version is in no range.
+// affects reports whether a version has the vulnerability: it is in a range or in the list of versions. fixed is the first later
+// version without it, by the range; "" if none is known, as for a version that is only in the list. A version that is not a
+// semantic version is in no range.
 func (e *advisoryEntry) affects(version string) (fixed string, affected bool) {
 	for _, events := range e.ranges {
 		if !semver.IsValid("v" + version) {

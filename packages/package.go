@@ -113,7 +113,7 @@ func (p *Package) MayBuild(file string) bool {
 	return p.Autoupdate != nil && p.Autoupdate.Modules != nil && strings.HasPrefix(file, "esm/") && strings.HasSuffix(file, ".mjs")
 }
 
-// UnmarshalJSON decodes true, false or a list of subpaths.
+// UnmarshalJSON decodes true (all that the package exports), false (no modules) or a list of subpaths.
 func (m *Modules) UnmarshalJSON(data []byte) error {
 	m.Subpaths = nil
 	switch string(data) {
@@ -126,7 +126,8 @@ func (m *Modules) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, &m.Subpaths)
 }
 
-// MarshalJSON encodes the selection as a package JSON has it.
+// MarshalJSON encodes the selection as a package JSON has it: true without subpaths, else the list. It never writes false,
+// because [Parse] makes the selection nil then.
 func (m *Modules) MarshalJSON() ([]byte, error) {
 	if len(m.Subpaths) == 0 {
 		return []byte("true"), nil
@@ -167,7 +168,7 @@ type Optimization struct {
 }
 
 // Author returns the authors as the API shows them: each as
-// "Name <email> (url)", joined with commas.
+// "Name <email> (url)", joined with commas; "" for none.
 func (p *Package) Author() string {
 	authors := make([]string, len(p.Authors))
 	for i, a := range p.Authors {
@@ -189,7 +190,7 @@ func (a Author) String() string {
 }
 
 // LaidOut returns a copy of the package without Autoupdate and Optimization, for releases whose files already have their
-// final paths: all files are published, and no minified copies are made.
+// final paths: [NewPlan] publishes all files then, and no minified copies are made. [Package.Select] selects none.
 func (p *Package) LaidOut() *Package {
 	laid := *p
 	laid.Autoupdate, laid.Optimization, laid.selectors = nil, Optimization{}, nil

@@ -117,8 +117,8 @@ func (c *check) sort() {
 	}
 }
 
-// parse checks the file in all ways, and adds the problems to c. It returns the package; nil if the file is not JSON or does
-// not follow the schema.
+// parse checks the file in all ways, and adds the problems to c. It returns nil if the file is not JSON in UTF-8, is too large
+// or too deep, or does not follow the schema. It returns a package with other errors, too: c.failed says that it has some.
 func (c *check) parse() *Package {
 	if !c.checkEncoding() {
 		return nil
@@ -164,7 +164,8 @@ func (c *check) parse() *Package {
 	return p
 }
 
-// checkEncoding reports whether the file is UTF-8 of an acceptable size, and records a problem if not.
+// checkEncoding reports whether the file is UTF-8 of an acceptable size, not empty, and without a byte order mark and NUL. If
+// not, it records an error; it sets c.data to nil if the file is too large.
 func (c *check) checkEncoding() bool {
 	message, at := "", 0
 	switch {

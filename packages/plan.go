@@ -56,9 +56,9 @@ type PlannedFile struct {
 	Minified bool
 }
 
-// NewPlan walks an archive and selects from it by the package's fileMap; of a package without autoupdate
-// everything is published. Its errors are those of [archive.Walk]; an archive of which nothing can be
-// published is none, see [Plan.Nothing].
+// NewPlan walks an archive with [archive.DefaultLimits] and selects from it by the package's fileMap; of a
+// package without autoupdate it selects all files. Its errors are those of [archive.Walk]. An archive of which
+// nothing can be published is not an error, see [Plan.Nothing].
 func NewPlan(ctx context.Context, p *Package, source archive.Source) (*Plan, error) {
 	s := &Plan{
 		Targets:      make(map[string][]string),
@@ -123,8 +123,8 @@ func (s *Plan) Nothing() string {
 	return fmt.Sprintf("the package JSON's fileMap selects none of the release's %d files; `basePath` or `files` does not fit this release%s", s.Entries, s.describeFolders())
 }
 
-// describeFolders returns up to ten folders at the top of the release with their numbers of files in words, for a message
-// about a file map that names a missing folder; "" if there are none.
+// describeFolders returns up to ten folders at the top of the release with their numbers of files in words, after
+// [FoldersNote], for the end of a message about a file map that names a missing folder; "" if the release has no folders.
 func (s *Plan) describeFolders() string {
 	counts := make(map[string]int)
 	for source := range s.sizes {
@@ -147,10 +147,10 @@ func (s *Plan) describeFolders() string {
 	return FoldersNote + strings.Join(shown, ", ")
 }
 
-// Minified returns where the minified form of the file at source is published that is made for its published path, and the
-// extension that says of what kind it is, ".js" or ".css". They are "" where none is to be made: the package does not want
-// it, the file is minified itself, or upstream has one beside it, be that published or not. It does not look at the file's
-// size or content: the caller makes nothing of a file over MaxMinify, nor of one that does not parse.
+// Minified returns the path at which the bot publishes the minified form that it makes of the file at source, for its published
+// path, and the extension for its kind, ".js" or ".css". Both are "" if the bot makes none: the file is of another kind, the
+// package does not want it, the file is minified itself, or upstream has a minified form beside it, published or not. Minified
+// does not look at the file's size or content: the caller makes nothing of a file over MaxMinify, nor of one that does not parse.
 func (s *Plan) Minified(source, published string) (target, extension string) {
 	for _, kind := range []struct {
 		extension string
@@ -184,12 +184,12 @@ func (s *Plan) Files() []PlannedFile {
 	return files
 }
 
-// Sources returns the paths of all files in the release, sorted.
+// Sources returns the paths of all files in the release, sorted, also of those that are skipped, such as links.
 func (s *Plan) Sources() []string { return slices.Sorted(maps.Keys(s.sizes)) }
 
 // DefaultFile returns a release's main file among its published paths: the one at filename, which the package JSON gives,
-// else the one with the same extension whose base name is most similar, or "" if no file has that extension. Libraries rename
-// their files now and then, and a package without a default file looks broken.
+// else the one with the same extension whose base name is most similar, or "" if no file has that extension or filename is "".
+// Libraries rename their files now and then, and a package without a default file looks broken.
 func DefaultFile(filename string, paths []string) string {
 	if filename == "" {
 		return ""
@@ -270,7 +270,8 @@ type GlobUse struct {
 	Matches int
 }
 
-// GlobUses returns, for each glob of the fileMap, how many of a release's paths below its basePath it matches.
+// GlobUses returns, for each glob of the fileMap in its order, how many of a release's paths below its basePath it matches; nil
+// for a package without autoupdate.
 func (p *Package) GlobUses(paths []string) []GlobUse {
 	var uses []GlobUse
 	for i, s := range p.selectors {

@@ -27,8 +27,8 @@ type Popularity struct {
 	Downloads map[string]int64 // in a month, by package
 }
 
-// ParsePopularity parses the content of a popularity file, see [PopularityFile]. A malformed line, or a file that is too
-// long, is an error.
+// ParsePopularity parses the content of a popularity file, see [PopularityFile]. A malformed or overlong line, or a file of over
+// 8 MiB, is an error. It ignores empty lines and a first line whose first field is "name". The last line of a package counts.
 func ParsePopularity(data []byte) (Popularity, error) {
 	p := Popularity{Downloads: map[string]int64{}}
 	if len(data) > maxPopularity {

@@ -4,7 +4,8 @@ import "slices"
 
 // Predecessors returns the versions from which most users of a version come: of the releases among others that are before it,
 // the last one of the same minor version, the last one of an earlier minor version of the same major version, and the last
-// one of an earlier major version. Prereleases are no predecessors and have none.
+// one of an earlier major version, in this order, without those that do not exist. Prereleases are no predecessors and have
+// none; nor are and have versions in which no numbers are found.
 func Predecessors(version string, others []string) []string {
 	const sameMinor, sameMajor, earlier, kinds = 0, 1, 2, 3
 	own, _, ok := coerce(version)
@@ -34,8 +35,8 @@ func Predecessors(version string, others []string) []string {
 // maxNear bounds the versions after one among which Successors looks.
 const maxNear = 32
 
-// Successors returns the versions among others that have a version as a predecessor, the nearest first, among the nearest 32 stable ones after
-// it.
+// Successors returns the versions among others of which a version is one of the [Predecessors], the nearest first; nil for none,
+// and for a prerelease. It looks only at the nearest 32 stable versions after it.
 func Successors(version string, others []string) []string {
 	if _, _, ok := coerce(version); !ok || IsPrerelease(version) {
 		return nil

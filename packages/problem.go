@@ -104,7 +104,8 @@ type node struct {
 	twice      []*node          // properties whose name an earlier one has
 }
 
-// indexJSON parses JSON into a tree of the positions of its values. The error is errTooDeep or that of the decoder.
+// indexJSON parses JSON into a tree of the positions of its values. It reads the first value in data and nothing after it. The
+// error is errTooDeep or that of the decoder.
 func indexJSON(data []byte) (*node, error) {
 	ix := indexer{data: data, decoder: json.NewDecoder(bytes.NewReader(data))}
 	root := new(node)
@@ -216,16 +217,17 @@ func (n *node) findDuplicates(yield func(location []string, duplicate *node)) {
 	walk(n, nil)
 }
 
-// LineColumn returns the line and column, both from 1, of the byte at offset.
-// Columns count characters.
+// LineColumn returns the line and column, both from 1, of the byte at offset, or
+// of the end of data if offset is beyond it. Columns count characters.
 func LineColumn(data []byte, offset int) (line, column int) {
 	before := data[:min(offset, len(data))]
 	line = bytes.Count(before, []byte("\n")) + 1
 	return line, utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:]) + 1
 }
 
-// formatLocation returns a location in a package JSON in words: autoupdate.fileMap[0].files. The schema says which steps are indices;
-// below a property that the schema does not have, an index is written like a name (foo.0). Long names are cut.
+// formatLocation returns a location in a package JSON in words: autoupdate.fileMap[0].files; "" for the document. The schema says
+// which steps are indices; below a property that the schema does not have, an index is written like a name (foo.0). It cuts
+// names to 80 bytes.
 func formatLocation(location []string) string {
 	var b strings.Builder
 	s := schemaAt(nil)

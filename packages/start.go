@@ -34,7 +34,7 @@ func (s *Start) Take(version string) {
 // Pass counts a version that was tried and cannot be published, so that it was not chosen.
 func (s *Start) Pass() { s.looks-- }
 
-// Full reports whether as many releases are chosen as [NewStart] was told.
+// Full reports whether as many releases are chosen as the argument of [NewStart] says; true from the start if that is 0 or less.
 func (s *Start) Full() bool { return s.left <= 0 }
 
 // Examined returns how many versions were tried, whether they were chosen or not.

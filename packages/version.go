@@ -60,8 +60,9 @@ func CompareVersions(a, b string) int {
 func addV(v string) string { return "v" + strings.TrimPrefix(v, "v") }
 
 // LatestVersion returns the version a package's default links point to: the
-// greatest stable semantic version, else the greatest prerelease, else the
-// greatest string; "" for no versions.
+// greatest stable semantic version, else the greatest prerelease, both by
+// [CompareVersions] and without a "v" in front, else the greatest string in byte
+// order; "" for no versions.
 func LatestVersion(versions []string) string {
 	latest, latestRank := "", -1
 	for _, v := range versions {
@@ -86,7 +87,9 @@ func LatestVersion(versions []string) string {
 	return latest
 }
 
-// IsPrerelease reports whether v comes before a release: 2.0.0-beta.1, 2.0b1.
+// IsPrerelease reports whether v comes before a release: a semantic version with a prerelease
+// (2.0.0-beta.1), or another one that begins with up to three numbers and continues with a letter or "-"
+// (2.0b1, 1.2-3). Versions that begin with other letters than a v are none.
 func IsPrerelease(v string) bool {
 	if classify(v) == semantic {
 		return semver.Prerelease(addV(v)) != ""

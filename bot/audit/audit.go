@@ -379,8 +379,8 @@ func (c *comparison) summarize(cannotRemake string, made []bool, results []error
 	return wrong
 }
 
-// upstreamPath returns where upstream's archive has the file with a published path, "" for one that was made. The error says
-// why the file could not be compared.
+// upstreamPath returns where upstream's archive has the file with a published path; "" for one that was made again, differs from
+// upstream's or is not in the manifest. The error says why the file could not be compared.
 func (c *comparison) upstreamPath(path string) (string, error) {
 	if why := c.unchecked[path]; why != "" {
 		return "", errors.New(why)
@@ -422,7 +422,8 @@ func (c *comparison) remake(ctx context.Context, f logs.File, data []byte) error
 
 // compareProvenance verifies the attestations of an npm release that the log names, and compares them with what the log says. It
 // records what the build's proves, and documents that name another repository. A contradiction is a [verify.Difference]. No
-// attestation, or one that the log does not call verified, is not an error but noted.
+// attestation, or an invalid one that the log does not call verified, is not an error but noted. It does nothing for other sources
+// than npm.
 func (c *comparison) compareProvenance(ctx context.Context) error {
 	if c.claim.Manifest.Source.Type != "npm" {
 		return nil

@@ -93,8 +93,9 @@ func (g *guard) close() {
 	g.proxied.CloseIdleConnections()
 }
 
-// followRedirects sends the request and follows up to five redirects. It returns the response that is no redirect, whatever its status. It sends
-// credentials until the first redirect to another origin; an http.Client would keep them on the way to subdomains, other ports and plain http.
+// followRedirects sends the request and follows up to five redirects. It returns the response that is no redirect, whatever its status; the caller
+// closes its body. Errors are *[Error]. It sends credentials until the first redirect to another origin; an http.Client would keep them on the way to
+// subdomains, other ports and plain http.
 func (c *Client) followRedirects(ctx context.Context, r *Request, target *url.URL) (*http.Response, error) {
 	at := target
 	atHome := true // no redirect has left the first origin yet
@@ -357,5 +358,5 @@ func (b *transportBody) Close() error {
 	return err
 }
 
-// StatusError returns the [*Error] of a response whose status is a failure, for users of [Client.Transport].
+// StatusError returns the [*Error] of a response whose status is a failure, for users of [Client.Transport]. It does not close the body.
 func (c *Client) StatusError(r *http.Response) error { return c.newStatusError(r.Request.URL, r) }

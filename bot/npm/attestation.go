@@ -15,8 +15,8 @@ import (
 // maxAttestations bounds the response with a version's attestations, in bytes; npm's have some 15,000.
 const maxAttestations = 1 << 20
 
-// Attestations gets the registry's response about the attestations of a version, without verifying it. The error is [ErrNotFound] if the
-// registry has none.
+// Attestations gets the registry's response about the attestations of a version, without verifying it; [ParseAttestations] parses it. The
+// error is [ErrNotFound] if the registry has none, and for any other status 4xx that is not temporary, such as 401.
 func (c *Client) Attestations(ctx context.Context, v Version) (answer []byte, err error) {
 	at, err := c.config.attestationsURL(v.Package, v.Version)
 	if err == nil {

@@ -30,11 +30,12 @@ const changesWait = 30 * time.Second
 // errEnough ends the reading of a response with more changes than are taken at once.
 var errEnough = errors.New("enough")
 
-// Changes requests the changes since a sequence from a change feed, CouchDB's _changes, at the URL feed. It waits a while for the first one. It calls
-// take with the name of each changed package, and returns the sequence after them, which is opaque. An error comes with the sequence that the last
-// response reached, "" for none. With an empty since it calls take for nothing and returns the current sequence. npm's own feed knows since and limit
-// only and answers anything else with 400. After that the client uses no other parameter, and gets the current sequence from the database itself. The
-// operator configures feed, so it may have any host.
+// Changes requests the changes since a sequence from a change feed, CouchDB's _changes, at the URL feed. It calls take with the name of each changed
+// package, at most 100,000, and returns the sequence after them, which is opaque. An error comes with the sequence that the last response reached, ""
+// for none; take may have been called before it. With an empty since it calls take for nothing and returns the current sequence. If nothing has
+// changed, the server holds the response back for up to 30 seconds. npm's own feed knows since and limit only and answers anything else with 400. After
+// a 400 the client uses no other parameter, so that the server responds at once, and gets the current sequence from the database itself. The operator
+// configures feed, so it may have any host.
 func (c *Client) Changes(ctx context.Context, feed, since string, take func(name string)) (last string, err error) {
 	at, err := url.Parse(feed)
 	if err != nil {
@@ -116,8 +117,8 @@ func (d *decoder) readUpdateSequence() (sequence string, err error) {
 	return sequence, err
 }
 
-// readChanges reads the response of a change feed. It calls change for each change, and for the last sequence with no name. A response without a last
-// sequence is an error.
+// readChanges reads the response of a change feed. It calls change for each change, and for the last sequence with the name "". A response without a
+// last sequence is an error. After mostChanges changes it stops with errEnough if more follow.
 func (d *decoder) readChanges(change func(sequence, name string)) error {
 	found := false
 	err := d.readObject("", func(key string) error {
@@ -169,8 +170,8 @@ func (d *decoder) parseSequence(field string, raw json.RawMessage) (string, erro
 	return text, nil
 }
 
-// readArray reads the array that a field has. It calls member to read each value. If more than mostChanges values are left, it stops there with
-// errEnough.
+// readArray reads the array that a field has. It calls member to read each value, and returns its first error. After mostChanges values it stops with
+// errEnough if more follow.
 func (d *decoder) readArray(field string, member func() error) error {
 	d.in.allowValue(d.json)
 	token, err := d.json.Token()

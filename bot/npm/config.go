@@ -84,7 +84,8 @@ func cutKey(key string) (of, name string) {
 	return key[:at], key[at+1:]
 }
 
-// setAuths sets the credentials of registries from the settings that decide.
+// setAuths sets the credentials of registries from the settings that decide: for each registry _authToken, else _auth, else username and _password,
+// which is base64. A _password that is not is an error, unless one of the others counts.
 func (c *Config) setAuths(decisive map[string]setting) error {
 	c.auths = make(map[string]string)
 	for _, key := range slices.Sorted(maps.Keys(decisive)) {
@@ -126,7 +127,8 @@ func decodePassword(text string) (string, error) {
 	return string(password), err
 }
 
-// setRegistries sets the registries of all packages and of scopes from the settings that decide.
+// setRegistries sets the registries of all packages and of scopes from the settings that decide. It moves user and password from their URLs to the
+// credentials. An address that is no http or https URL with a host is an error.
 func (c *Config) setRegistries(decisive map[string]setting) error {
 	for _, key := range slices.Sorted(maps.Keys(decisive)) {
 		scope, name := cutKey(key)
@@ -224,6 +226,7 @@ func (c *Config) authorizationFor(u *url.URL) string {
 // NameError says that a name is none that npm could have.
 type NameError struct{ Name string }
 
+// Error names the name, and says which names are valid.
 func (e *NameError) Error() string {
 	return fmt.Sprintf("%q is not the name of an npm package: want name or @scope/name, of letters, digits and -._~", e.Name)
 }
@@ -270,8 +273,9 @@ func (c *Config) keysURL(name string) *url.URL {
 	return base.JoinPath("-/npm/v1/keys")
 }
 
-// tarballURL returns the URL to download a tarball from. A mirror may forward packuments that name npm's own registry. Those tarballs are
-// requested from the configured registry, as npm does (replace-registry-host).
+// tarballURL returns the URL to download a tarball of a package from, given the one in its packument. A mirror may forward packuments that
+// name npm's own registry. Those tarballs are requested from the configured registry, as npm does (replace-registry-host). An http URL at the
+// host of an https registry becomes https.
 func (c *Config) tarballURL(name, tarball string) (*url.URL, error) {
 	target, err := url.Parse(tarball)
 	if err != nil || target.Host == "" {
@@ -288,7 +292,8 @@ func (c *Config) tarballURL(name, tarball string) (*url.URL, error) {
 	return target, nil
 }
 
-// newNetwork returns how registries and tarballs are reached according to the settings.
+// newNetwork returns how registries and tarballs are reached according to the settings strict-ssl, ca, cafile, proxy, https-proxy and noproxy,
+// and the environment. It reads the file of cafile.
 func newNetwork(decisive map[string]setting) (fetch.Network, error) {
 	var n fetch.Network
 	var err error
@@ -302,7 +307,8 @@ func newNetwork(decisive map[string]setting) (fetch.Network, error) {
 	return n, err
 }
 
-// parseUnverified returns the name of a setting that disables the verification of certificates, "" if it does not.
+// parseUnverified returns the text "strict-ssl=false in ORIGIN" if the setting strict-ssl disables the verification of certificates, "" if it does
+// not or is not set.
 func parseUnverified(s setting) (string, error) {
 	if s.key == "" {
 		return "", nil
@@ -316,7 +322,8 @@ func parseUnverified(s setting) (string, error) {
 	return "", newSettingError(s, "neither true nor false")
 }
 
-// parseAuthorities returns the certificate authorities of the setting ca or cafile. As in npm, no others count then.
+// parseAuthorities returns the certificate authorities of the setting ca or cafile; nil, for the system's, if neither is set. As in npm, no others
+// count then.
 func parseAuthorities(s setting) (*x509.CertPool, error) {
 	if s.key == "" || isReset(s) {
 		return nil, nil
@@ -339,7 +346,8 @@ func parseAuthorities(s setting) (*x509.CertPool, error) {
 }
 
 // newProxy returns the function that chooses the proxy for a request. As in npm, https-proxy decides, else proxy, for both kinds of URLs;
-// else the environment, where npm uses HTTPS_PROXY for both kinds, and HTTP_PROXY and PROXY for http.
+// else the environment, where npm uses HTTPS_PROXY for both kinds, and HTTP_PROXY and PROXY for http. Hosts in noproxy, or else in the variable
+// NO_PROXY, have no proxy.
 func newProxy(decisive map[string]setting) (func(*http.Request) (*url.URL, error), error) {
 	var configured *url.URL
 	for _, key := range []string{"proxy", "https-proxy"} {
@@ -378,7 +386,8 @@ func newProxy(decisive map[string]setting) (func(*http.Request) (*url.URL, error
 	}, nil
 }
 
-// lookUpVariable returns the value of the first environment variable that is set, in lower or upper case.
+// lookUpVariable returns the value of the first environment variable in names that is not empty, each in lower case, then in upper case; "" for
+// none.
 func lookUpVariable(names ...string) string {
 	for _, name := range names {
 		for _, name := range []string{name, strings.ToUpper(name)} {

@@ -62,7 +62,8 @@ type Client struct {
 	plainFeed atomic.Bool
 }
 
-// NewClient returns a client for the registries of config. It sends requests through f, with the certificates and proxies of config.
+// NewClient returns a client for the registries of config. It sends requests by f's rules and limits, with the certificates and proxies of config.
+// Closing f closes its connections.
 func NewClient(config *Config, f *fetch.Client, o Options) *Client {
 	o.PackumentBytes = cmp.Or(o.PackumentBytes, 256<<20)
 	o.TarballBytes = cmp.Or(o.TarballBytes, 512<<20)
@@ -102,8 +103,8 @@ func (c *Client) Packument(ctx context.Context, name string, known Validators) (
 	return packument, validators, nil
 }
 
-// Probe requests the packument of a package without reading it, and returns the registry's clock, zero if it does not say. The error is
-// nil if the registry responds and accepts the credentials, also if it has no such package.
+// Probe requests the packument of a package without reading it, and returns the registry's clock, zero if it does not say or has no such
+// package. The error is nil if the registry responds and accepts the credentials, also if it has no such package.
 func (c *Client) Probe(ctx context.Context, name string) (clock time.Time, err error) {
 	target, err := c.config.packumentURL(name)
 	if err != nil {

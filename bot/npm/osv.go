@@ -18,8 +18,9 @@ const (
 	maxOSVPages    = 20
 )
 
-// Vulnerabilities requests the known vulnerabilities of a package from the OSV API at a URL, and returns records in the OSV format. It requests each
-// of up to twenty pages once, follows no redirect, and sends none of npm's credentials. It returns all records or an error.
+// Vulnerabilities requests the known vulnerabilities of a package from the OSV API at a URL, to which it appends /v1/query, and returns records in the
+// OSV format. It requests each of up to twenty pages once, follows no redirect, and sends none of npm's credentials. It returns all records, nil for
+// none, or an error, also for more pages or over 32 MiB.
 func (c *Client) Vulnerabilities(ctx context.Context, api, name string) (records []json.RawMessage, err error) {
 	defer func() {
 		if err != nil {
@@ -75,7 +76,7 @@ func (c *Client) Vulnerabilities(ctx context.Context, api, name string) (records
 }
 
 // IsPublic reports whether a package comes from the registry that npm uses by default, and npm has no credentials for it. With
-// credentials, the package may be private.
+// credentials, the package may be private. It requests nothing, and returns false for an invalid name.
 func (c *Client) IsPublic(name string) bool {
 	at, err := c.config.packumentURL(name)
 	return err == nil && c.config.Registry(name) == publicRegistry() && c.config.authorizationFor(at) == ""

@@ -62,6 +62,7 @@ type MalformedError struct {
 	Reason string
 }
 
+// Error says where the packument is malformed and why. It does not name the package.
 func (e *MalformedError) Error() string {
 	where := ""
 	if e.Field != "" {

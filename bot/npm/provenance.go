@@ -62,7 +62,8 @@ func NewAttestationVerifier(rootJSON []byte) (*AttestationVerifier, error) {
 }
 
 // VerifyBuild verifies that a Sigstore bundle attests the build of a version of an npm package by GitHub or GitLab, and of the archive with an
-// integrity, which must contain a SHA-512. It returns what the bundle proves about the build. Every error says why the bundle proves nothing.
+// integrity, which must contain a SHA-512. The certificate of the build and Sigstore's log entry must be valid by the trusted root. It returns what
+// the bundle proves about the build. Every error says why the bundle proves nothing.
 func (v *AttestationVerifier) VerifyBuild(data []byte, name, version, integrity string) (verify.Build, error) {
 	b, err := parseBundle(data)
 	if err != nil {

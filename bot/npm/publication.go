@@ -32,9 +32,9 @@ func PublishKeyID(data []byte) (string, error) {
 }
 
 // VerifyPublication verifies that a Sigstore bundle is the statement of a registry, signed with its key, that it received an
-// archive with an integrity as a version of an npm package. Sigstore's log must have the signature, and it or one of Sigstore's
-// timestamp authorities must say when it was made.
-// A nil error means that all this is proven; an error says why the bundle proves nothing.
+// archive with an integrity, which must contain a SHA-512, as a version of an npm package. Sigstore's log must have the signature,
+// and it or one of Sigstore's timestamp authorities must say when it was made, before key.Expires if that is set. A nil error means
+// that all this is proven; an error says why the bundle proves nothing.
 func (v *AttestationVerifier) VerifyPublication(data []byte, name, version, integrity string, key RegistryKey) error {
 	b, err := parseBundle(data)
 	if err != nil {

@@ -58,6 +58,7 @@ type SignatureError struct {
 	Reason string
 }
 
+// Error names the key, if it is known, and the reason. It does not name the package.
 func (e *SignatureError) Error() string {
 	if e.KeyID == "" {
 		return "registry signature invalid: " + e.Reason
@@ -121,7 +122,8 @@ func plainBase64(sig string) string {
 	return strings.NewReplacer("\r", "", "\n", "").Replace(sig)
 }
 
-// Publishes reports whether the registry of a package publishes a key, in base64, under an id, by keys that were requested in the last hour.
+// Publishes reports whether the registry of a package publishes a key, in base64, under an id. It requests the registry's keys if they were not
+// requested in the last hour.
 func (c *Client) Publishes(ctx context.Context, name, id, key string) (bool, error) {
 	keys, err := c.keyring(name).get(ctx, c, keysFresh)
 	if err != nil {
@@ -139,8 +141,8 @@ type RegistryKey struct {
 	Expires time.Time        // zero for never
 }
 
-// Key returns the key that the registry of a package publishes under an id. ok is false if it publishes none. Key.Key is nil if the key or the time
-// at which it expires is not understood.
+// Key returns the key that the registry of a package publishes under an id, also an expired one. ok is false if it publishes none. Key.Key is nil if
+// the key or the time at which it expires is not understood. It requests the registry's keys if they are old or lack the id.
 func (c *Client) Key(ctx context.Context, name, id string) (key RegistryKey, ok bool, err error) {
 	found, ok, err := c.keyring(name).find(ctx, c, id)
 	if err != nil {

@@ -41,8 +41,9 @@ func (e *IntegrityError) Error() string {
 }
 
 // Tarball downloads the tarball of v into dst, which it truncates first, and compares it with the hash in the packument: the strongest of
-// dist.integrity, else dist.shasum. If there is no hash or it differs, the error is an *[IntegrityError]. If dst cannot be written, the
-// error is a *[fetch.LocalError]. After any error the content of dst is undefined.
+// dist.integrity, else dist.shasum. If there is no usable hash or it differs, the error is an *[IntegrityError]; if v.Err is set, it is that.
+// If dst cannot be written, the error is a *[fetch.LocalError]. Other errors are those of package fetch. After any error the content of dst is
+// undefined. The caller closes dst.
 func (c *Client) Tarball(ctx context.Context, v Version, dst *os.File) error {
 	if err := c.download(ctx, v, dst); err != nil {
 		return fmt.Errorf("npm package %s %s: %w", v.Package, v.Version, err)
@@ -85,7 +86,8 @@ func (c *Client) download(ctx context.Context, v Version, dst *os.File) error {
 }
 
 // Release downloads the tarball of v into dst after it has verified the registry's signature of v, and opens it without its root folder. Errors are
-// those of [Client.Verify] and [Client.Tarball], and an [archive.RefusedError] if the tarball is not an archive.
+// those of [Client.Verify] and [Client.Tarball], and an *[archive.RefusedError] if the tarball is not an archive. dst must stay open while the source
+// is walked.
 func (c *Client) Release(ctx context.Context, v Version, dst *os.File) (archive.Source, Signed, error) {
 	signed, err := c.Verify(ctx, v)
 	if err != nil {
@@ -101,7 +103,7 @@ func (c *Client) Release(ctx context.Context, v Version, dst *os.File) (archive.
 	return opened.StripRoot(), signed, nil
 }
 
-// Reconnect makes the next requests open new connections.
+// Reconnect closes idle connections, so that the next requests open new ones.
 func (c *Client) Reconnect() { c.fetch.Reconnect() }
 
 // algorithm is a hash that subresource integrity knows.

@@ -16,7 +16,8 @@ const (
 	LongestWait = 6 * time.Hour
 )
 
-// Backoff returns how long to wait after that many failed attempts.
+// Backoff returns how long to wait after that many failed attempts in a row: a minute after the first, doubled up to six hours, and at random up to a
+// quarter more.
 func Backoff(attempts int) time.Duration {
 	return retry.After(attempts, firstWait, LongestWait)
 }

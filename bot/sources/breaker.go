@@ -119,7 +119,8 @@ func (o *Breakers) Admit(upstream, id string, resume func()) bool {
 }
 
 // resumeOne runs when the timer of an upstream that is down fires. Once the next probe is due, it calls the resume function of one waiting caller,
-// preferably for a package that has not failed yet. It sets the timer again, or stops if no caller waits.
+// preferably for a package that has not failed yet, and without holding mu. It sets the timer again, or stops if no caller waits. The caller must not
+// hold mu.
 func (o *Breakers) resumeOne(h *breaker) {
 	o.mu.Lock()
 	if h.timer == nil || len(h.parked) == 0 {

@@ -243,7 +243,7 @@ func (u Upstream) Due(interval time.Duration) time.Time {
 	return u.Next
 }
 
-// SetUpstream adds the rows of a record to a batch: the row of the versions only if it differs from the one in r.
+// SetUpstream adds the rows of a record to a batch, which the caller commits: the row of the versions only if it differs from the one in r.
 func SetUpstream(r kvstore.Reader, batch *kvstore.Batch, u Upstream) error {
 	versions, err := json.Marshal(u.UpstreamVersions)
 	if err != nil {

@@ -98,7 +98,8 @@ func kindFolders(files []string) []string {
 }
 
 // chooseBase returns the folder to publish from, "" for the top one or with a slash at its end. It is the likeliest of buildFolders that has scripts
-// or style sheets; but if the top folder has some, it comes before lib, js, css and src. Else it is the folder with the most of them.
+// or style sheets; but if the top folder has some that configure no tools, it comes before lib, js, css and src. Else it is the top folder if that has
+// any, else the top-level folder with the most of them, else "".
 func chooseBase(files []string) string {
 	loads := func(name string) bool {
 		return slices.Contains(loaders, strings.TrimPrefix(path.Ext(name), ".")) && !isHidden(name)
@@ -142,8 +143,8 @@ func isConfiguration(name string) bool {
 func isHidden(name string) bool { return strings.HasPrefix(name, ".") || strings.Contains(name, "/.") }
 
 // chooseMain returns the name of the default file of a draft, in its minified form even if no such file is published: the published file that
-// package.json names for content delivery networks, else the one with the best score by its name and by package.json's other entries. It returns ""
-// if that is neither a script nor a style sheet. published is not empty.
+// package.json names for content delivery networks, whatever its kind, else the one with the best score by its name and by package.json's other
+// entries. It returns "" if the one with the best score is neither a script nor a style sheet. published, paths below base, is not empty.
 func chooseMain(target string, m *packageJSON, base string, published []string) string {
 	for _, entry := range []rawText{m.Unpkg, m.JSDelivr} {
 		if name := findEntry(entry.text(), base, published); name != "" {

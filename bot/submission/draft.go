@@ -42,13 +42,14 @@ type UndraftableError struct {
 	Reason           string
 }
 
+// Error names the npm package, the version and the reason.
 func (e *UndraftableError) Error() string {
 	return fmt.Sprintf("npm package %s %s: %s", e.Package, e.Version, e.Reason)
 }
 
 // NewDraft makes a package JSON for the npm package target from the package.json and the files of its latest release, and previews it. name is the
-// name of the new package; "" derives it from target. Errors are an *[npm.NameError], an *[UndraftableError], [ErrNoReleases], and those of the
-// source.
+// name of the new package; "" derives it from target. It downloads that release twice, into temporary files that it deletes. Errors are an
+// *[npm.NameError], an *[UndraftableError], [ErrNoReleases], and those of the source.
 func NewDraft(ctx context.Context, source sources.Source, target, name string) (*Draft, error) {
 	if !npm.ValidName(target) {
 		return nil, &npm.NameError{Name: target}
@@ -208,8 +209,8 @@ func webAddress(address string) string {
 var shortAddress = text.NewRegexp(`^(?:(github|gitlab|bitbucket):)?([A-Za-z0-9._-]+/[A-Za-z0-9._-]+)$`)
 
 // repositoryAddress returns the https URL of a repository, without credentials and query, given its address as a URL, owner/name, github:owner/name
-// (or gitlab:, bitbucket:) or git@host:path. If the address names no host, that of a repository at GitHub in homepage counts. It returns "" if
-// neither exists.
+// (or gitlab:, bitbucket:) or git@host:path. If the address names no host or is over 500 bytes, a repository at GitHub in homepage counts instead. It
+// returns "" if homepage has none, and for a URL with another scheme than git, ssh, http and https.
 func repositoryAddress(address, homepage string) string {
 	address = strings.TrimSpace(address)
 	if m := shortAddress.FindStringSubmatch(address); m != nil {

@@ -157,8 +157,8 @@ var upstreams = map[string]string{"npm": "the npm registry", "git": "the git ser
 // maxListed is how many files of a release a summary lists.
 const maxListed = 500
 
-// WriteText writes a preview for a terminal or the log of a job. No line begins with text that a stranger chose, because
-// GitHub Actions would take one that begins with "::" for a command.
+// WriteText writes a preview for a terminal or the log of a job. GitHub Actions would take a line that begins with "::" for a
+// command, so no line begins with text that a stranger chose, except the first: with the package's name, which has no colons.
 func (p *Preview) WriteText(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	r := &p.Latest

@@ -105,8 +105,9 @@ type Popularity struct {
 	Stars func(ctx context.Context, owner, repository string) (int64, error)
 }
 
-// Check requests how many people use the library of p. It returns a warning if the counts are all known and low, another if GitHub has no such
-// repository, and sentences about counts that are unknown. It returns nothing for a package without upstream.
+// Check requests how many people use the library of p: npm's downloads, and unless these suffice, the stars at GitHub. It returns a warning if the
+// counts are all known and low, another if GitHub has no such repository, and sentences about counts that are unknown. It returns nothing for a
+// package without upstream, and no problem if one count suffices.
 func (o Popularity) Check(ctx context.Context, p *packages.Package) (problems []packages.Problem, unknown []string) {
 	if p.Autoupdate == nil {
 		return nil, nil

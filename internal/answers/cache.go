@@ -30,8 +30,9 @@ type cacheEntry[K comparable, V any] struct {
 }
 
 // Get returns the value of key. If it is not cached, it calls make, once for all callers who wait for the same key, and caches the
-// value. It does not cache errors. make also returns how many bytes the value counts. The least recently used values beyond Most and
-// MostBytes are removed.
+// value. All of them get an error of make, which is not cached. make also returns how many bytes the value counts. The least recently
+// used values beyond Most and MostBytes are removed; a value over MostBytes is returned, but not kept. If make panics, the panic goes
+// on in the caller whose make it is, and those who wait get an error.
 func (c *Cache[K, V]) Get(key K, make func() (value V, bytes int, err error)) (V, error) {
 	e := c.addEntry(key)
 	e.once.Do(func() {
@@ -107,7 +108,8 @@ func (c *Cache[K, V]) touch(i int) *cacheEntry[K, V] {
 	return e
 }
 
-// evict removes the least recently used entries until the rest is within MostBytes, even all.
+// evict removes the least recently used entries until the values of the rest are within MostBytes, even all. Values that are being
+// made count nothing yet.
 func (c *Cache[K, V]) evict() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

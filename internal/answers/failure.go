@@ -47,7 +47,8 @@ func NotFound(what string) *Failure {
 // Error implements error.
 func (f *Failure) Error() string { return f.Message }
 
-// JSON returns the body of the response as JSON. It does not escape "<" and "&", because it is never part of a page.
+// JSON returns the body of the response as JSON, without a line feed at its end. It does not escape "<" and "&", because it is never
+// part of a page.
 func (f *Failure) JSON() []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -84,10 +84,11 @@ func IsScarce(ctx context.Context) bool {
 // why.
 const TurnTimeout = 8 * time.Second
 
-// Enter takes a place for the client at a remote address. It waits up to timeout, or until ctx ends. The context that it returns
-// ends with [ErrLost] if the client has to give up the place. Then, or when it is done, the caller calls leave. Without a place the
-// error is [ErrNoPlace], at once if timeout is 0 or too many requests of the client wait, or that of ctx. One more than all places
-// may be taken for a moment, until the goroutine that lost its place has left.
+// Enter takes a place for the client at a remote address, which has a host and a port; all other addresses, as of Unix sockets, are
+// one client. It waits up to timeout, or until ctx ends. The context that it returns ends with the cause [ErrLost]
+// ([context.Cause]) if the client has to give up the place. Then, or when it is done, the caller calls leave. Without a place inside
+// and leave are nil, and the error is [ErrNoPlace], at once if timeout is 0 or too many requests of the client wait, or that of ctx.
+// One more than all places may be in use for a moment, until the goroutine that lost its place has left.
 func (s *Shares) Enter(ctx context.Context, remote string, timeout time.Duration) (inside context.Context, leave func(), err error) {
 	client, _ := requests.ClientOf(remote)
 	inside, lose := context.WithCancelCause(ctx)
@@ -149,8 +150,9 @@ func (s *Shares) assign(h *holder, p *place) {
 	close(p.given)
 }
 
-// evict takes the newest place from the client that has the most places, if it has two more than mine; the context of the place ends
-// with [ErrLost]. With fewer they would only swap. evict reports whether it did. The caller holds mu.
+// evict takes the newest place from the client that has the most places, if it has at least two more than mine; the context of the
+// place ends with the cause [ErrLost]. With fewer they would only swap. evict reports whether it did; never in [NewTurns]. The caller
+// holds mu.
 func (s *Shares) evict(mine int) bool {
 	if s.firm {
 		return false

@@ -44,7 +44,8 @@ func Open(dir string) (*filesystem.Storage, error) {
 	return s, nil
 }
 
-// Init makes a repository in dir, whose default branch has that name.
+// Init makes a bare repository in dir, and the folder if it is missing. Its HEAD names the branch, which has no commit yet. If dir has a
+// repository, Init replaces its HEAD and configuration. After an error a part of the repository may exist.
 func Init(dir, branch string) (*filesystem.Storage, error) {
 	s := storage(dir)
 	if err := s.Init(); err != nil {

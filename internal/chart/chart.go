@@ -57,8 +57,8 @@ type Heat struct {
 	Unit    string      // what is counted
 }
 
-// Step returns a distance between marks in which people count: 1, 2 or 5 times a power of ten, at most six times in highest; or
-// least if that is more.
+// Step returns a distance between marks in which people count: 1, 2 or 5 times a power of ten, which fits into highest five times at
+// most; or least if that is more.
 func Step(highest, least float64) float64 {
 	step := math.Pow(10, math.Floor(math.Log10(max(highest, 1e-9)/3)))
 	for _, m := range [...]float64{2, 2.5, 2} {

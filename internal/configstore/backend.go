@@ -34,11 +34,11 @@ func (e *CorruptError) Error() string { return fmt.Sprintf("%s is damaged: %v", 
 func (e *CorruptError) Unwrap() error { return e.Err }
 
 // A Sealer encodes versions before they are stored and decodes them afterwards. Open must fail for bytes that Seal has not
-// returned for the same number.
+// returned. It may accept those of another number, as [Checksum] does, because the number is also in the version.
 type Sealer interface {
 	// Seal returns data, the encoded version of that number, as it is stored.
 	Seal(number int64, data []byte) ([]byte, error)
-	// Open returns the data that Seal received for stored, or an error if stored is not the result of Seal for the same number.
+	// Open returns the data that Seal received for stored, or an error if stored is not the result of Seal.
 	Open(number int64, stored []byte) ([]byte, error)
 }
 

@@ -252,8 +252,10 @@ func (s *Store) State() State {
 	}
 }
 
-// Subscribe calls notify with each version that comes into force from now on, one after the other. A version is in force also if
-// notify returns an error; then [Store.Follow] calls it again, with the version that is in force by then.
+// Subscribe calls notify with each version that comes into force from now on, one after the other. The store holds its lock for
+// changes meanwhile, so notify must not call Propose, Undo, Refresh or Share. A version is in force also if notify returns an error,
+// which keeps later subscribers from getting the version. Then [Store.Follow] calls all subscribers again, with the version that is
+// in force by then.
 func (s *Store) Subscribe(notify func(Version) error) {
 	s.inForce.Subscribe(func(_ context.Context, v Version) error { return notify(v) })
 }
@@ -272,7 +274,8 @@ func (s *Store) History() []Version {
 }
 
 // Read returns the version with a number, with its content: the one in force from memory, others from this machine's copy or else
-// from the authority. The error is [ErrNoVersion] if the history does not contain it.
+// from the authority. The error is [ErrNoVersion] if the history does not contain it, or it was deleted meanwhile; a
+// [*CorruptError] if it is damaged; or says that the authority cannot be read.
 func (s *Store) Read(ctx context.Context, number int64) (Version, error) {
 	current := s.inForce.Get()
 	s.mu.Lock()
@@ -296,10 +299,11 @@ func (s *Store) Read(ctx context.Context, number int64) (Version, error) {
 	return v, err
 }
 
-// Propose creates the next version if base is in force, puts it into force, and notifies the subscribers; 0 stands for no version.
-// It refreshes the store first. The caller has checked the content. If another version is in force, it returns a [*ConflictError]:
-// of several changes of base at once, one succeeds. With an [*ApplyError] the version is stored and in force, and a subscriber could
-// not apply it. Other errors say that the authority cannot be read or written.
+// Propose creates the next version with the change c if base, the number of a version, is in force; 0 if there must be no version
+// yet. It puts the new version into force, notifies the subscribers, and returns it. It refreshes the store first. The caller has
+// checked the content. If another version is in force, it returns a [*ConflictError]: of several changes of base at once, one
+// succeeds. With an [*ApplyError] the version is stored and in force, and returned, but a subscriber could not apply it. Other
+// errors say that the authority cannot be read or written, and that nothing should have changed.
 func (s *Store) Propose(ctx context.Context, base int64, c Change) (Version, error) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -367,8 +371,8 @@ func (s *Store) wasStored(ctx context.Context, v Version) bool {
 
 // Undo creates a version with the content of an older one: of version number to, or if that is 0, of the one before base, which
 // must be the version in force. An undo that follows another one goes back further. If check returns an error for the older
-// version, nothing is changed. [ErrNoOlder] says that no older version is left; other errors are those of [Store.Propose] and
-// [Store.Read].
+// version, Undo returns it and changes nothing. [ErrNoOlder] says that the history has no older version, if to is 0; other errors
+// are those of [Store.Propose] and [Store.Read].
 func (s *Store) Undo(ctx context.Context, base, to int64, origin string, check func(Version) error) (Version, error) {
 	s.changing.Lock()
 	defer s.changing.Unlock()

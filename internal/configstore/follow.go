@@ -14,8 +14,8 @@ import (
 // A store that shares its record compares its copy with the authority at each listing, and repeats what failed.
 
 // copyVersion stores a version of the authority (the shared backend) in this machine's copy. It only records a failure, for
-// [Store.copyAgain], which tries again, and logs the first one of a version. If the copy has versions of another record, it removes these first. A store that shares no
-// record has no copy: then it does nothing. The caller holds changing.
+// [Store.copyAgain], which tries again, and logs the first one of a version. If the copy has versions of another record, it removes
+// these first. A store that shares no record has no copy: then it does nothing. The caller holds changing.
 func (s *Store) copyVersion(ctx context.Context, v Version) {
 	if !s.Shared() {
 		return
@@ -239,8 +239,8 @@ func (s *Store) followRecord(ctx context.Context, all []stored) error {
 }
 
 // isSameRecord reports whether the history here and all, a listing of the authority, are of the same record: the newest version
-// that both have has the same ID. If they have no sound version in common, they are of the same record if one of them is empty or
-// a common version is damaged. The caller holds changing.
+// that both have has the same ID. If they have no sound version in common, they are of the same record if one of them is empty, or
+// a common version is damaged or was deleted meanwhile. An error says that the authority cannot be read. The caller holds changing.
 func (s *Store) isSameRecord(ctx context.Context, all []stored) (bool, error) {
 	s.mu.Lock()
 	history := slices.Clone(s.history)
@@ -265,7 +265,7 @@ func (s *Store) isSameRecord(ctx context.Context, all []stored) (bool, error) {
 }
 
 // prune deletes the oldest versions of the backend b that exceed the limits of the history, and for this machine's own backend
-// also removes them from the history. It only logs errors. The caller holds changing.
+// also removes them from the history, even if it could not delete them. It only logs errors. The caller holds changing.
 func (s *Store) prune(ctx context.Context, b *Backend) {
 	all, err := b.list(ctx)
 	old := s.excessVersions(all)
@@ -304,8 +304,9 @@ func (s *Store) excessVersions(all []stored) []stored {
 }
 
 // Share makes this store the owner of the record, which uploads the versions that the authority (the shared backend) lacks: when
-// the first node of a cluster shares its record, or after the authority has lost versions. It returns nil once the authority
-// lacks none. [Store.Follow] continues what Share cannot finish. A store that is not shared only refreshes.
+// the first node of a cluster shares its record, or after the authority has lost versions. It refreshes the store and uploads them,
+// and returns nil if the authority lacks none then, else why it does. [Store.Follow] continues what Share cannot finish. A store
+// that is not shared only refreshes.
 func (s *Store) Share(ctx context.Context) error {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -324,8 +325,8 @@ func (s *Store) problemOf(p problem) error {
 }
 
 // upload uploads the versions that all, a listing of the authority, lacks, if this store owns the record. It records whether the
-// authority is still behind, else that the authority has confirmed the version in force. It returns false if an upload failed.
-// The caller holds changing.
+// authority is still behind, else that the authority has confirmed the version in force. It returns false if an upload failed, and
+// true for a store that does not own the record. The caller holds changing.
 func (s *Store) upload(ctx context.Context, all []stored) bool {
 	var err error
 	if s.owns {

@@ -22,7 +22,8 @@ func SyncFolder(fs vfs.FS, dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// MakeFolder creates a folder that only its owner may use, and the folders above it. It does not change a folder that exists.
+// MakeFolder creates a folder that only its owner may use, and the folders above it, and syncs the lists that have the new ones. It does not
+// change a folder that exists. It also syncs the list that has the nearest folder that existed, unless it may not open that list.
 func MakeFolder(fs vfs.FS, dir string) error {
 	var above []string
 	for d := dir; ; d = filepath.Dir(d) {
@@ -49,7 +50,8 @@ func MakeFolder(fs vfs.FS, dir string) error {
 	return nil
 }
 
-// Create writes a new file. If there is a file with that path, it changes nothing and returns an error that is [fs.ErrExist].
+// Create writes a new file with these permissions (the umask has no effect). Its folder must exist. If there is a file with that path, it
+// changes nothing and returns an error that is [fs.ErrExist].
 func Create(path string, data []byte, mode fs.FileMode) error {
 	fresh, err := writeTemporary(path, data, mode)
 	if err != nil {
@@ -63,7 +65,8 @@ func Create(path string, data []byte, mode fs.FileMode) error {
 	return SyncFolder(vfs.Default, filepath.Dir(path))
 }
 
-// Replace writes a file, and replaces the one that has that path, if any.
+// Replace writes a file with these permissions (the umask has no effect), and replaces the one that has that path, if any; of a symbolic link,
+// the link itself. Its folder must exist.
 func Replace(path string, data []byte, mode fs.FileMode) error {
 	fresh, err := writeTemporary(path, data, mode)
 	if err != nil {

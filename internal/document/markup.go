@@ -39,8 +39,9 @@ func allowedReadmeElements() map[string][]string {
 // deepest limits the nesting of elements.
 const deepest = 100
 
-// checkMarkup returns an error unless markup has only the elements and attributes of its kind, each closed in order, and links only to web
-// pages, mail addresses, /files/ and #readme- targets. Tags must be written as the renderer writes them; it does not check the text between them.
+// checkMarkup returns an error unless markup has only the elements and attributes of its kind, each closed in order, at most 100 levels deep and
+// in source within its line, and links only to web pages, mail addresses, /files/ and #readme- targets. Tags must be written as the renderer
+// writes them; it does not check the text between them.
 func checkMarkup(kind Kind, markup string) error {
 	elements := allowed[kind]
 	var open []string

@@ -20,8 +20,8 @@ type Bound struct {
 // operators are the operators of comparisons. None is a prefix of a later one.
 var operators = []string{">=", "<=", ">", "<", "="}
 
-// Has reports whether a version satisfies the range, by npm's rules: a prerelease does only if one of the comparisons names a
-// prerelease of the same version. A malformed version does not.
+// Has reports whether a version satisfies the range, that is, all comparisons of an alternative. By npm's rules a prerelease does
+// only if one of these names a prerelease of the same version. A malformed version does not.
 func (r Range) Has(version string) bool {
 	v, err := semver.StrictNewVersion(version)
 	return err == nil && slices.ContainsFunc(r, func(all []Bound) bool { return satisfiesAll(v, all) })
@@ -77,8 +77,8 @@ const (
 	maxBounds = 500
 )
 
-// decodeRanges decodes ranges from lines, as encodeRanges writes them. Too many ranges or comparisons, or one without an operator,
-// are an error. It does not check the versions.
+// decodeRanges decodes ranges from lines, as encodeRanges writes them. Over maxRanges ranges, over maxBounds comparisons in one, or
+// a comparison without an operator are an error. It does not check the versions.
 func decodeRanges(body string) ([]Range, error) {
 	var all []Range
 	for line := range strings.Lines(body) {

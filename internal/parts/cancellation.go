@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// WithoutCancellation returns err without the errors that it joins and whose only cause is that ctx ended while parts of the
-// process started or ran; nil if no other is left. Callers use it where a stop on request is no failure, so not for a process that
-// was started for a single pass.
+// WithoutCancellation returns err without the errors that it joins and whose only cause is [context.Canceled] or the cause for which
+// ctx ended; nil if it has no others. It returns an error that wraps joined ones in a text of its own unchanged, unless all of them
+// have such a cause. Callers use it where a stop on request is no failure, so not for a process that was started for a single pass.
 func WithoutCancellation(ctx context.Context, err error) error {
 	if err == nil || causedBy(err, context.Canceled, context.Cause(ctx)) {
 		return nil

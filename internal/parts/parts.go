@@ -56,8 +56,8 @@ func NewGroup(ctx context.Context, logger *slog.Logger) *Group {
 // Context returns the context of the parts, which ends when the group does.
 func (g *Group) Context() context.Context { return g.ctx }
 
-// Add adds a part that was opened, and starts its Run in a goroutine. If Run returns an error, the group ends; ErrDone ends it
-// without an error.
+// Add adds a part that was opened, and starts its Run in a goroutine. If Run returns an error, the group ends; [ErrDone] itself, not
+// wrapped, ends it without an error. If Run returns nil, the group continues.
 func (g *Group) Add(p Part) {
 	g.added = append(g.added, p)
 	g.logger.Debug("started", "what", p.Name)
@@ -100,9 +100,9 @@ func (g *Group) EndEarly() {
 	g.earlyRuns.Wait()
 }
 
-// Wait waits until the group ends and no part runs, and stops its parts in reverse order. err, nil for none, is why the role could
-// not open all parts; it ends the group at once. Wait returns err, the first error of a part that ran, and all errors of stopping,
-// joined; nil for none.
+// Wait waits until Run of every part has returned, and then stops the parts in reverse order. err, nil for none, is why the role
+// could not open all parts; it ends the group at once. Without it, Wait does not end the group itself before no part runs. Wait
+// returns err, the first error of a part that ran, and all errors of stopping, joined; nil for none.
 func (g *Group) Wait(err error) error {
 	defer g.endEarly()
 	defer g.end()

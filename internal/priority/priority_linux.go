@@ -11,7 +11,8 @@ import (
 )
 
 // RaiseForRequests makes Linux run the threads of this process, and of the processes that it starts, soon after they wake up, by
-// the shortest time slice. It also lets more goroutines run at once than there are processors.
+// the shortest time slice. It also lets more goroutines run at once than there are processors, unless the environment sets
+// GOMAXPROCS. An error says that Linux refused the time slice for a thread; some threads may have it then.
 func RaiseForRequests() error {
 	addThreads()
 	raised.Store(true)
@@ -50,7 +51,8 @@ func LowerForBackground() error {
 }
 
 // changeThreads applies change to the scheduling attributes of all threads of this process. Attributes belong to threads on
-// Linux, and a thread inherits them from the one that starts it, so it repeats until it finds no new thread.
+// Linux, and a thread inherits them from the one that starts it, so it repeats until it finds no new thread. It stops at the first
+// error, but ignores threads that have ended.
 func changeThreads(change func(*unix.SchedAttr)) error {
 	for changed := map[string]bool{}; ; {
 		before := len(changed)

@@ -2,8 +2,8 @@
 
 package priority
 
-// RaiseForRequests lets more goroutines run at once than there are processors. This system has no time slices that a process can
-// set.
+// RaiseForRequests lets more goroutines run at once than there are processors, unless the environment sets GOMAXPROCS. This system
+// has no time slices that a process can set. It always returns nil.
 func RaiseForRequests() error {
 	addThreads()
 	return nil

@@ -147,8 +147,9 @@ func (p *Proxies) Field() string {
 	return strings.ToLower(p.field)
 }
 
-// Client returns the address of the client of a connection from remote. If remote is a trusted proxy, lines are its values of the field
-// that names the client. The result is invalid if that is not an IP address.
+// Client returns the address of the client of a connection from remote. If remote is a trusted proxy, it is the address that lines, the
+// values of the field that names the client, have for it, or else the proxy's own. Otherwise lines do not count. A nil p trusts none. The
+// result is invalid for a Unix socket without such an address.
 func (p *Proxies) Client(remote string, lines []string) netip.Addr {
 	var at netip.AddrPort
 	network := strings.Contains(remote, ":") // else a Unix socket's
@@ -197,10 +198,9 @@ func (p *Proxies) original(r *http.Request) *http.Request {
 }
 
 // findClient reads a list of addresses from its end, which the nearest proxy wrote, until an address that is not trusted, or an element
-// that is no address: anyone may have written what is left of that. It returns the first address that is not trusted, else the last
-// one that it read; an invalid address if it read none. Scheme and host, "" for none, are
-// those in the last element that it parsed of Forwarded, or with another field those that the nearest proxy named in
-// X-Forwarded-Proto and X-Forwarded-Host.
+// that is no address: anyone may have written what is before that. It returns the first address that is not trusted, else the last one
+// that it read; an invalid address if it read none. Scheme and host, "" for none, are those in the last element that it parsed of
+// Forwarded, or with another field those that the nearest proxy named in X-Forwarded-Proto and X-Forwarded-Host; it does not check them.
 func (p *Proxies) findClient(h http.Header, list string) (client netip.Addr, scheme, host string) {
 	if p.field != forwarded {
 		scheme, host = lastMember(h["X-Forwarded-Proto"]), lastMember(h["X-Forwarded-Host"])
@@ -226,13 +226,15 @@ func (p *Proxies) findClient(h http.Header, list string) (client netip.Addr, sch
 	return client, scheme, host
 }
 
-// lastMember returns the last member of the list in the lines of a field, which the nearest proxy wrote, in lower case.
+// lastMember returns the last member of the list in the lines of a field, which the nearest proxy wrote, in lower case and without
+// spaces around it; "" if it is empty or the field is missing.
 func lastMember(lines []string) string {
 	_, last, _ := cutLast(strings.Join(lines, ","))
 	return strings.ToLower(strings.TrimSpace(last))
 }
 
-// cutLast cuts the last member off a list. Commas in quotes do not separate. more reports whether members are left.
+// cutLast cuts the last member, without spaces around it, off a list. Commas in quotes do not separate. more reports whether rest has
+// members.
 func cutLast(list string) (rest, last string, more bool) {
 	quoted := false
 	for i := len(list) - 1; i >= 0; i-- {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Doubled returns the pause after so many attempts that failed: first after the first of them,
-// doubled after each further one, and longest at most.
+// Doubled returns the pause after so many attempts that failed in a row: first after the first of
+// them, doubled after each further one, and longest at most.
 func Doubled(attempts int, first, longest time.Duration) time.Duration {
 	if pause := first << max(0, attempts-1); attempts < 32 && pause>>max(0, attempts-1) == first {
 		return min(pause, longest)

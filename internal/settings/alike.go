@@ -12,7 +12,8 @@ var alike = []string{
 	"dictionaries", "other-cdn-urls", "rooms", "vulnerabilities", "bucket", "trusted-proxies", "forwarded-header", "proxy-protocol",
 }
 
-// Digests returns a short hash of the value of each setting that must be the same on all nodes of a cluster, by its name.
+// Digests returns a short hash of the value of each setting that must be the same on all nodes of a cluster, by its name: eight hexadecimal
+// digits. Of a setting that names a file, only the name counts; waiting rooms in the configuration file do not count.
 func (s *Settings) Digests() map[string]string {
 	digests := make(map[string]string, len(alike))
 	for _, name := range alike {

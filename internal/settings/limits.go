@@ -92,9 +92,10 @@ func (s *Settings) MemoryBudget(serve bool) int64 {
 }
 
 // FitMemory reduces sizes of memory that the operator has not set, so that the process fits into the memory limit of its control
-// group, which it reads below root, the root of the file system. It sets MemoryLimit, and MemoryLacking to what does not fit. It
-// logs that, and does nothing without a limit. serve is as for MemoryBudget. A quarter of the limit is left
-// for what Go does not manage: the program itself, buffers of sockets, files that are read.
+// group, which it reads below root, the root of the file system. It makes none smaller than 16 MiB. It sets MemoryLimit, and
+// MemoryLacking to the number of bytes that do not fit. It logs that, as a warning if some do not fit, and does nothing without a
+// limit. serve is as for MemoryBudget. A quarter of the limit stays free for what Go does not manage: the program itself, buffers of
+// sockets, files that are read.
 func (s *Settings) FitMemory(serve bool, root fs.FS, logger *slog.Logger) {
 	limit, file := cgroupMemoryLimit(root)
 	if limit == 0 {

@@ -239,7 +239,7 @@ func (s *Settings) checkCluster() error {
 	return nil
 }
 
-// CheckEndpoint returns a [Mistake] if bucket-endpoint names an object store, and neither bucket nor backup is a bucket in it.
+// CheckEndpoint returns a [Mistake] if bucket-endpoint is set, and neither bucket nor backup is an s3: bucket, nil otherwise.
 // Processes call it, not commands: those such as larder backup take the bucket as an argument.
 func (s *Settings) CheckEndpoint() error {
 	if s.BucketEndpoint == "" || strings.HasPrefix(s.Bucket, "s3:") || strings.HasPrefix(s.Backup, "s3:") {
@@ -276,8 +276,8 @@ func (s *Settings) lookupEnv(names ...string) (value, variable string) {
 	return "", ""
 }
 
-// HookSecret returns the secret of incoming webhooks, from its variable or its file; "" for none. Errors are mistakes: both have
-// one, the file cannot be read, or the secret is unsuitable.
+// HookSecret returns the secret of incoming webhooks, from its variable or its file, without line ends after it; "" for none. Errors
+// are of the type [Mistake]: both have one, the file cannot be read, or the secret is unsuitable.
 func (s *Settings) HookSecret() (string, error) {
 	secret, from := s.lookupEnv(SecretVariable)
 	if s.HookSecretFile != "" {
@@ -328,8 +328,9 @@ func (s *Settings) setRooms(file, place string, list *yaml.Node) error {
 	return nil
 }
 
-// ReadRooms returns the text of the waiting rooms, and does not parse it: of those in the configuration file, in the file that
-// the setting names, or the built-in ones. on is false if the settings turn rooms off. A file that cannot be read is an error.
+// ReadRooms returns the text of the waiting rooms, and does not parse it: of those in the configuration file, else in the file that
+// the setting names, else, if it is not set, the built-in ones. on is false if the settings turn rooms off. A file that cannot be
+// read is a [Mistake]; on is true then.
 func (s *Settings) ReadRooms() (f config.File, on bool, err error) {
 	switch {
 	case s.inline != nil:

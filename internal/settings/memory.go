@@ -11,8 +11,9 @@ import (
 // LimitMemory sets Go's memory limit by the settings in force until ctx ends, and then restores the limit before. If GOMEMLIMIT is
 // set, it returns at once. Without a limit, the garbage collector lets as much garbage accumulate as there is memory in use, so a
 // process could take twice its memory. Near the limit it collects more often. If more memory is in use than the settings plan,
-// LimitMemory raises the limit, so that a quarter of it is always left for garbage: else the collector would run all the time.
-// serve says that the process serves, with the memory for that.
+// LimitMemory logs that once and raises the limit, up to nine tenths of MemoryLimit, so that a quarter of it is free for garbage:
+// else the collector would run all the time. It checks that every five seconds. serve says that the process serves, with the memory
+// for that.
 func LimitMemory(ctx context.Context, inForce func() *Settings, serve bool, logger *slog.Logger) {
 	s := inForce()
 	if limit, _ := s.lookupEnv("GOMEMLIMIT"); limit != "" {

@@ -14,7 +14,8 @@ var Profiles = map[string]map[string]string{
 }
 
 // applyProfile sets the presets of the profile in the settings, except settings that the operator has set, and http-listen if listen
-// is set. It returns an error if the profile public has no certificate and no address to listen on.
+// is set. For [Settings.IsSet] the presets are not set. It returns an error if the profile is public and the operator has set neither
+// a certificate nor listen.
 func (s *Settings) applyProfile() error {
 	listens := s.IsSet("listen")
 	if s.Profile == "public" && !s.HTTPS() && !listens {

@@ -20,8 +20,9 @@ type copied interface {
 	copyFrom(pflag.Value) (same bool)
 }
 
-// Reload reads the configuration file again, and returns new settings with the same flags and the same environment. s does not
-// change. The error is that of [Settings.Load].
+// Reload reads the configuration file again, and returns new settings with the same flags and the same environment. They share the
+// log level of s. s does not change. The error is that of [Settings.Load]; the returned settings are incomplete then. Reload does not
+// call [Settings.ReadFiles].
 func (s *Settings) Reload() (*Settings, error) {
 	fresh := New()
 	s.Flags.VisitAll(func(f *pflag.Flag) {
@@ -48,8 +49,9 @@ type Changes struct {
 	Run   bool     // some need another run of the role
 }
 
-// DiffFrom returns the differences between reloaded settings, s, and the old ones, which they are to replace. It resets settings
-// in s that a running process cannot change to their old values.
+// DiffFrom returns the differences between reloaded settings, s, and the old ones, which they replace. It resets settings in s that a
+// running process cannot change to their old values. It compares files that settings name by the content that [Settings.ReadFiles]
+// has read into both.
 func (s *Settings) DiffFrom(old *Settings) (c Changes) {
 	s.Flags.VisitAll(func(f *pflag.Flag) {
 		before := old.Flags.Lookup(f.Name)

@@ -352,7 +352,8 @@ func (s *Settings) Origin(name string) string {
 	return "--" + name
 }
 
-// IsSet reports whether the operator has set the setting name, so that it does not have its default.
+// IsSet reports whether the operator has set the setting name, with a flag, a variable or in the configuration file. Presets of a
+// profile do not count.
 func (s *Settings) IsSet(name string) bool {
 	_, ok := s.origins[name]
 	return ok || s.Flags.Lookup(name).Changed
@@ -410,7 +411,7 @@ func absolute(path string) string {
 	return path
 }
 
-// CheckKeyFolder returns an error if the key folder is in the data folder: restoring a backup would take the last signed
+// CheckKeyFolder returns a [Mistake] if the key folder is the data folder or below it: restoring a backup would take the last signed
 // checkpoint back, and a fork of the log would go unnoticed. It is not for a witness, whose keys have nothing to do with a data
 // folder.
 func (s *Settings) CheckKeyFolder() error {

@@ -201,7 +201,8 @@ func parsePrivateAddress(s string) (string, error) {
 // Off is the address of a listener that is turned off.
 const Off = "off"
 
-// parseAddress returns s unchanged if it is HOST:PORT, else an error. The host may be empty, and is not checked.
+// parseAddress returns s unchanged if it is HOST:PORT with a number as port, 0 included, else an error. The host may be empty, and is
+// not checked.
 func parseAddress(s string) (string, error) {
 	const want = "must be an address such as 127.0.0.1:8080, or :8080 for every interface"
 	_, port, err := net.SplitHostPort(s)
@@ -317,7 +318,8 @@ func remoteValue(target *gitlog.Remote) *value[gitlog.Remote] {
 	return &value[gitlog.Remote]{target: target, kind: "repository", format: format, parse: optional(gitlog.ParseRemote)}
 }
 
-// levelValue returns a setting that is a log level: debug, info, warn or error. target receives it.
+// levelValue returns a setting that is a log level: debug, info, warn or error, in any case and, as for [slog.Level], perhaps with an
+// offset such as info+2. target receives it.
 func levelValue(target *slog.Level) *value[slog.Level] {
 	format := func(l slog.Level) string { return strings.ToLower(l.String()) }
 	return &value[slog.Level]{target: target, kind: "debug|info|warn|error", format: format, parse: func(s string) (slog.Level, error) {

@@ -29,7 +29,8 @@ func Diff(before, after string) string {
 	return out.String()
 }
 
-// runsOf returns the runs of lines that edits change, each as far down as it may be, where people expect it.
+// runsOf returns the runs of lines that edits change from a, the lines of before, to b, each as far down as it may be, where people
+// expect it. The edits are of whole lines and in order.
 func runsOf(a, b []string, before string, edits []udiff.Edit) []hunk {
 	var runs []hunk
 	line, at, grown := 0, 0, 0

@@ -31,9 +31,9 @@ func DecodePathName(segment string) (string, error) {
 	return name, nil
 }
 
-// DecodePathFile decodes the part of a raw path that is the path of a file in a release. It may have any byte but NUL and the
-// backslash. None of its segments is empty, "." or "..", whether its slashes are encoded or not. The error is [ErrEmptyPathPart] or
-// [ErrMalformedPath].
+// DecodePathFile decodes the part of a raw path that is the path of a file in a release, without a slash in front. It may have any byte
+// but NUL and the backslash. None of its segments is empty, "." or "..", whether its slashes are encoded or not. The error is
+// [ErrEmptyPathPart] or [ErrMalformedPath].
 func DecodePathFile(part string) (string, error) {
 	file, found, err := decodePathPart(part)
 	if err != nil {

@@ -74,8 +74,9 @@ func Line(s string, instead rune) string {
 }
 
 // Nearest returns the known name that name is probably a slip of: the one that differs in
-// the fewest characters, and the first in alphabetical order among equals. Case does not
-// count. It may differ in two characters, and a name of two or three in one.
+// the fewest characters, and among equals the first in alphabetical order if known is sorted.
+// Case does not count. It may differ in two characters, and from a name of two or three
+// characters in one. ok is false, and nearest "", if no name is that similar.
 func Nearest(name string, known []string) (nearest string, ok bool) {
 	name = strings.ToLower(name)
 	length := utf8.RuneCountInString(name)
@@ -93,7 +94,8 @@ func Nearest(name string, known []string) (nearest string, ok bool) {
 }
 
 // Plain returns strangers' text as it may go to a terminal: one line, without the characters that move the cursor, change colours or
-// turn the direction of what follows. If it has such characters or is not UTF-8, all white space in it becomes single spaces.
+// turn the direction of what follows. If it has such characters or is not UTF-8, they become white space, bytes that are not UTF-8 become
+// U+FFFD, and all white space in it becomes single spaces.
 func Plain(s string) string {
 	if !strings.ContainsFunc(s, Unprintable) && utf8.ValidString(s) {
 		return s

@@ -9,8 +9,9 @@ import (
 	"path/filepath"
 )
 
-// List returns the source that consists of entries, in their order, under the rules and limits of an archive. It reads the bytes of
-// entries[i] through open(i), and only if the walk's function reads them.
+// List returns the source that consists of entries, in their order, under the rules and limits of an archive. It ignores their Modified.
+// A walk calls open(i) for the bytes of entries[i], and closes the result, but only if its function reads them or [Source.LeaveOut] needs
+// them. An error of open ends the walk. Entries with Skipped are passed on as skipped.
 func List(entries []Entry, open func(i int) (io.ReadCloser, error)) Source {
 	return Source{walk: func(w *walker) error {
 		for i, e := range entries {
@@ -41,7 +42,8 @@ func walkListEntry(w *walker, e Entry, open func() (io.ReadCloser, error)) error
 	})
 }
 
-// SingleFile returns the source that consists of the file at path, under the last component of path.
+// SingleFile returns the source that consists of the file at path, under the last component of path. Each walk opens the file, and follows
+// links to it; the walk fails if the file cannot be opened or is not a regular one.
 func SingleFile(path string) Source {
 	return Source{walk: func(w *walker) error {
 		f, err := os.Open(path)

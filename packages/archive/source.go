@@ -168,7 +168,7 @@ func (w *walker) checkRatio(unpacked, packed int64) error {
 	return nil
 }
 
-// walkTarGz walks a compressed tar.
+// walkTarGz walks a tar that is compressed with gzip, and reads it to the end of the gzip data, so that its checksum is verified.
 func walkTarGz(w *walker, r io.Reader) error {
 	source := &sourceReader{w: w, r: r}
 	// The buffer is a gzip.Reader's own, only larger: fewer reads of the file below.
@@ -197,7 +197,7 @@ func Folder(name string) Source {
 	return folderSource(func() (*os.Root, error) { return os.OpenRoot(name) })
 }
 
-// FolderIn is like Folder, for a folder below root. It opens nothing outside of root.
+// FolderIn is like Folder, for the folder name below root. It opens nothing outside of root, which must stay open for the walks.
 func FolderIn(root *os.Root, name string) Source {
 	return folderSource(func() (*os.Root, error) { return root.OpenRoot(name) })
 }

@@ -307,7 +307,8 @@ func (c *compiler) compileAlternative(text string) ([]portion, error) {
 	return portions, nil
 }
 
-// splitSlashes splits a text at slashes; several in a row count as one.
+// splitSlashes splits a text at slashes; several in a row count as one. A slash at the beginning or the end gives an empty part
+// there.
 func splitSlashes(text string) []string {
 	parts := strings.Split(text, "/")
 	out := parts[:0]

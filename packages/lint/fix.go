@@ -25,9 +25,10 @@ type Fixed struct {
 	Left string
 }
 
-// Fix puts the package JSON in the file called name into the form that a catalogue has, and moves the file to its path there.
-// What the file says stays as it is. Fix does not change a file that breaks a rule of the package JSON, and never overwrites
-// another file; the result says why. A change is written completely or not at all.
+// Fix puts the package JSON in the file called name into the form that a catalogue has. If a folder above the file is called
+// packages, Fix also moves the file to its path in that catalogue. What the file says stays as it is. Fix does not change a file
+// that breaks a rule of the package JSON, and never overwrites another file; Left of the result says why. A change is written
+// completely or not at all. The error says that the file cannot be read or written, and it is unchanged then.
 func Fix(name string) (Fixed, error) {
 	f := Fixed{File: name, To: name}
 	data, err := Read(name)
@@ -104,8 +105,8 @@ func replaceFile(name string, data []byte) error {
 }
 
 // Files returns the paths of the package JSONs that names, files or folders, refer to: a named file itself, and of a folder
-// all .json files below it, or below its folder packages if it has one. It leaves out hidden files and links in folders. A
-// folder without such files, or with over 50,000, is an error.
+// all .json files below it, or below its folder packages if it has one. It leaves out hidden files and links in folders. A name
+// that does not exist is an error, and so is a folder that cannot be read, has no such files or over 50,000.
 func Files(names []string) ([]string, error) {
 	var files []string
 	for _, name := range names {
@@ -180,9 +181,10 @@ func cataloguePath(name string) (place, folder string) {
 	return slashed[at+1:], filepath.FromSlash(slashed[:at+1])
 }
 
-// CheckFiles reads and checks package JSON files, as parts of the catalogue in the folder catalogue or, if that is "", of the
-// catalogue in whose folder each file is. It ignores o.Catalogue then. It returns a result for each file, in their order; a
-// file that cannot be read has a problem that says so. The error is for a catalogue that cannot be read.
+// CheckFiles reads and checks package JSON files, as parts of the catalogue at catalogue (see [packages.Open]) or, if that is "",
+// of the catalogue in whose folder each file is. It uses o.Catalogue only for files that are in no folder called packages while
+// catalogue is "". It returns a result for each file, in their order; a file that cannot be read has a problem that says so. The
+// error is for a catalogue that cannot be read; then there are no results.
 func CheckFiles(files []string, catalogue string, o Options) ([]*Result, error) {
 	linters := make(map[string]*Linter) // by the catalogue's folder
 	linter := func(folder string) (*Linter, error) {

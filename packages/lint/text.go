@@ -82,7 +82,7 @@ func lastRunes(s string, n int) string {
 func Plain(s string) string { return strings.ReplaceAll(text.Line(s, ' '), "##[", "## [") }
 
 // WriteTable writes a table of the rules that files break, those with the most errors first: how many errors and warnings
-// there are in how many files, and where the first one is. A summary of all follows.
+// there are in how many files, and where the first one is. A line with the [Summary] follows; without problems it is the only one.
 func WriteTable(w io.Writer, results []*Result) error {
 	type row struct {
 		rule                    string
