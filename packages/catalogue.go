@@ -282,8 +282,8 @@ type popularityFile struct {
 	modified time.Time // zero where unknown
 }
 
-// findPopularity reads the popularity file of a folder; nil if there is none. The result has the error of a file that cannot
-// be read.
+// findPopularity reads the popularity file of a folder; nil if the folder has none. The result has the error of a file that
+// cannot be read.
 func findPopularity(fsys fs.FS) *popularityFile {
 	info, err := fs.Stat(fsys, PopularityFile)
 	switch {

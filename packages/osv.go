@@ -80,9 +80,9 @@ type osvRecord struct {
 var errOSVForm = errors.New("it must be JSON in the OSV format (records, lists of them, or the response of an OSV API), or a .zip of such files")
 
 // ReadAdvisories reads size bytes of OSV data: records, lists of records or responses of an OSV API, one after another, or a
-// zip archive of such files. It keeps the vulnerabilities of npm packages that are not withdrawn. It ends with an error at the first
-// value that is not in the OSV format, if there is none, over [MaxAdvisoriesSize] bytes and over a million records; the database
-// then has the records before.
+// zip archive of such files. It keeps the vulnerabilities of npm packages that are not withdrawn. A value that is not in the OSV
+// format, data without a value, over [MaxAdvisoriesSize] bytes and over a million records are errors; the database then has the
+// records before.
 func ReadAdvisories(data io.ReaderAt, size int64) (AdvisoryDatabase, error) {
 	if size > MaxAdvisoriesSize {
 		return nil, fmt.Errorf("it has over %d bytes", int64(MaxAdvisoriesSize))
@@ -241,7 +241,7 @@ func compareAdvisoryEvents(a, b advisoryEvent) int {
 }
 
 // Of returns the vulnerabilities of a version of an npm package, each ID once, with Fixed set; nil for none. They are in descending
-// order of their CVE and ID as text: those without a CVE come first, and of the others those of later years.
+// order of CVE and ID, joined and compared as text: usually those without a CVE come first, and of the others those of later years.
 func (d AdvisoryDatabase) Of(npm, version string) []Advisory {
 	var found []Advisory
 	for _, known := range d[npm] {

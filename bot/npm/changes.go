@@ -32,10 +32,10 @@ var errEnough = errors.New("enough")
 
 // Changes requests the changes since a sequence from a change feed, CouchDB's _changes, at the URL feed. It calls take with the name of each changed
 // package, at most 100,000, and returns the sequence after them, which is opaque. An error comes with the sequence that the last response reached, ""
-// for none; take may have been called before it. With an empty since it calls take for nothing and returns the current sequence. If nothing has
-// changed, the server holds the response back for up to 30 seconds. npm's own feed knows since and limit only and answers anything else with 400. After
-// a 400 the client uses no other parameter, so that the server responds at once, and gets the current sequence from the database itself. The operator
-// configures feed, so it may have any host.
+// for none; take may have been called before it. With an empty since it calls take for nothing and returns the current sequence at once. Otherwise, if
+// nothing has changed, the server holds the response back for up to 30 seconds. npm's own feed knows since and limit only and answers anything else
+// with 400. After a 400 the client uses no other parameter, so that the server always responds at once, and gets the current sequence from the database
+// itself. The operator configures feed, so it may have any host.
 func (c *Client) Changes(ctx context.Context, feed, since string, take func(name string)) (last string, err error) {
 	at, err := url.Parse(feed)
 	if err != nil {

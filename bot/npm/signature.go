@@ -67,8 +67,9 @@ func (e *SignatureError) Error() string {
 }
 
 // Verify checks the registry's signature of v. It accepts a version without a signature, and a registry without keys, whose packuments may
-// contain signatures of the registry that it mirrors. The error of a wrong signature is a *[SignatureError]. If the registry does not
-// publish the signing key, that is another error, because its keys may be older than its packuments for a while.
+// contain signatures of the registry that it mirrors; KeyID is "" in both cases. The error of a wrong signature is a *[SignatureError]. If the
+// registry does not publish the signing key, that is another error, because its keys may be older than its packuments for a while. If v.Err is
+// set, it is that.
 func (c *Client) Verify(ctx context.Context, v Version) (Signed, error) {
 	signed, err := c.verifySignatures(ctx, v)
 	if err != nil {

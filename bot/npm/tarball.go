@@ -131,7 +131,7 @@ type hashes struct {
 }
 
 // parseHashes returns the hashes of a version's tarball, by dist.integrity or, only without one, dist.shasum. The error is an *[IntegrityError] if
-// there is none that can be used.
+// none of them can be used.
 func parseHashes(v Version) (hashes, error) {
 	none := &IntegrityError{Package: v.Package, Version: v.Version, Want: v.Integrity}
 	switch {

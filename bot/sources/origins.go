@@ -91,7 +91,7 @@ func RefOf(p *packages.Package) Ref {
 func (o Origins) Ref() Ref { return Ref{cmp.Or(o.Source, KindNpm), o.Target} }
 
 // Move replaces the present upstream. In the origins of releases that came from the old one it stores the old one as From, and it removes From where
-// that is the new one.
+// that is the new one. It changes the map Versions in place.
 func (o *Origins) Move(to Ref) {
 	before := o.Ref().String()
 	for version, origin := range o.Versions {

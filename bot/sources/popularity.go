@@ -62,7 +62,7 @@ func ReadAllPopularityCounts(r kvstore.Reader) (map[string]PopularityCounts, err
 }
 
 // StorePopularity stores the download counts that a catalogue has for its packages, except for packages of which npm has returned a later count. It
-// deletes counts of earlier catalogues for packages that this one has none for. Stars stay.
+// deletes counts of earlier catalogues for packages that this one has none for. Stars stay. It holds Mu meanwhile, and stores all or nothing.
 func (r *Records) StorePopularity(c *packages.Catalogue) error {
 	said := c.Popularity()
 	r.Mu.Lock()

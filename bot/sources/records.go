@@ -37,7 +37,7 @@ func NewRecords(o RecordsOptions) *Records {
 	return &Records{options: o, store: o.Store, logger: o.Logger}
 }
 
-// Write stores a row of the namespace of upstreams as JSON.
+// Write stores a row of the namespace of upstreams as JSON, in a batch of its own that it commits. It does not take Mu.
 func (r *Records) Write(key []byte, row any) error {
 	data, err := json.Marshal(row)
 	if err != nil {
@@ -49,7 +49,8 @@ func (r *Records) Write(key []byte, row any) error {
 	return batch.Commit()
 }
 
-// Set stores the record of a package's upstream. It calls Changed of the options if pages display something else than by the previous record.
+// Set stores the record of a package's upstream. Then it calls Changed of the options if pages display something else than by the previous record.
+// It does not take Mu: the caller holds that if u depends on the stored record.
 func (r *Records) Set(u Upstream) error {
 	before := r.Known(u.Package)
 	batch := r.store.NewBatch()

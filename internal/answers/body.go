@@ -98,7 +98,8 @@ func (b *Body) chooseCoding(r *http.Request) coding.Coding {
 }
 
 // Send responds with the body, or with 304 if status is 200 and the client has it. HEAD gets the header only. A client that refuses
-// all codings gets identity, because an error would not help it.
+// all codings gets identity, because an error would not help it. If the body is large enough to be encoded, Send replaces Vary by
+// Accept-Encoding. It ignores errors of writing.
 func (b *Body) Send(w http.ResponseWriter, r *http.Request, status int) {
 	h := w.Header()
 	c := b.chooseCoding(r)

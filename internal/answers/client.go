@@ -7,7 +7,7 @@ import (
 )
 
 // A Throttle lets one event a second through and counts the others: a damaged file that is
-// asked for again and again must not fill the disk with lines of the log. The zero value is
+// requested again and again must not fill the disk with lines of the log. The zero value is
 // ready.
 type Throttle struct {
 	now func() time.Time // time.Now where nil

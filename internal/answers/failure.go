@@ -115,7 +115,7 @@ func (f *Failure) sendBody(w http.ResponseWriter, head bool, contentType string,
 	return int64(n)
 }
 
-// SendPage responds with the status and the header fields of the failure, and with a page that describes it.
+// SendPage responds with the status and the header fields of the failure, and with a page that describes it, sent by [Body.Send].
 func (f *Failure) SendPage(w http.ResponseWriter, r *http.Request, page *Body) {
 	f.SetHeader(w.Header())
 	page.Send(w, r, f.Status)

@@ -1,7 +1,7 @@
 // Package priority says which processes the system runs first: one that serves requests, then others, then background work.
 //
-// It asks, and guarantees nothing: a system that cannot do it, or forbids it, runs all processes alike. The package must not know what
-// the processes do.
+// It guarantees nothing: a system that cannot do it, or forbids it, runs all processes alike. The package must not know what the processes
+// do.
 package priority
 
 import (

@@ -22,7 +22,8 @@ func ClientOf(remote string) (client netip.Prefix, ok bool) {
 	return ClientAt(at.Addr()), true
 }
 
-// ClientAt returns the client at an address: an IPv4 address or the /64 of an IPv6 address.
+// ClientAt returns the client at an address: an IPv4 address (a /32) or the /64 of an IPv6 address; the zero prefix for an invalid
+// address.
 func ClientAt(addr netip.Addr) netip.Prefix {
 	addr = normalizeAddr(addr)
 	bits := 32
@@ -62,7 +63,8 @@ var forwardingClaims = []string{
 }
 
 // SetForwarded sets the X-Forwarded fields in the header of a request to an upstream: the address, scheme and host of the client's request
-// r. It removes what the client claims about itself, also from fields whose names some servers read as the same, such as X_Real_IP.
+// r, which [Proxies.Handler] has passed on. It sets no X-Forwarded-For if the client has no IP address. It removes what the client
+// claims about itself, also from fields whose names some servers read as the same, such as X_Real_IP.
 func SetForwarded(h http.Header, r *http.Request) {
 	for name := range h {
 		if slices.Contains(forwardingClaims, textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-"))) {

@@ -122,8 +122,9 @@ func (w Weights) Choose(forms []Representation) int {
 	return best
 }
 
-// PreferredCoding returns the coding in which to encode a text for the client. Of codings with equal weight it prefers the one that
-// is usually the shortest. If none is acceptable, it returns identity, because a 406 would not help the client.
+// PreferredCoding returns the coding in which to encode a text for the client: identity, gzip or brotli, never a delta. Of codings
+// with equal weight it prefers the one that is usually the shortest: brotli to gzip, and gzip to identity. If none is acceptable, it
+// returns identity, because a 406 would not help the client.
 func (w Weights) PreferredCoding() coding.Coding {
 	best := coding.Identity
 	for _, c := range [...]coding.Coding{coding.Gzip, coding.Brotli} {
@@ -388,7 +389,8 @@ func (t Tag) String() string {
 }
 
 // CutTag cuts the first entity tag (RFC 9110 §8.8.3) off a comma-separated list, with the separators before it, and returns the
-// rest of the list. ok is false at the end of the list, or if the tag is malformed.
+// rest of the list, which may begin with a separator. ok is false at the end of the list, or if the tag is malformed; rest is ""
+// then.
 func CutTag(list string) (tag Tag, rest string, ok bool) {
 	list = strings.TrimLeft(list, " \t,")
 	list, weak := strings.CutPrefix(list, "W/")

@@ -32,8 +32,8 @@ const (
 	longestPause = 2 * time.Second
 )
 
-// Transient calls do up to three times, with a backoff, until it succeeds, ctx ends, or final reports that its error is not
-// transient. It returns the last error, or that of ctx if ctx has ended before another call.
+// Transient calls do once, and up to three times, with a backoff, until it succeeds, ctx ends, or final reports that its error is
+// not transient. It returns the last error, or that of ctx if ctx has ended before another call.
 func Transient(ctx context.Context, final func(error) bool, do func(context.Context) error) error {
 	for attempt := 1; ; attempt++ {
 		err := do(ctx)
@@ -69,8 +69,8 @@ func FollowClock(ctx context.Context, interval time.Duration, now func() time.Ti
 // Sleep waits that long, or until the context ends, and returns its error then.
 func Sleep(ctx context.Context, d time.Duration) error { return SleepUnless(ctx, d, nil) }
 
-// SleepUnless waits that long, or until something comes from wake, and returns nil; or until the context ends, and returns its
-// error.
+// SleepUnless waits that long, or until something comes from wake or wake is closed, and returns nil; or until the context ends,
+// and returns its error. A nil wake never ends the wait.
 func SleepUnless(ctx context.Context, d time.Duration, wake <-chan struct{}) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

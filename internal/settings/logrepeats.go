@@ -95,7 +95,8 @@ func (h *repeatHandler) isFirst(r slog.Record) bool {
 	return true
 }
 
-// withText returns a copy of a record in which the values of attributes that may change later, because they are pointers, are their text.
+// withText returns a copy of a record in which the text of each attribute of the kind Any replaces its value, because what that points to may
+// change later. It leaves groups as they are.
 func withText(r slog.Record) slog.Record {
 	c := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
 	r.Attrs(func(a slog.Attr) bool {

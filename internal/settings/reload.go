@@ -105,8 +105,9 @@ func (s *Settings) ReadFiles() {
 	}
 }
 
-// ReadFile returns the content of the file at path that the setting name has. If [Settings.ReadFiles] has read the files, it
-// returns what that read; otherwise, in a command, it reads the file now. If the file cannot be read, the error is a [Mistake].
+// ReadFile returns the content of the file at path that the setting name has. If [Settings.ReadFiles] has read the file of that
+// setting, it returns what that read, and path does not count; otherwise, in a command, it reads the file now. If the file cannot be
+// read, the error is a [Mistake].
 func (s *Settings) ReadFile(name, path string) ([]byte, error) {
 	read, ok := s.files[name]
 	if !ok {

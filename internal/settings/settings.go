@@ -73,7 +73,7 @@ type Settings struct {
 	// MaxConnections is the most public connections at once; more wait to be accepted. Default: 10,000, or what the limit
 	// of open files allows.
 	MaxConnections int
-	// TrustedProxies are the networks of proxies whose word on clients counts. Default: none.
+	// TrustedProxies are the networks of proxies that are trusted to name the client. Default: none.
 	TrustedProxies []string
 	// ForwardedHeader is the field in which they name the client's address. Default: [requests.DefaultForwardedField].
 	ForwardedHeader string
@@ -91,7 +91,7 @@ type Settings struct {
 	// Drain is how long clients have to send their request and take the response when the process ends; then they are cut off.
 	// Default: 15 s.
 	Drain time.Duration
-	// LameDuck is how long a process that is asked to stop continues serving while /readyz says that it stops. Default: 0.
+	// LameDuck is how long a process that has received a signal to stop continues serving while /readyz says that it stops. Default: 0.
 	LameDuck time.Duration
 
 	// AssetBase, SiteBase and APIHost are where files, pages and the API are reached. Default: the address of the request.

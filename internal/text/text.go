@@ -62,8 +62,8 @@ func Unprintable(r rune) bool {
 	return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029'
 }
 
-// Line returns s on one line, with instead in place of each unprintable character and of
-// each byte that is not UTF-8.
+// Line returns s on one line, with instead in place of each unprintable character, of each
+// byte that is not UTF-8 and of U+FFFD.
 func Line(s string, instead rune) string {
 	return strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || Unprintable(r) {

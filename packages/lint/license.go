@@ -41,7 +41,7 @@ func ValidateLicense(text string) (valid bool, nearest string) {
 }
 
 // validLicense reports whether a text is an SPDX expression (SPDX 2.3, annex D) of licences on SPDX's
-// list, deprecated ones included, or references to others. Case matters: programs compare as it stands.
+// list, deprecated ones included, or references to others. Case matters, because other programs compare identifiers byte by byte.
 //
 // The module that has the list has a parser as well, but one that panics at "(((".
 func validLicense(text string) bool {
