@@ -251,7 +251,12 @@ func (d AdvisoryDatabase) Of(npm, version string) []Advisory {
 		}
 	}
 	slices.SortStableFunc(found, func(x, y Advisory) int { return cmp.Compare(y.Alias+y.ID, x.Alias+x.ID) })
-	return slices.CompactFunc(found, func(x, y Advisory) bool { return x.ID == y.ID })
+	seen := make(map[string]bool)
+	return slices.DeleteFunc(found, func(x Advisory) bool { // a record may be listed twice, with different aliases
+		known := seen[x.ID]
+		seen[x.ID] = true
+		return known
+	})
 }
 
 // affects reports whether a version has the vulnerability: it is in a range or in the list of versions. fixed is the first later

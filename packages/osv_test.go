@@ -56,6 +56,17 @@ func FuzzReadAdvisories(f *testing.F) {
 	})
 }
 
+// TestAdvisoryListedTwice tests that a record that is listed twice, with different aliases, is one vulnerability.
+func TestAdvisoryListedTwice(t *testing.T) {
+	entry := func(id, alias string) advisoryEntry {
+		return advisoryEntry{Advisory: Advisory{ID: id, Alias: alias}, ranges: [][]advisoryEvent{{{Introduced: "0"}}}}
+	}
+	d := AdvisoryDatabase{"jquery": {entry("GHSA-1", "CVE-1"), entry("GHSA-2", "CVE-2"), entry("GHSA-1", "CVE-3")}}
+	if got := d.Of("jquery", "1.0.0"); len(got) != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestAdvisoryCost(t *testing.T) {
 	cost.Check(t, cost.Parser{Name: "advisories", Parse: func(data []byte) {
 		if d, err := readAdvisoryText(string(data)); err == nil {

@@ -360,7 +360,8 @@ func (s *Settings) IsSet(name string) bool {
 }
 
 // AssetBaseAt returns the URL in front of the files' paths: the one of the settings, or else address, the URL at which the process
-// serves. If address is "", it is the URL at which a process with these settings would serve; "" if the system chooses the port.
+// serves. If address is "", it is the URL at which a process with these settings would serve; "" if the system chooses the port,
+// or it is a Unix socket.
 func (s *Settings) AssetBaseAt(address string) string {
 	host, port, err := net.SplitHostPort(s.Listen[0])
 	switch {
@@ -368,7 +369,7 @@ func (s *Settings) AssetBaseAt(address string) string {
 		return s.AssetBase
 	case address != "":
 		return address
-	case err != nil || port == "0":
+	case err != nil || port == "0" || strings.HasPrefix(s.Listen[0], "unix:"):
 		return ""
 	}
 	return s.URLAt(host, port)

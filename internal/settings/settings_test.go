@@ -247,6 +247,7 @@ func TestAssetBase(t *testing.T) {
 		{"", "", "[::]:443", "cert.pem", "https://localhost:443"},
 		{"", "", "[::1]:80", "", "http://[::1]:80"},
 		{"", "", "127.0.0.1:0", "", ""},
+		{"", "", "unix:/run/larder.sock", "", ""},
 	} {
 		s := &Settings{AssetBase: tt.base, Listen: []string{tt.listen}, TLSCert: tt.cert}
 		if got := s.AssetBaseAt(tt.address); got != tt.want {

@@ -74,7 +74,7 @@ func Line(s string, instead rune) string {
 }
 
 // Nearest returns the known name that name is probably a slip of: the one that differs in
-// the fewest characters, and among equals the first in alphabetical order if known is sorted.
+// the fewest characters, and among equals the first in alphabetical order.
 // Case does not count. It may differ in two characters, and from a name of two or three
 // characters in one. ok is false, and nearest "", if no name is that similar.
 func Nearest(name string, known []string) (nearest string, ok bool) {
@@ -82,7 +82,11 @@ func Nearest(name string, known []string) (nearest string, ok bool) {
 	length := utf8.RuneCountInString(name)
 	least := min(length/2, 2) + 1
 	for _, k := range known {
-		if more := length - utf8.RuneCountInString(k); more >= least || more <= -least {
+		most := least - 1
+		if ok { // one that is as near may be first in the alphabet
+			most = least
+		}
+		if more := length - utf8.RuneCountInString(k); more > most || more < -most {
 			continue // by the lengths alone: a stranger's name may be endless
 		}
 		distance := levenshtein.ComputeDistance(name, strings.ToLower(k))

@@ -54,6 +54,7 @@ func TestNearest(t *testing.T) {
 		{"sesion_duration", "name session_duration", "session_duration"},
 		{"fileName", "name filename", "filename"},
 		{"uri", "url type", "url"},
+		{"abcd", "abcx abc", "abc"},
 		{"pth", "path", "path"},
 		{"aa", "a b", "a"},
 		{"x", "X y", "X"},
