@@ -16,7 +16,7 @@ import (
 )
 
 // newAudit returns the command `larder audit`, which compares the releases in another Larder's log with their upstream, and
-// publishes signed statements of the outcome in the folder of --dir.
+// publishes signed statements of the outcome in the folder public in that of --dir, which also has the auditor's secret key.
 func newAudit(a *cli) *cobra.Command {
 	var o audit.FollowOptions
 	var every time.Duration

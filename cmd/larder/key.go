@@ -194,7 +194,9 @@ func (s keySigning) readPreviousList(rootKey string) (*signing.KeyList, error) {
 	return signing.OpenKeyList(before, rootKey)
 }
 
-// endKey records in list, in memory only, that the key in --end may sign nothing after the checkpoint in the file --at.
+// endKey records in list, in memory only, that the key in --end, a verifier key or a file with it, may sign nothing after the
+// checkpoint in the file --at, which any key of the list must have signed. It replaces an end that the key has. A key that list does
+// not have is an error.
 func (s keySigning) endKey(list *signing.KeyList) error {
 	key, err := verify.ReadKey(s.end)
 	if err != nil {

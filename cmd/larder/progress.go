@@ -101,7 +101,7 @@ func (p *botProgress) draw() {
 	p.squeezed.draw(p.bars, "squeezing", "served already; made smaller in the background")
 }
 
-// end removes the bars, prints how many releases were done, with the published files, and resets the counts. Without bars it
+// end removes the bars, prints how many releases were done, if any, with the published files, and resets the counts. Without bars it
 // does nothing, and the counts stay. The caller holds p.mu.
 func (p *botProgress) end() {
 	if p.bars == nil {

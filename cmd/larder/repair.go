@@ -135,8 +135,9 @@ func describeRepair(r app.RepairResult) []string {
 	return lines
 }
 
-// describeBuilt returns lines for people about the new store that a repair built in place of a damaged one: what it has, where
-// the damaged one is kept, and what was lost. The caller has checked that r.Damage is not "".
+// describeBuilt returns lines for people about the new store that a repair built in place of a damaged or missing one: what it has and
+// why it was built, where the damaged one is kept, if anywhere, and which rows that are in no log were lost. It leaves out r.Lost. The
+// caller has checked that r.Damage is not "".
 func describeBuilt(r app.RepairResult) (lines []string) {
 	lines = append(lines, fmt.Sprintf("Built a new store with %s, %s and %s in %s, because %s.", formatCount(int(r.Entries), "log entry", "log entries"),
 		formatCount(int(r.Releases), "release", "releases"), formatCount(int(r.Files), "file", "files"), time.Duration(r.Seconds*float64(time.Second)).Round(time.Millisecond), text.Plain(r.Damage)))

@@ -29,8 +29,8 @@ Programs have the same on the admin socket: see docs/webhooks.md.`,
 		newScheduleAdd(a), newScheduleList(a), newScheduleShow(a), newScheduleRemove(a))
 }
 
-// newScheduleAdd returns the command `larder schedule add`, which puts an HTTP request on the schedule, and prints its id. The
-// request is sent by a running process only.
+// newScheduleAdd returns the command `larder schedule add`, which puts an HTTP request on the schedule, and prints a sentence
+// with its id. The request is sent by a running process only.
 func newScheduleAdd(a *cli) *cobra.Command {
 	var r notify.Request
 	var at string
@@ -100,7 +100,7 @@ It speaks to the larder process that runs on the data folder; where none runs, i
 when one does.`
 
 // newScheduleList returns the command `larder schedule list`, which lists all scheduled requests in the order of their ids,
-// also those that ended within a day.
+// also those that were delivered or given up within a day; one that was removed is gone at once.
 func newScheduleList(a *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",

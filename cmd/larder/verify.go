@@ -471,8 +471,9 @@ func (a *cli) verifyEvidence(v verification) error {
 // and runs nothing, or an event in a watched log.
 const exitAdvice = 8
 
-// verifyPage verifies what the web page at the URL or path at loads, and prints the report. If something is not proven or
-// wrong, or the page loads and runs nothing, it returns a [verdict] with the exit code. Other errors are as of
+// verifyPage verifies what the web page at the URL or path at loads, and prints the report. If the outcome is neither
+// proven nor own, or a finding is an error, or the page loads and runs nothing, it returns a [verdict] with the exit code. Own code is
+// not proven, and no reason for one. Other errors are as of
 // [cli.verifySubjects], or say that the page or the data of --osv cannot be read.
 func (a *cli) verifyPage(ctx context.Context, v verification, at string) error {
 	session, done, err := a.newSession(v)
