@@ -19,7 +19,8 @@ const (
 )
 
 // badge returns the response to /badge/{library}.svg: an SVG picture of the library's latest version here, or that nothing
-// is published, for READMEs. Without .svg in the path the error is [answers.NoEndpoint].
+// is published, for READMEs. For a library that is not registered the error is [library.ErrNoLibrary]; without .svg in the path it
+// is [answers.NoEndpoint].
 func (p *public) badge(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	file, err := pathParam(r.c, "file")
 	if err != nil {

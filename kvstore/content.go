@@ -104,7 +104,7 @@ func (s *Store) readContent(from handle, h Hash) (Content, error) {
 // PutContent stores the content h of size bytes in the given encodings. The caller guarantees that each decodes to the bytes whose hash is h. An
 // encoding that is stored already is replaced by a smaller one, never by a larger one, and the others stay; a reader sees all of them change at once.
 // squeezed marks the content as having its best encodings; false leaves that as it is. A size other than the stored one is an error, and so is a
-// content that would have no encoding. If the content's row is damaged, the error is [ErrCorrupt].
+// content that would have no encoding. If the content's row is damaged, the error is [ErrCorrupt]. It changes no row of [Queue].
 //
 // It does not wait for the disk: when the next [Batch.Commit] of any caller that writes something has returned nil, the content is durable.
 func (s *Store) PutContent(h Hash, size int64, squeezed bool, coded []Coded) error {

@@ -431,7 +431,8 @@ func (s *FileScan) Uncertain() bool { return !s.counted.known }
 
 // Values yields all values of a row that were found in any file, without deletions: first those of files that belong to the last state of the store,
 // newest first, then those of other files, newest first. They may be old, deleted since, or forged: the caller verifies them. Each is valid until the
-// next step. [FileScan.Err] says afterwards whether all could be read.
+// next step. It reads the scan's index, and yields nothing for namespaces that ScanFiles was not given. If the index cannot be read on,
+// it ends, and [FileScan.Err] says so afterwards; [FileScan.Gaps] has the parts of files that could not be read.
 func (s *FileScan) Values(ns Namespace, key []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for _, class := range []byte{'r', 'x'} {

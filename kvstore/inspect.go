@@ -241,7 +241,8 @@ func (l *inspection) readManifest(name string) {
 	}
 }
 
-// addLess records something that the mark has and the store lacks. The store is then behind, not damaged.
+// addLess records something that the mark has and the store lacks. By itself that makes the store [Behind], not damaged; but checkOlder may turn a
+// finding about a MANIFEST into damage.
 func (l *inspection) addLess(file string, offset int64, format string, args ...any) {
 	l.less = append(l.less, Finding{file, offset, fmt.Sprintf(format, args...)})
 }

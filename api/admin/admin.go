@@ -398,7 +398,7 @@ type line struct {
 }
 
 // Handler returns a handler that runs operations for clients: each at a POST to /NAME, by its name in the map. It responds
-// to other requests with 404. logger logs panics and events that cannot be encoded.
+// to a malformed request with 400, and to all others with 404. logger logs panics and events that cannot be encoded.
 func Handler(operations map[string]Operation, logger *slog.Logger) http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()

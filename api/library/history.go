@@ -81,8 +81,8 @@ func (x *Index) FirstEntry(name string) (logs.Indexed, error) {
 	return first, err
 }
 
-// EntryManifest returns the manifest of the release that a log entry names, nil without an error if it names none. The
-// caller must not change it.
+// EntryManifest returns the manifest with the hash e.Manifest, nil without an error if the entry has none, as one from before the
+// release's files were made. The caller must not change it.
 func (x *Index) EntryManifest(e logs.Entry) (*logs.Manifest, error) {
 	if e.Manifest == (kvstore.Hash{}) {
 		return nil, nil

@@ -140,8 +140,9 @@ func (c *cache) write(key document.Key, value []byte) error {
 	return nil
 }
 
-// removeUpTo adds to the batch the deletion of all rows of the generation with the number last and of those before it. The
-// caller commits the batch.
+// removeUpTo adds to the batch the deletion of all rows of the generation with the number last and of those before it. It
+// reads the rows from the store, so rows that the batch has already added stay. The error is one of reading; the batch then has only
+// some of the deletions. The caller commits the batch.
 func (c *cache) removeUpTo(batch *kvstore.Batch, last uint32) error {
 	for item, err := range c.kv.Scan(kvstore.Renderings, kvstore.Range{To: binary.BigEndian.AppendUint32(nil, last+1)}) {
 		if err != nil {

@@ -120,8 +120,8 @@ type editRow struct {
 	edits []int
 }
 
-// eachNear calls do with the index of each term that starts with the prefix and differs from the word w by at most most
-// edits, and with the number of these edits, in the order of terms. An edit is a letter changed, removed, inserted, or
+// eachNear calls do with the index of each term that starts with the prefix and is the word w or differs from it by at
+// most most edits, and with the number of these edits, 0 for w itself, in the order of terms. An edit is a letter changed, removed, inserted, or
 // swapped with the next one. Neighbouring terms start alike, so the rows of their common beginning are computed once; terms
 // whose beginning already needs too many edits are skipped.
 func (d *dictionary) eachNear(w, prefix string, most int, do func(term, edits int)) {

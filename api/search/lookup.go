@@ -471,8 +471,8 @@ func (l *lookup) eachLibrary(s placedSegment, list []posting, do func(i int, p p
 	}
 }
 
-// repetitions returns a value for each of l.libraries, by its index: how often a word of the query is repeated in the fields
-// that say what the library is for and that the query searches. A word counts as the number of these fields that have it, or
+// repetitions returns a value for each of l.libraries, by its index: how often a word of the query is repeated in those
+// of the stemmed fields (name, keywords, description) that the query searches. A word counts as the number of these fields that have it, or
 // another word of the same stem, minus one (0 if none has). The value is the mean of all queryWords.
 func (l *lookup) repetitions(queryWords []string) []float64 {
 	repetitions := make([]float64, len(l.libraries))

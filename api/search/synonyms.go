@@ -103,7 +103,7 @@ func isNoise(w string) bool {
 	return isCDN(w) || isVersion(w)
 }
 
-// isVersion reports whether a word is a number without dots, perhaps after a v, or nothing but a v.
+// isVersion reports whether a word, which is not empty, is a number without dots, perhaps after a v, or nothing but a v.
 func isVersion(w string) bool { return strings.Trim(strings.TrimPrefix(w, "v"), "0123456789") == "" }
 
 // withoutNoise returns the words of a query that say something about the library (see isNoise), or all words if none does.

@@ -87,7 +87,7 @@ func formatPercent(from, to int64) string {
 func formatNumber(n int) string { return humanize.Comma(int64(n)) }
 
 // formatLarge returns a number as text with grouped digits. From a million on, the text is in millions, with one decimal
-// digit below ten million, cut and not rounded: "1.2 million", "12 million".
+// digit below ten million unless it is 0, cut and not rounded: "1.2 million", "2 million", "12 million".
 func formatLarge(n int64) string {
 	switch {
 	case n >= 10_000_000:
@@ -105,8 +105,9 @@ func isBidiControl(r rune) bool {
 	return '\u202a' <= r && r <= '\u202e' || '\u2066' <= r && r <= '\u2069'
 }
 
-// escapeBidi returns the bytes of a page with each bidirectional control character replaced by U+FFFD, the replacement
-// character. Without any it returns page itself. It does not change page.
+// escapeBidi returns the bytes of a page with each embedding, override and isolate of the bidirectional algorithm (see isBidiControl)
+// replaced by U+FFFD, the replacement character; then bytes that are not UTF-8 become U+FFFD, too. Marks such as U+200E stay. Without
+// any it returns page itself. It does not change page.
 func escapeBidi(page []byte) []byte {
 	const lead = 0xe2 // the first byte of each such character
 	for at := 0; ; at++ {

@@ -289,7 +289,7 @@ func withTimeout(ctx context.Context, bytes int64) (context.Context, context.Can
 	return context.WithTimeout(ctx, bodyTime(bytes))
 }
 
-// bodyTime returns how long a request or response with a body of that many bytes may take: 10 s, and one more for each MiB.
+// bodyTime returns how long a request or response with a body of that many bytes may take: 10 s, and one more per MiB, in proportion.
 func bodyTime(bytes int64) time.Duration {
 	return requestTime + time.Duration(bytes)*time.Second/slowestRate
 }

@@ -195,8 +195,8 @@ func (p *parser) parse(f *finder, src []byte) []block {
 	return blocks
 }
 
-// priorHistogram returns the symbol counts that are assumed before the first pass: those of the literals as in src, all match lengths and distances
-// alike.
+// priorHistogram returns the symbol counts that are assumed before the first pass: those of the literals as in src, all match lengths one count,
+// which grows with src, and all distances the count 1.
 func priorHistogram(src []byte) *histogram {
 	h := new(histogram)
 	for _, b := range src {

@@ -237,7 +237,7 @@ func (s *State) Sync(ctx context.Context) error {
 }
 
 // GetJSON returns the value of a key that [PutJSON] stored, decoded; the bool is false if none exists. Malformed JSON, or JSON that does not fit T,
-// is [kvstore.ErrCorrupt]. It reads as [State.Get] does.
+// is [kvstore.ErrCorrupt]. If the value is not in memory, reading it ends the atomic write of the changes before it, as that of [State.Get] does.
 func GetJSON[T any](ctx context.Context, s *State, key string, options ...Option) (T, bool, error) {
 	var v T
 	data, ok, err := s.get(ctx, key, joinOptions(options))

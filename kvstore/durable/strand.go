@@ -202,7 +202,8 @@ func (g gatedTransport) RoundTrip(r *http.Request) (response *http.Response, err
 	return response, err
 }
 
-// Go starts a task, f, in a goroutine beside the caller, in the same turn, and returns at once. Tasks are not protected from each other until one
+// Go starts a task, f, in a goroutine beside the caller, in the same turn, and does not wait for it. It waits, up to the end of
+// ctx, only for a transaction of another task. Tasks are not protected from each other until one
 // comes back from a call: from then on it has a turn of its own. The event ends when all of them have. [State.Wait] returns their errors, also that a
 // task could not start, for example in a transaction; errors that no Wait has returned become part of the event's error.
 func (s *State) Go(ctx context.Context, f func(context.Context, *State) error) {
