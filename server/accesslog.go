@@ -64,7 +64,7 @@ type AccessLogOptions struct {
 //
 // A line names the client by a pseudonym, unless the operator asks for addresses: the beginning of a SHA-256 over a random key
 // and the client's address (of IPv6 its /64). The log makes a new key for the first line, and for each line whose request
-// came on another day (UTC) than that of the line before. It stores the key nowhere. So lines of one client on one day belong
+// came on a later day (UTC) than those of all lines before. It stores the key nowhere. So lines of one client on one day belong
 // together, but for requests around midnight; those of two days do not, and no line leads back to an address.
 type AccessLog struct {
 	o      AccessLogOptions
@@ -225,7 +225,7 @@ func (l *AccessLog) add(e *accessLogEntry) {
 }
 
 // appendClient appends the client to b by AccessLogOptions.Addresses: a pseudonym of 16 hexadecimal digits, the address, or "-" if it is
-// unknown or not logged. at is the time when the request came. For a pseudonym on a later day (UTC) than that of the last one, appendClient
+// unknown or not logged. at is the time when the request came. For a pseudonym on a later day (UTC) than those of all before, appendClient
 // makes a new key, which counts for requests from before midnight, too, that are logged after that. The caller holds mu.
 func (l *AccessLog) appendClient(b []byte, at time.Time, addr netip.Addr) []byte {
 	if !addr.IsValid() || l.o.Addresses == AccessLogNone {

@@ -106,8 +106,8 @@ func (c *connections) trackState(conn net.Conn, state http.ConnState) {
 }
 
 // requestBegins records that bytes have come on an idle connection, which then counts as busy. If the server has begun to end, it replaces the
-// connection's deadline by that for an unanswered request; otherwise net/http's own timeouts apply. It does nothing for a connection that is not
-// idle.
+// timer that closes the connection by the one for an unanswered request; otherwise net/http's own timeouts apply. It sets no deadline of conn, and does
+// nothing for a connection that is not idle.
 func (c *connections) requestBegins(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

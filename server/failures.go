@@ -154,7 +154,8 @@ type refusingTLSConn struct {
 	state tls.ConnectionState
 }
 
-// ConnectionState returns the state of the TLS connection, by which net/http knows that there is TLS.
+// ConnectionState returns the state of TLS as it was after the handshake, when the lane handed the connection over. net/http takes it
+// for Request.TLS.
 func (c *refusingTLSConn) ConnectionState() tls.ConnectionState { return c.state }
 
 // A refusingConn is a connection of net/http on which it replaces the error responses that net/http writes without a handler.

@@ -294,7 +294,7 @@ func (w *handled) Header() http.Header { return w.header }
 
 // WriteHeader implements http.ResponseWriter. It sends an informational response at once, except 101, which it ignores. For any other
 // status it only takes a snapshot of the header, which is sent with the first bytes of the body. After such a status later calls do
-// nothing. An invalid status panics.
+// nothing. An invalid status panics before that.
 func (w *handled) WriteHeader(status int) {
 	if w.status != 0 {
 		return
@@ -319,8 +319,8 @@ func (w *handled) WriteHeader(status int) {
 	}
 }
 
-// sendInformational sends an informational response (1xx) at once: with the header that the handler has set, unless it is 100
-// (Continue).
+// sendInformational queues an informational response (1xx) over HTTP/2 at once: with the header that the handler has set, unless it is
+// 100 (Continue). It does nothing if the stream has ended. It locks the connection's mu.
 func (w *handled) sendInformational(status int) {
 	block := h2.AppendStatus(nil, status)
 	if status != http.StatusContinue {

@@ -224,8 +224,9 @@ func (l *limited) newEntry(fd int, socket net.Conn) *connEntry {
 	return l.room.newEntry(fd, socket)
 }
 
-// admit counts a new connection for its peer's address towards the limit, or for no client if the peer is a trusted proxy. It
-// evicts another connection if too many are open. A nil entry is ignored.
+// admit counts a new connection towards the limit of all connections, and for the client at its peer's address, or for no client if
+// the peer is a trusted proxy. If too many are open in all, it evicts another connection, which the clients' counts decide; a client
+// has no limit of its own. A nil entry is ignored.
 func (l *limited) admit(p *connEntry, peer netip.Addr) {
 	if p == nil {
 		return

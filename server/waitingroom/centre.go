@@ -94,7 +94,7 @@ func (r *Rooms) openCentre(ctx context.Context, s *durable.State) (durable.Handl
 }
 
 // loadRevoked reads the stored revocations of sessions, makes this process refuse these tickets, and queues the revocations for
-// the other nodes. It deletes those that are over, unless the centre has stopped.
+// the other nodes. It deletes those that are over, and damaged rows, unless the centre has stopped.
 func (c *centre) loadRevoked(ctx context.Context, s *durable.State) error {
 	now := c.room.now()
 	_, err := eachRevoked(ctx, s, now, func(id queue.TicketID, until time.Time) {

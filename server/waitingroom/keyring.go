@@ -82,8 +82,8 @@ func (k *Keyring) deriveNumber(name string) uint64 {
 	return binary.BigEndian.Uint64(mac.Sum(nil))
 }
 
-// guestID returns the id under which a room counts a client that has no ticket, by the client's address prefix. It is always the
-// same for the same key, and no ticket has it, because those of tickets are random.
+// guestID returns the id under which a room counts a client that has no ticket, by the client's address prefix. It depends
+// only on these and on the last key of the ring, so it stays when a new key is put on top. No ticket has it, because those of tickets are random.
 func (k *Keyring) guestID(room string, client netip.Prefix) (id queue.TicketID) {
 	mac := hmac.New(sha256.New, k.salt)
 	fmt.Fprintf(mac, "guest\x00%s\x00%s", room, client)

@@ -46,7 +46,7 @@ func AppendValue[T string | []byte](b []byte, value T) []byte {
 func AppendLength(b []byte, n int) []byte { return appendNumber(b, 0, 0x7f, n) }
 
 // appendName appends the name of a field that does not go into the dynamic table: as an index if the static table has it, else as
-// text.
+// text, with Huffman coding where that is shorter.
 func appendName(b []byte, name string) []byte {
 	for i := range statics {
 		if i > 0 && statics[i].name == name {

@@ -371,8 +371,8 @@ func parseWord(s string) (string, error) {
 	return s, nil
 }
 
-// readCommands parses the list of commands that the room accepts from the origin, and returns whether it has revoke, which is the
-// only one. It adds others as mistakes.
+// readCommands parses the commands that the room accepts from the origin, a list or a single value, and adds any but revoke, the only
+// one, as a mistake. It returns whether there are any, mistakes included, with which the room is refused anyway.
 func (r *reader) readCommands(n *yaml.Node, name string) (revoke bool) {
 	var commands []string
 	newListField(r, &commands, func(s string) (string, error) {
@@ -452,8 +452,8 @@ func (r *reader) checkUpstreams(n *yaml.Node, room *Room) {
 	}
 }
 
-// readSubresources parses which requests for parts of a page pass, and stores it in room. The value is how many pass in a minute
-// (or pass, for no limit), or a mapping with that number, the methods, and the paths. The paths restrict nothing: at them the
+// readSubresources parses which requests for parts of a page pass, and stores it in room. The value is how many of all
+// clients together pass in a minute (0 for none, pass for no limit), or a mapping with that number, the methods, and the paths. The paths restrict nothing: at them the
 // requests pass also for clients from whose address no user was admitted. name is the field's name, for messages.
 func (r *reader) readSubresources(n *yaml.Node, name string, room *Room) {
 	if resolveAlias(n).Kind != yaml.MappingNode {

@@ -131,7 +131,8 @@ func (r *Redemptions) AddCalled(now time.Time, id queue.TicketID) {
 
 // Want adds a ticket that came to this node although another one may have called its visitor, so that the next requests to the
 // leader request its session. [Redemptions.Apply] sets Session and Pending of the result, at which the caller looks after each
-// response. Calls with the same ticket share a result. The caller must call [Redemptions.Done] with it afterwards.
+// response. Calls with the same ticket share a result. The caller must call [Redemptions.Done] with it afterwards. It
+// takes no lock: the caller has the turn of the room's durable object.
 func (r *Redemptions) Want(t queue.Ticket) *Redemption {
 	wanted := r.wanted[t.ID]
 	if wanted == nil {

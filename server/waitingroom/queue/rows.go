@@ -69,7 +69,8 @@ func (t *tickets) recordChange(id TicketID) {
 // wheelSlot is the duration of a slot of the wheel, in nanoseconds.
 const wheelSlot = int64(8 * time.Second)
 
-// wheelSlotOf returns the number of the wheel's slot that a time falls into. at is in nanoseconds since 1970.
+// wheelSlotOf returns the number of the wheel's slot that a time falls into: how many whole slots have passed since 1970. Numbers never
+// repeat. at is in nanoseconds since 1970.
 func wheelSlotOf(at int64) int32 { return int32(at / wheelSlot) }
 
 // newTickets returns an empty table of tickets. Nothing in it can expire before now.

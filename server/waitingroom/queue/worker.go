@@ -187,9 +187,10 @@ func (d *DataCentre) MergeReport(now time.Time, report WorkerReport) WorkerState
 	}
 }
 
-// mergeTicket counts a ticket that a worker has admitted, renewed or had wait, as active or waiting here, and its visitor as a
-// user of this minute. It ignores a ticket that is not newer than what is known of it, that waits although it was admitted, or
-// that is new while mostActive sessions count under Passthrough.
+// mergeTicket counts a ticket that a worker has admitted, renewed or had wait, as active or waiting here, its visitor as a user of
+// this minute, and a new admission in that of its minute. It ignores a waiting ticket that is not newer than the one in line, or whose
+// session is or was known here; an admitted one that is not newer than its active session; and one that is new while mostActive
+// sessions count under Passthrough.
 func (d *DataCentre) mergeTicket(t *Ticket) {
 	r, known := d.rows[t.ID]
 	if t.Waiting() {
