@@ -299,8 +299,9 @@ func (f *Follower) auditNew(ctx context.Context, log *verify.Log) error {
 	return nil
 }
 
-// retryUncompared compares again each release that an earlier audit could not compare. A release that still cannot be compared
-// stays in the state. An error ends the audit.
+// retryUncompared compares again the releases in state.Retry: those that an earlier audit could not compare, but for those that have no
+// upstream. A release that still cannot be compared stays in the state. The first error ends the retries; Poll audits the new entries
+// all the same.
 func (f *Follower) retryUncompared(ctx context.Context, log *verify.Log) error {
 	for _, index := range slices.Clone(f.state.Retry) {
 		e, err := log.Entry(ctx, index)

@@ -54,9 +54,8 @@ func (q *queue) markFresh(t ingest.Task) {
 	}
 }
 
-// markNewestFresh marks the waiting task of the package pkg that was the newest of its poll (Rank 0) as fresh, which moves it
-// ahead. It does nothing if no such task waits, or if it is fresh already, even if other tasks of the package wait. It locks
-// q.mu.
+// markNewestFresh marks as fresh a waiting task of the package pkg that was the newest of its poll (Rank 0) and is not fresh yet, which
+// moves it ahead. It does nothing if no such task waits, even if others of the package wait. It locks q.mu.
 func (q *queue) markNewestFresh(pkg string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -56,7 +56,8 @@ func newGuard(o *Options) (*guard, error) {
 // unverified are the settings of which the log has said that they accept every certificate.
 var unverified sync.Map
 
-// withOptions returns a guard with the same address rules, and with the proxy, resolver and TLS settings of the options. If these accept every
+// withOptions returns a guard with the same address rules, and with the proxy, resolver and TLS settings of the options. It
+// keeps the User-Agent, and the resolver with which hosts are checked before a proxy is asked. If these accept every
 // certificate, it logs a warning, once in the process for each setting that says so.
 func (g *guard) withOptions(o *Options) *guard {
 	if o.Unverified != "" && o.Logger.Enabled(context.Background(), slog.LevelWarn) {

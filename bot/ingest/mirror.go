@@ -30,7 +30,7 @@ var (
 )
 
 // CheckWanted returns nil if a version that is missing here may be requested from another origin, such as cdnjs or another
-// Larder: the catalogue has its package, and the version was neither published, withdrawn included, nor refused here. Else the
+// Larder: it is valid, the catalogue has its package, and the version was neither published, withdrawn included, nor refused here. Else the
 // error is [ErrStays]; it may be one of the store instead, or wrap both.
 func (pb *Publisher) CheckWanted(name, version string) error {
 	c := pb.current.Load()
@@ -252,7 +252,7 @@ func compareFiles(mirrored, own *logs.Manifest) (same int, other []string) {
 }
 
 // ReconcileWithNpm compares a published release that was copied from another origin, which alone vouches for its bytes, with
-// npm's release, which it downloads. If all files that both have are equal, the log says so. If not, the release is withdrawn,
+// npm's release, which it downloads. If all files of npm's tarball at paths that both have are equal, the log says so. If not, the release is withdrawn,
 // and npm's is published in its place if the package's policy allows that. resolved is true if no later call is needed, also if
 // the release does not exist, was withdrawn, or something else vouches for it. It is false with every error, such as a failed
 // download or no path in common.

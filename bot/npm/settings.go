@@ -194,7 +194,7 @@ func parseNpmrc(name, text string) ([]setting, error) {
 
 var section = text.NewRegexp(`^\[[^\]]*\]\s*$`)
 
-// cutBrackets cuts [] off the end of a key, and reports whether it was there.
+// cutBrackets cuts [] off the end of a key, and reports whether it was there. A key that is only [] stays as it is, as in npm.
 func cutBrackets(key string) (string, bool) {
 	if name, ok := strings.CutSuffix(key, "[]"); ok && name != "" {
 		return name, true

@@ -79,7 +79,8 @@ func (c *Client) Verify(ctx context.Context, v Version) (Signed, error) {
 }
 
 // verifySignatures does the work of [Client.Verify]: it checks each signature of v with the registry's keys, which it may request, and returns the
-// first one. A wrong signature is a *[SignatureError]; a key that the registry does not publish is another error. Neither a version without
+// first one. A signature that is wrong, or by a key that had expired when v was published or is no ECDSA key, and malformed signatures are a
+// *[SignatureError]; a key that the registry does not publish, and a failed request, are other errors. If v.Err is set, it returns that. Neither a version without
 // signatures is an error (KeyID is "" then), nor a registry without keys, whose Signed is zero. Its errors do not name the package.
 func (c *Client) verifySignatures(ctx context.Context, v Version) (Signed, error) {
 	if v.Err != nil {
@@ -303,8 +304,8 @@ func (c *Client) requestKeys(ctx context.Context, at *url.URL, known Validators)
 	return keys, validators, err
 }
 
-// parseKeys parses the registry's response about its keys, and returns them by id. A key that does not parse as an ECDSA key is in the result without
-// a key. Of several under one id the first counts; keys with an empty or overlong id are left out. A response that does not begin with { counts as
+// parseKeys parses the registry's response about its keys, and returns them by id. A key that is no ECDSA key, cannot be parsed, or has over
+// maxKeyText bytes is in the result with a nil key. Of several under one id the first counts; keys with an empty or overlong id are left out. A response that does not begin with { counts as
 // that of a registry without keys, because some respond with a page for people; any other malformed one is an error.
 func parseKeys(data []byte) (map[string]publicKey, error) {
 	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {

@@ -77,8 +77,8 @@ func (s QueueState) Describe() string {
 	return humanize.Bytes(uint64(s.Bytes)) + ", " + s.describeSpeed()
 }
 
-// ReadQueue counts the contents and bytes in the recompression queue of a store by scanning it, those that were given up apart,
-// and reads the last measured speed. In a process that recompresses, [Recompressor.Backlog] has the number of contents without a
+// ReadQueue counts the contents that wait in the recompression queue of a store, and their bytes, and how many were given up, by scanning
+// it. It reads the last measured speed, from which it computes Seconds. A malformed row counts with 0 bytes. In a process that recompresses, [Recompressor.Backlog] has the number of contents without a
 // scan.
 func ReadQueue(r kvstore.Reader) (QueueState, error) {
 	var s QueueState

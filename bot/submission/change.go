@@ -81,7 +81,8 @@ func compareFields(before, after []byte) []string {
 	return lines
 }
 
-// fieldsOf returns the values of a JSON document's fields, as JSON, by their paths, such as a.b[0].c; none if it is malformed.
+// fieldsOf returns the values of a JSON document's fields, as JSON, by their paths, such as a.b[0].c; none if it is malformed. Members of
+// objects, also of objects in lists, are fields of their own; any other list is one value. An empty object has none.
 func fieldsOf(data []byte) map[string]string {
 	fields := make(map[string]string)
 	var document any

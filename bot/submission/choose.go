@@ -134,7 +134,8 @@ func chooseBase(files []string) string {
 	return best + "/"
 }
 
-// isConfiguration reports whether a top file configures tools, such as rollup.config.js, or is named like a test.
+// isConfiguration reports whether the name of a top file contains .config. (rollup.config.js), or begins with Gruntfile, gulpfile or
+// test, in this case. Others, such as karma.conf.js and a.test.js, do not count.
 func isConfiguration(name string) bool {
 	return strings.Contains(name, ".config.") || strings.HasPrefix(name, "Gruntfile") || strings.HasPrefix(name, "gulpfile") || strings.HasPrefix(name, "test")
 }

@@ -93,8 +93,9 @@ func (d *Draft) Lint() (problems []string) {
 	return problems
 }
 
-// DescribeDraftError says why a draft of an npm package cannot be made, for the person who requested it. about is false for errors that say nothing
-// about the package, such as a registry that could not be requested.
+// DescribeDraftError says why a draft of an npm package cannot be made, for the person who requested it. about is true for a name that npm
+// could not have, and a package that is missing, has no release, is too large, or that no draft can be made of. It is false for any other error, also
+// for an archive that is broken or refused; the text then says that the registry could not be requested.
 func DescribeDraftError(name string, err error) (text string, about bool) {
 	var invalid *npm.NameError
 	var undraftable *UndraftableError

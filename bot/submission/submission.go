@@ -214,7 +214,8 @@ func (r *Release) paths() []string {
 	return paths
 }
 
-// removeUnminifiable deletes from Files each minified file that minify cannot make from its source in the archive.
+// removeUnminifiable deletes from Files each minified file whose source in the archive minify rejects. A file whose source the archive
+// lacks stays. It returns an error if the archive cannot be read or ctx ends, and has then removed only those rejected so far.
 func (r *Release) removeUnminifiable(ctx context.Context, a archive.Source, minify func(ctx context.Context, extension string, data []byte) error) error {
 	if minified, _ := r.Made(); minified == 0 {
 		return nil
