@@ -97,7 +97,8 @@ func parseLibraryPath(path string) (a CDNAddress, ok bool) {
 }
 
 // ParseNPMPath parses NAME[@VERSION][/FILE], percent-encoded, as jsDelivr and unpkg have it; NAME may have a scope. ok is false if
-// the name is missing or over 214 bytes, or the path is malformed. It does not check the characters of the name and the version.
+// the name is missing or over 214 bytes, or the path is malformed. It does not check the characters of the name and the
+// version, which may be empty after its @.
 func ParseNPMPath(escaped string) (a CDNAddress, ok bool) {
 	first, rest, _ := strings.Cut(escaped, "/")
 	if strings.HasPrefix(first, "@") || strings.HasPrefix(first, "%40") {

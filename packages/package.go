@@ -177,7 +177,7 @@ func (p *Package) Author() string {
 	return strings.Join(authors, ",")
 }
 
-// String returns the author as "Name <email> (url)", leaving out what is unknown.
+// String returns the author as "Name <email> (url)", leaving out an email and URL that are unknown; the name never is.
 func (a Author) String() string {
 	s := a.Name
 	if a.Email != "" {

@@ -226,7 +226,7 @@ func LineColumn(data []byte, offset int) (line, column int) {
 }
 
 // formatLocation returns a location in a package JSON in words: autoupdate.fileMap[0].files; "" for the document. The schema says
-// which steps are indices; below a property that the schema does not have, an index is written like a name (foo.0). It cuts
+// which steps are indices; where the schema has no list, an index is written like a name (foo.0). It cuts
 // names to 80 bytes.
 func formatLocation(location []string) string {
 	var b strings.Builder

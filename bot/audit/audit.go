@@ -333,7 +333,8 @@ func (c *comparison) matchEntry(x *index, name string, hash kvstore.Hash) (paths
 	return paths
 }
 
-// summarize counts in c.found what was found about the files, and returns the first difference, nil if all files agree. A file that
+// summarize counts in c.found the files that are upstream's, that were made again with the same result, and that could not be checked,
+// and returns the first difference in the manifest's order, nil if it found none. It does not count differing files. A file that
 // could not be checked is not a difference: c.unchecked gets the reason, and a note names the first one. cannotRemake says why
 // minified files cannot be made again, "" if they can; made and results say which were and with which result, by index.
 func (c *comparison) summarize(cannotRemake string, made []bool, results []error) error {

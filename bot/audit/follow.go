@@ -173,7 +173,7 @@ func (f *Follower) saveState() error {
 	return f.writeState()
 }
 
-// writeState stores the state for the next poll at once.
+// writeState stores the state for the next poll at once, and notes the time for saveState.
 func (f *Follower) writeState() error {
 	data, err := json.Marshal(f.state)
 	if err == nil {

@@ -71,8 +71,8 @@ func (e *MalformedError) Error() string {
 	return fmt.Sprintf("malformed packument%s: %s (is the configured registry an npm registry?)", where, e.Reason)
 }
 
-// decodePackument decodes the packument of a package. It stores only what is needed, and holds at most about maxValue bytes of the rest in memory.
-// Errors are a *[MalformedError] and those of r.
+// decodePackument decodes the packument of a package. It stores only what is needed, and holds at most about maxValue bytes of the rest in memory;
+// a longer value is an error. A malformed manifest is none: it is in the version's Err. Errors are a *[MalformedError] and those of r.
 func decodePackument(name string, r io.Reader) (*Packument, error) {
 	return newDecoder(name, r).readPackument()
 }

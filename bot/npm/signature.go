@@ -281,8 +281,9 @@ func (k *keyring) find(ctx context.Context, c *Client, id string) (key publicKey
 	return key, ok, nil
 }
 
-// requestKeys requests the keys of a registry. The error is [ErrNotModified] if known describes the current ones. A status such as 404 means that the
-// registry publishes none, and is no error.
+// requestKeys requests the keys of a registry. The error is [ErrNotModified] if known describes the current ones. The registry publishes none,
+// which is no error, if it responds with any 4xx that is not temporary, 401 and 403 included, or with something else than a JSON object. Other malformed
+// responses are errors.
 func (c *Client) requestKeys(ctx context.Context, at *url.URL, known Validators) (keys map[string]publicKey, validators Validators, err error) {
 	err = c.fetch.Get(ctx, c.newRequest(at, conditionalHeader(known), maxKeys), func(r *fetch.Response) error {
 		if r.Status == http.StatusNotModified {

@@ -118,7 +118,8 @@ func Refusef(format string, args ...any) error {
 	return &Refusal{Reason: fmt.Sprintf(format, args...)}
 }
 
-// RefusalReason returns the text of err and true if err says that a release will never be accepted as it is. It returns "" and false for any other
+// RefusalReason returns the text of err and true if err says that a release will never be accepted as it is: a [Refusal],
+// a refused archive or repository, or an error by [npm.IsPermanent] but [npm.ErrNotFound]; wrong bytes and statuses are not among them. It returns "" and false for any other
 // error, and for each [Transient].
 func RefusalReason(err error) (string, bool) {
 	var own *Refusal

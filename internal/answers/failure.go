@@ -66,9 +66,9 @@ func (f *Failure) JSON() []byte {
 	return bytes.TrimSpace(b.Bytes())
 }
 
-// SetHeader sets Cache-Control, with the fields for HTTP/1.0 that go with it, Retry-After and f.Fields, and removes the fields that
-// describe the requested response: Etag, Last-Modified and Content-Encoding. It sets no Vary, none for other origins, and none that
-// depend on the body.
+// SetHeader sets Cache-Control, with the fields for HTTP/1.0 that go with it, Retry-After if f.Retry is positive, and f.Fields. It
+// removes the fields that describe the requested response: Etag, Last-Modified and Content-Encoding. It sets neither Vary, nor the fields
+// for other origins, nor those that depend on the body.
 func (f *Failure) SetHeader(h http.Header) {
 	for _, name := range []string{"Etag", "Last-Modified", "Content-Encoding"} {
 		h.Del(name)

@@ -31,8 +31,8 @@ func rowKey(depth int, key kvstore.Hash, version int64) []byte {
 	return binary.BigEndian.AppendUint64(row, ^uint64(version))
 }
 
-// RootRows returns the bounds of the rows, from included and to excluded, of which the first has the root of the map after an
-// entry.
+// RootRows returns the bounds, from included and to excluded, of the keys of the root's rows that were written with an entry or an
+// earlier one, newest first. The first has the root of the map after the entry; before the first release no row exists.
 func RootRows(entry int64) (from, to []byte) {
 	return rowKey(0, kvstore.Hash{}, entry), []byte{0, 1}
 }
@@ -193,8 +193,8 @@ func decodeRow(row []byte) (*node, error) {
 	return n, nil
 }
 
-// Compare compares the stored map after an entry, whose root's row is rootRow, nil for none, with m, which is in memory. It
-// calls wrong for each row that is missing or differs, below which it does not look, and returns the number of right rows.
+// Compare compares the stored map after an entry, with m, which is in memory. rootRow is the key of its root's row, nil for none;
+// get returns the value of a row by its key. It calls wrong for each row that is missing or differs, below which it does not look, and returns the number of right rows.
 func (m *Map) Compare(rootRow []byte, get func(row []byte) ([]byte, error), wrong func(row []byte, err error)) (right int64) {
 	if rootRow == nil {
 		if m.root != nil {

@@ -255,7 +255,7 @@ func (s *Signer) signAndStore(c logs.Checkpoint, at time.Time) error {
 }
 
 // checkExtendsLast returns nil if the tree of c begins with the last signed checkpoint, and a [*RefusedError] if it
-// certainly does not. Any other error says that the tree could not be read.
+// certainly does not, as if nothing was signed yet. Any other error says that the tree could not be read.
 func (s *Signer) checkExtendsLast(c logs.Checkpoint) error {
 	const remedy = ", as after restoring an old backup or damage to the end of the store; bring a store that has those entries, from a newer backup or from a follower of the log, " +
 		"or choose another key folder, which starts a log with a new key that every client has to pin"

@@ -81,8 +81,8 @@ func openRecord(dir string, store *kvstore.Store, readKeys func(*Record) error) 
 func (r *Record) OwnKey() string { return r.own }
 
 // Store stores a signed checkpoint, of which the store has everything, as the last one, in the folder and in the store. key
-// is a verifier key that signed it, which Store verifies. If the folder has a private key of its own, another key is an
-// error.
+// is a verifier key that signed it, which Store verifies and stores, too. If the folder has a private key of its own, another key
+// is an error. After an error the folder may be ahead of the store.
 func (r *Record) Store(key string, signed Signed) error {
 	if r.own != "" && key != r.own {
 		return fmt.Errorf("signing: the key in %s was changed at another node; copy log.key and log.pub from there", r.folder.dir)

@@ -267,8 +267,8 @@ func (l *Log) verifyEncodings(ctx context.Context, address string, r *Result, li
 
 // verifyEncoding requests a file in one encoding and compares the bytes with the manifest's record. live and known are as
 // in [Log.verifyFile]. It returns the encoding of the response, or "" if the release is not live and the server answers 404
-// or 410. Other bytes, or a file that the manifest does not have, are a [Difference]; any other error says why they could
-// not be compared.
+// or 410. Other bytes, a body that does not decode, or a file that the manifest does not have, are a [Difference]; any other
+// error, such as an unknown encoding or another status, says why they could not be compared.
 func (l *Log) verifyEncoding(ctx context.Context, address string, accept coding.Coding, live bool, file logs.File, known bool) (string, error) {
 	response, err := l.remote.sendGet(ctx, address, accept.String())
 	if err != nil {

@@ -200,7 +200,7 @@ func (l *Log) Key() string { return l.key }
 // nil if a root key is pinned, whose list counts in their place.
 func (l *Log) KeyChanges() []signing.KeyChange { return l.changes }
 
-// Size returns the number of entries in the tree of the log's verified checkpoint.
+// Size returns the number of entries in the tree of the log's verified checkpoint, whose cosignatures may be too few: see [Log.Unverified].
 func (l *Log) Size() int64 { return l.Tree.N }
 
 // Seen returns the size of the largest verified checkpoint that earlier runs have stored, and when they last verified the

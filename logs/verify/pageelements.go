@@ -213,7 +213,7 @@ var scriptTypes = []string{"", "text/javascript", "application/javascript", "app
 
 // scriptType returns the type of a script element, by which browsers decide whether they run it: its attribute type, or without that
 // text/ and its attribute language, in lower case, without parameters. It returns "", which browsers run as a classic script, if the
-// element has neither, or its type is empty.
+// element has neither, or its type is empty. It is more lenient than browsers, so that a script which one of them might run counts.
 func scriptType(attributes []html.Attribute) string {
 	kind, ok := attribute(attributes, "type")
 	if language, has := attribute(attributes, "language"); !ok && has && language != "" {
