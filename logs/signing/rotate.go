@@ -83,8 +83,8 @@ func (s *Signer) KeyChanges() ([]KeyChange, error) { return KeyChanges(s.options
 // Rotate creates a new key that takes over from the present one. It appends an entry that announces the new key and is
 // signed with the present one. As long as the file of the old key stays in the key folder, that key goes on signing too, so
 // that clients that have pinned it have time. Each step may be the last before a crash: the new key is on the disk before
-// the log names it, and becomes the present key after that. [Open] does the remaining steps. So after an error, the new key
-// may sign already.
+// the log names it, and becomes the present key after that. If the log names it, [Open] does the remaining steps; if not, Open
+// removes the new key, and nothing has changed. So after an error, the new key may sign already.
 func (s *Signer) Rotate(now time.Time) (KeyChange, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +98,8 @@ func (s *Signer) Rotate(now time.Time) (KeyChange, error) {
 	return change, nil
 }
 
-// rotate does the steps of Rotate, with s.mu held. An error does not say that nothing changed. The new key may sign already and only
+// rotate does the steps of Rotate, with s.mu held. An error does not say that nothing changed. After [logs.ErrUnconfirmed], the next
+// signing finishes the change if the log announces the key by then. The new key may sign already and only
 // publishing it failed (then the change may be returned, too); or the log announces the new key, but it could not be installed: then
 // the next start does that, and later rotations of this process return the same error, while the old key still signs.
 func (s *Signer) rotate(now time.Time) (KeyChange, error) {
@@ -108,6 +109,9 @@ func (s *Signer) rotate(now time.Time) (KeyChange, error) {
 	if err := s.signIfNeeded(); err != nil { // before anything is added to a log that it must refuse
 		return KeyChange{}, err
 	}
+	if s.unconfirmed {
+		return KeyChange{}, errors.New("a change of the key before is not confirmed yet; try again in a moment")
+	}
 	next, err := newKey(s.origin)
 	if err != nil {
 		return KeyChange{}, err
@@ -116,22 +120,51 @@ func (s *Signer) rotate(now time.Time) (KeyChange, error) {
 		return KeyChange{}, err
 	}
 	change, err := s.announceKey(next, now)
+	if errors.Is(err, logs.ErrUnconfirmed) { // the log may announce the key, so it stays
+		s.unconfirmed = true
+		return KeyChange{}, err
+	}
 	if err != nil {
 		return KeyChange{}, errors.Join(err, s.folder.remove(nextKeyFile))
 	}
+	return change, s.takeOver(next, change.Index)
+}
+
+// takeOver makes the next key, which the entry with this index announces, the present one, signs the log and the published checkpoint
+// with it, and publishes both.
+func (s *Signer) takeOver(next *key, index int64) error {
 	if err := s.installKey(next); err != nil {
-		s.rotationErr = fmt.Errorf("entry %d announces a new key, but it could not be put in place; the next start does that: %w", change.Index, err)
-		return KeyChange{}, s.rotationErr
+		s.rotationErr = fmt.Errorf("entry %d announces a new key, but it could not be put in place; the next start does that: %w", index, err)
+		return s.rotationErr
 	}
 	if err := s.signIfNeeded(); err != nil {
-		return KeyChange{}, err
+		return err
 	}
 	// The published checkpoint has the new key's signature before clients see that key.
 	signed, cosignatures, err := s.renewSignatures(s.published.Load().signed.Note)
 	if err == nil {
 		err = s.publishCheckpoint(Signed{signed.Checkpoint, append(signed.Note, cosignatures...)})
 	}
-	return change, errors.Join(err, s.publishIfMet(), s.writePublic(), s.storeSigner())
+	return errors.Join(err, s.publishIfMet(), s.writePublic(), s.storeSigner())
+}
+
+// finishAnnounced finishes a change of the key whose commit was not confirmed, if the log announces the key by now, and reports whether
+// it does. If the commit has failed, the log is no longer this node's to sign, and [Open] removes the key.
+func (s *Signer) finishAnnounced() (done bool, err error) {
+	data, err := s.folder.read(nextKeyFile)
+	if err != nil {
+		return false, err
+	}
+	next, err := parseKey(data)
+	if err != nil {
+		return false, fmt.Errorf("couldn't read %s: %w", s.folder.path(nextKeyFile), err)
+	}
+	changes, err := s.KeyChanges()
+	if err != nil || len(changes) == 0 || changes[len(changes)-1].Key != next.public {
+		return false, err
+	}
+	s.unconfirmed = false
+	return true, s.takeOver(next, changes[len(changes)-1].Index)
 }
 
 // announceKey appends the entry that announces the next key, signed with the present key, to the log, and adds it to the

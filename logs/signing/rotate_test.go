@@ -229,3 +229,45 @@ func TestDamagedOldKeys(t *testing.T) {
 		}
 	}
 }
+
+// TestRotateWithoutConfirmation tests that the new key stays while it is not known whether the log announces it, and that the signer takes it over
+// once the log does: a log that announces a key which nobody has could not be followed any more.
+func TestRotateWithoutConfirmation(t *testing.T) {
+	r := newRig(t)
+	s := r.open()
+	first := s.Key()
+	r.grow(2, "vue")
+	var late [][]byte
+	r.log.Share(func(g logs.Growth) error {
+		for _, e := range g.Entries {
+			late = append(late, e.Raw)
+		}
+		return logs.ErrUnconfirmed
+	})
+	if _, err := s.Rotate(noon); !errors.Is(err, logs.ErrUnconfirmed) {
+		t.Fatal(err)
+	}
+	next := r.readFile("next.key")
+	if _, err := s.Rotate(noon); err == nil || !strings.Contains(err.Error(), "not confirmed yet") || r.readFile("next.key") != next {
+		t.Errorf("the next rotation: %v", err)
+	}
+	if err := s.Sign(); err != nil || s.Key() != first {
+		t.Errorf("before the commit is there, %s signs, %v", s.Key(), err)
+	}
+	err := r.log.Adopt(func(tx *logs.Tx) error {
+		e, err := tx.AppendRaw(late[0])
+		if err != nil {
+			return err
+		}
+		return signing.AddKeyChanges(tx.Batch, r.store, e.Index)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.sign(s)
+	r.holds(s)
+	if by := r.signedBy(s, first, s.Key()); s.Key() == first || !by[0] || !by[1] {
+		t.Errorf("the key is %s, which was %s; both have signed: %v", s.Key(), first, by)
+	}
+	r.close(s)
+}

@@ -75,6 +75,7 @@ type Signer struct {
 	disputes    map[string]string // what disputes the log, by file
 	proven      map[string]bool   // those files that hold an Evidence
 	rotationErr error             // of a change of keys that only the next start can finish
+	unconfirmed bool              // the log may announce the key in nextKeyFile: its commit is not confirmed
 
 	published atomic.Pointer[published]
 }
@@ -356,9 +357,14 @@ func (s *Signer) missingWitnesses() error {
 }
 
 // signIfNeeded signs and stores the log's checkpoint, unless that is signed and cosigned within the last hour. It does not
-// publish it. The error is a [*RefusedError] if the log does not contain the last signed checkpoint; any other one says that
+// publish it, unless it first finishes a change of the key whose commit was confirmed meanwhile. The error is a [*RefusedError] if the log does not contain the last signed checkpoint; any other one says that
 // reading or writing failed.
 func (s *Signer) signIfNeeded() error {
+	if s.unconfirmed {
+		if done, err := s.finishAnnounced(); done || err != nil {
+			return err
+		}
+	}
 	c := s.options.Log.Checkpoint()
 	if s.last.Note != nil {
 		if err := s.checkExtendsLast(c); err != nil {
