@@ -107,8 +107,9 @@ type keptMaps struct {
 }
 
 // writeLive adds the changed rows of the map of live releases to the batch, with lists of the rows that these replace, and
-// drops most of the map from memory. It also adds the deletion of some rows of old maps, and updates l.kept to what is
-// signed now.
+// drops most of the map from memory. It also adds the deletion of some rows that only maps need which are over
+// 4,096 entries older than the checkpoint that was signed before the present one, or than the log if nothing is signed, and updates
+// l.kept to what is signed now.
 func (l *Log) writeLive(tx *Tx) error {
 	last := tx.size - 1
 	replaced := tx.live.Write(last, func(row, value []byte) { tx.Batch.Set(kvstore.LogLive, row, value) })

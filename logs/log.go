@@ -78,7 +78,7 @@ func (l *Log) Wait(ctx context.Context, size int64) (Checkpoint, error) {
 // Update calls fn to append entries and to set the rows that belong to them, and commits all of them in one synced write. If
 // fn or the write fails, nothing changes, and Update returns that error. If fn ignores an error after which the whole Tx
 // fails, Update returns that. If the log is shared, see [Log.Share], fn may be called again after it has appended, because
-// an Update that shares the write failed; and the error may be [ErrUnconfirmed].
+// an Update that shares the write failed or needs a write of its own; and the error may be [ErrUnconfirmed].
 func (l *Log) Update(fn func(*Tx) error) error {
 	l.mu.Lock()
 	shared := l.commit != nil

@@ -31,7 +31,8 @@ type cacheEntry[K comparable, V any] struct {
 
 // Get returns the value of key. If it is not cached, it calls make, once for all callers who wait for the same key, and caches the
 // value. All of them get an error of make, which is not cached. make also returns how many bytes the value counts. The least recently
-// used values beyond Most and MostBytes are removed; a value over MostBytes is returned, but not kept. If make panics, the panic goes
+// used values beyond Most and MostBytes are removed, also those that are being made; a value over MostBytes is returned, but neither it nor any less recently used
+// value is kept. If make panics, the panic goes
 // on in the caller whose make it is, and those who wait get an error.
 func (c *Cache[K, V]) Get(key K, make func() (value V, bytes int, err error)) (V, error) {
 	e := c.addEntry(key)
@@ -95,7 +96,7 @@ func (c *Cache[K, V]) addEntry(key K) *cacheEntry[K, V] {
 	return e
 }
 
-// index returns the index of the entry of key, or -1. The caller holds mu.
+// index returns the index of the entry of key, also one whose value is still being made, or -1. The caller holds mu.
 func (c *Cache[K, V]) index(key K) int {
 	return slices.IndexFunc(c.entries, func(e *cacheEntry[K, V]) bool { return e.key == key })
 }

@@ -304,7 +304,7 @@ func (r *Reader) checkBackupTarget(target string) error {
 	return nil
 }
 
-// escapeGlob returns a glob pattern that matches only path.
+// escapeGlob returns a pattern of [filepath.Glob] that matches only path.
 func escapeGlob(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }

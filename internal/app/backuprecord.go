@@ -114,7 +114,8 @@ func (k *backupKeys) putRecord(ctx context.Context, b bucket.Bucket, name string
 	return b.Put(ctx, name, sealed)
 }
 
-// readRecord reads the record of a backup that is the object name in b. A record that was changed or renamed, or encrypted with a
+// readRecord reads the record of a backup that is the object name in b: the rows that do not follow from the log, and the settings of the
+// waiting rooms. A record that was changed or renamed, or encrypted with a
 // key that the key folder lacks, is an error, the same for all three.
 func (k *backupKeys) readRecord(ctx context.Context, b bucket.Bucket, name string) (content backupRecord, err error) {
 	sealed, _, err := b.Get(ctx, name, maxBackupRecord)

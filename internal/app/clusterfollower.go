@@ -135,8 +135,9 @@ func (f *clusterFollower) follow(ctx context.Context) {
 
 // checkMayLead returns why the node must not lead now, nil if it may. Another node has replaced the log's key; or the bot
 // cannot start, which is checked only after a failed takeover; or the bucket's log lacks entries that this node signed or saw
-// signed; or the bucket's checkpoint is of another log; or an error prevents a check. Unless the bucket is new and has no log
-// yet, it takes over the newest checkpoint in the bucket: the site serves it, and the key folder and the store record it.
+// signed; or the bucket's checkpoint is of another log; or an error prevents a check. Unless the bucket, a new one, lacks
+// entries that the store has, it takes over the checkpoint in the bucket if the store has all of it and the first two checks passed: the
+// site serves it, and the key folder and the store record it.
 func (f *clusterFollower) checkMayLead(ctx context.Context) error {
 	changes, err := f.view.showing.KeyChanges()
 	if err != nil {

@@ -220,7 +220,7 @@ func (n *clusterNode) ownStatus() Node {
 }
 
 // reportStatus writes the status of this node to the bucket, for the other nodes and `larder nodes`, until ctx ends: within 3
-// seconds of a change of its entries, problem or evidence, and every 30 seconds. Then it removes the status from the bucket. It
+// seconds of a change of its entries, problem or evidence, once it has caught up, and every 30 seconds. Then it removes the status from the bucket. It
 // does not log errors of writing, and tries again.
 func (n *clusterNode) reportStatus(ctx context.Context) {
 	var reported Node

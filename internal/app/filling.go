@@ -161,8 +161,8 @@ func (f *filler) refreshCatalogue(ctx context.Context) error {
 	return err
 }
 
-// describeCatalogue returns what the site displays of the catalogue: the number of packages, the commit, when it was read, since
-// when that fails, and why files are refused, but not its source.
+// describeCatalogue returns what the site displays of the catalogue: the number of packages, the first 12 characters of the
+// commit, when the last poll succeeded, since when polls fail, and the first line of why each file is refused, but not its source.
 func (f *filler) describeCatalogue() site.Catalogue {
 	s := f.watcher.State()
 	shown := site.Catalogue{Packages: s.Packages, Commit: s.Commit[:min(len(s.Commit), 12)], Checked: s.Checked, Failing: s.Since}

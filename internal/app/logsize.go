@@ -31,8 +31,8 @@ type Written struct {
 	LogSize int64 `json:"log_size"`
 }
 
-// reportLogSize changes the operations in all that publish, so that after success they report the size of the log as an event.
-// A program sends that size with its next request, which may reach another node.
+// reportLogSize changes the operations in all that publish one release, so that after success they report as an event, a note for
+// people, how many entries the log has. A program that asks another node next sends that size, so that the node waits for the entries.
 func reportLogSize(all operations) {
 	for _, name := range []string{string(OpAdd), string(opImport)} {
 		next := all[name]

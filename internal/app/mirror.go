@@ -35,7 +35,7 @@ type FollowState = replication.State
 type mirrorRole struct{ server Server }
 
 // start implements [role] for a mirror: it opens the parts that copy the log of another Larder, once or all the time, and serve
-// it if the server says so, and adds them to the run. The error says why a part cannot be opened, or is a mistake in the
+// it if the server says so, and adds them to the run, which starts each at once. The error says why a part cannot be opened, or is a mistake in the
 // settings.
 func (m mirrorRole) start(ctx context.Context, r *roleRun) error {
 	s := m.server

@@ -257,10 +257,12 @@ func Dial(ctx context.Context, data string) (*Client, error) {
 	return &Client{client, func() error { return nil }}, nil
 }
 
-// Client returns a client that runs the operations of this reader within this process. Closing the client closes the reader.
+// Client returns a client that runs the operations of this reader within this process, over a pipe to a server that it starts, so that
+// errors arrive as text. Closing the client ends that, and closes the reader.
 func (r *Reader) Client() *Client { return r.newClient(r.operations(), r.Close) }
 
-// Client returns a client that runs the operations of this writer within this process. Closing the client closes the writer.
+// Client returns a client that runs the operations of this writer within this process, as [Reader.Client]. Closing the client closes
+// the writer.
 func (w *Writer) Client() *Client { return w.folder.newClient(w.operations(), w.Close) }
 
 // newClient returns a client that runs the operations in all in this process. Closing the client calls closeFolder.

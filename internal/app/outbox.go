@@ -75,7 +75,8 @@ const (
 // scheduleAtOnce is how many requests a response to [OpScheduleList] lists at most.
 const scheduleAtOnce = 100
 
-// addOutboxOperations adds to all the operations of `larder schedule` and `larder webhook`, which open the outbox on first use.
+// addOutboxOperations adds to all the operations of `larder schedule` (add, list, show and remove HTTP requests that are
+// sent at a time) and `larder webhook` (add, list and remove), which open the outbox on first use.
 func (r *Reader) addOutboxOperations(all operations) {
 	addOutboxOperation(r, all, OpScheduleAdd, func(ctx context.Context, o *notify.Outbox, q notify.Request) (notify.State, error) {
 		return o.Schedule.Post(ctx, "", q)

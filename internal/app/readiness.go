@@ -44,8 +44,8 @@ func (r *readinessReport) cannotPublish(err error) { r.Publish = errors.Join(r.P
 // addNote adds a line of text for the operator, which does not change whether the process is ready.
 func (r *readinessReport) addNote(text string) { r.Notes = append(r.Notes, text) }
 
-// checkLibraries returns a readiness check of the index that search, pages and API read. The process is not ready before the index
-// is read for the first time. An index that fails later is only noted, since files are served without it.
+// checkLibraries returns a readiness check of the index that search, pages and API read. The process is not ready while the index
+// is read for the first time. If that fails, it is only noted, since files are served without it. Later failures are not reported.
 func checkLibraries(index *library.Index) readinessCheck {
 	return func(report *readinessReport) {
 		switch err := index.Ready(); {

@@ -252,7 +252,8 @@ const repairFailures = 64
 
 // openSource opens a source of a log and its contents. where is the http or https URL of another Larder, the s3 or file URL of
 // a backup, the path of a folder with a store or a backup or of a bundle file, or [FromBucket], the bucket of the cluster. A
-// folder or a file has to exist. openSource sends no request: a server or an object store that does not respond is an error on
+// folder or a file has to exist, except the folder of the cluster's bucket, which is created. Missing keys of a backup are no error
+// here. openSource sends no request: a server or an object store that does not respond is an error on
 // first use. The caller closes the source if it is an [io.Closer] and there was no error.
 func openSource(s *settings.Settings, where string, logger *slog.Logger) (replication.Source, error) {
 	switch {

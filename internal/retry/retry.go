@@ -66,7 +66,7 @@ func FollowClock(ctx context.Context, interval time.Duration, now func() time.Ti
 	}
 }
 
-// Sleep waits that long, or until the context ends, and returns its error then.
+// Sleep waits that long, or until the context ends, and returns its error then. If both are so at once, it may return nil.
 func Sleep(ctx context.Context, d time.Duration) error { return SleepUnless(ctx, d, nil) }
 
 // SleepUnless waits that long, or until something comes from wake or wake is closed, and returns nil; or until the context ends,

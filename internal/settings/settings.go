@@ -353,7 +353,7 @@ func (s *Settings) Origin(name string) string {
 }
 
 // IsSet reports whether the operator has set the setting name, with a flag, a variable or in the configuration file. Presets of a
-// profile do not count.
+// profile do not count. A name that no setting has panics.
 func (s *Settings) IsSet(name string) bool {
 	_, ok := s.origins[name]
 	return ok || s.Flags.Lookup(name).Changed

@@ -175,7 +175,8 @@ type RowSource interface {
 }
 
 // restoreRows copies the rows of a namespace that the first backup among the sources has, and that keepsRow selects, into the new store. It returns
-// false if no source is a backup. It tries no second backup if the first fails. Rows that were committed before an error stay.
+// false if no source is a backup. It tries no second backup if the first fails. Rows that were committed before an error stay, and
+// restored then means nothing.
 func (e *engine) restoreRows(ctx context.Context, ns kvstore.Namespace) (restored bool, err error) {
 	for _, source := range e.RepairOptions.Sources {
 		backup, ok := source.(RowSource)

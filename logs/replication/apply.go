@@ -424,7 +424,8 @@ func (f *Follower) fillAbsent(ctx context.Context) error {
 }
 
 // fillRelease fetches the files of a release that was left out, and adds it to the views, so that it is served. c is the entry that publishes or
-// restores it; its pins are released. It also removes the store's record of the last deep check, which has not seen these files.
+// restores it; its pins are released. Before it adds the release, it removes the store's record of the last deep check, which has not seen
+// these files; after an error that may be gone already.
 func (f *Follower) fillRelease(ctx context.Context, c *pendingEntry) error {
 	defer c.pins.Release()
 	if err := f.fetchEntry(ctx, c); err != nil {

@@ -49,8 +49,8 @@ func (s *Bucket) Get(ctx context.Context, path string, limit int64) (data []byte
 	return data, err
 }
 
-// Content implements [Contents]: it reads the object with a content by hash, unencoded, and does not verify it. Beside an error
-// the result means nothing.
+// Content implements [Contents]: it reads the object with a content by hash, unencoded, and does not verify it. Of w it
+// uses Hash and Limit: more bytes are an error, and a missing object is [fs.ErrNotExist]. Beside an error the result means nothing.
 func (s *Bucket) Content(ctx context.Context, w Wanted) (Found, error) {
 	data, err := s.Get(ctx, tiles.HashPath(w.Hash), w.Limit)
 	return Found{Coded: []kvstore.Coded{{Coding: coding.Identity, Bytes: data}}}, err

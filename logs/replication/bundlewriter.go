@@ -254,7 +254,7 @@ func (w *bundleWriter) writeLog(ctx context.Context, source *recorder, size int6
 	return nil
 }
 
-// writeContents writes the contents that an entry needs: those that it names, and the files of its release unless it is withdrawn later or not
+// writeContents fetches from the source, verifies and writes the contents that an entry needs and the bundle does not have yet: those that it names, and the files of its release unless it is withdrawn later or not
 // selected.
 func (w *bundleWriter) writeContents(ctx context.Context, e logs.Indexed, withdrawn withdrawals) error {
 	for _, h := range e.Contents() {

@@ -96,7 +96,7 @@ func (f *Follower) fetchDeltas(ctx context.Context, from []byte) (next []byte, e
 }
 
 // finishDeltas updates the queue after attempts to fetch the deltas of rows. It deletes the rows of deltas that are done, or were tried too often,
-// which it logs, and counts the failures of the others. It returns the errors of the attempts; or an *unreachableError, having changed nothing, if
+// which it logs, and counts the failures of the others. It returns the errors of the attempts and of the commit; or an *unreachableError, having changed nothing, if
 // one failed and the source does not respond to another request.
 func (f *Follower) finishDeltas(ctx context.Context, rows []queuedDelta) error {
 	var failed []error

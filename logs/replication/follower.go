@@ -80,7 +80,8 @@ type State struct {
 	Bytes int64 `json:"bytes"`
 }
 
-// Describe returns lines of text about the state for an operator, "" for nil.
+// Describe returns lines of text for an operator: the source and how many of its entries are here, why no more is applied if s.Problem says so, and
+// why what is here may be out of date if s.Stale does. It returns "" for nil.
 func (s *State) Describe() string {
 	if s == nil {
 		return ""

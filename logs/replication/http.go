@@ -29,8 +29,8 @@ type Server struct {
 	failures atomic.Int64 // requests in a row that failed
 }
 
-// NewServer returns the Larder at a URL as a source. It sends no request. Of the options it uses Server (the URL), Client, UserAgent and, for paths
-// of the log, Read in place of requests if that is set.
+// NewServer returns the Larder at a URL as a source. It sends no request. Of the options it uses Server (the URL), Client, UserAgent and, if
+// it is set, Read in place of the requests of [Server.Get].
 func NewServer(o verify.Options) *Server {
 	return &Server{name: o.Server, fetcher: verify.NewFetcher(o)}
 }

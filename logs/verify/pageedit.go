@@ -43,7 +43,8 @@ type tagAttribute struct {
 const maxEditable = 5000
 
 // ReadPageTags returns the tags of an HTML page that load scripts and style sheets, or preload such, in order. A relative
-// address is resolved against the page's base element, or else https://page.invalid/; an empty one too. It leaves out tags
+// address, also an empty one, is resolved against the first base element with an href if that is before the tag, or else
+// https://page.invalid/. It leaves out tags
 // whose address or attributes cannot be read. A page that is too large, has too many such tags, has the byte order mark of
 // UTF-16, or has an encoding that [decodePage] refuses, is an error; then the tags must not be used.
 func ReadPageTags(data []byte) ([]PageTag, error) {

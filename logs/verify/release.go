@@ -87,7 +87,8 @@ const maxHistory = 32 << 20
 
 // addEntry applies the next entry of the log to the history. If [Release.applyEntry] says that the entry contradicts those
 // before it about a release, addEntry records that in h.wrong, and ignores later ones about the release. It also ignores
-// entries that say nothing about releases or package JSON, and those that h.only leaves out. A withdrawal never
+// entries of all other kinds than those that publish, confirm, withdraw or restore a release, report a change upstream, or add or
+// change package JSON, and those that h.only leaves out. A withdrawal never
 // contradicts, even if the release was not published.
 func (h *history) addEntry(e logs.Indexed) {
 	size := len(e.Raw)
