@@ -32,7 +32,7 @@ type Written struct {
 }
 
 // reportLogSize changes the operations in all that publish one release, so that after success they report as an event, a note for
-// people, how many entries the log has. A program that asks another node next sends that size, so that the node waits for the entries.
+// people, how many entries the log has. A program may send that number with its next request, in [sizeField], so that any node has these entries.
 func reportLogSize(all operations) {
 	for _, name := range []string{string(OpAdd), string(opImport)} {
 		next := all[name]
