@@ -134,9 +134,9 @@ const (
 	http2Overhead = 10 * 32
 )
 
-// Serve accepts connections of a listener until the server ends, with TLS if that is configured; then it returns http.ErrServerClosed. It returns any other
-// error of accepting. A fast lane in front responds to simple requests. A request that cannot be read gets an error in the form of the API's. The method
-// ServeTLS of http.Server does neither.
+// Serve accepts connections of a listener until the server ends, with TLS if that is configured; then it returns http.ErrServerClosed. It returns any
+// other error of accepting. A fast lane in front responds to simple requests. A request that cannot be read gets an error in the form of the API's.
+// The method ServeTLS of http.Server does neither.
 func (s *Server) Serve(l net.Listener) error {
 	front := lane.New(l, s.lane)
 	s.connections.addLane(front)
@@ -307,9 +307,9 @@ func (h *handlers) checkSettled() {
 	}
 }
 
-// ServeHTTP implements http.Handler: it passes a valid request to the server's handler and counts it while that runs, or after [Server.Relinquish] passes it to
-// the successor, without counting it. It responds to a request with an unacceptable Host or Expect field with an error, and to OPTIONS * with 200. A GET or
-// HEAD with a body, and each request after Leave, ends its HTTP/1.1 connection.
+// ServeHTTP implements http.Handler: it passes a valid request to the server's handler and counts it while that runs, or after [Server.Relinquish]
+// passes it to the successor, without counting it. It responds to a request with an unacceptable Host or Expect field with an error, and to OPTIONS *
+// with 200. A GET or HEAD with a body, and each request after Leave, ends its HTTP/1.1 connection.
 func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c, ok := r.Context().Value(connKey{}).(interface{ MarkAsked() }); ok && r.ProtoMajor == 1 {
 		c.MarkAsked()
@@ -354,10 +354,10 @@ func (h *handlers) wait(ctx context.Context) error {
 // Unix begins an address that is a Unix socket's; its path follows.
 const Unix = "unix:"
 
-// OpenSocket opens a listening socket on the address host:port or unix:path, without a limit of connections; pass it to [LimitConnections]. On Linux the
-// kernel's send queues of a TCP socket are short, to save memory, and so that deadlines measure the client instead of a buffer of megabytes; elsewhere, and for
-// a Unix socket, the kernel's sizes stay. A Unix socket replaces one on which no process listens any more; if one listens, the error is EADDRINUSE. Any user
-// may connect to it: the permissions of its folder restrict who can.
+// OpenSocket opens a listening socket on the address host:port or unix:path, without a limit of connections; pass it to [LimitConnections]. On Linux
+// the kernel's send queues of a TCP socket are short, to save memory, and so that deadlines measure the client instead of a buffer of megabytes;
+// elsewhere, and for a Unix socket, the kernel's sizes stay. A Unix socket replaces one on which no process listens any more; if one listens, the
+// error is EADDRINUSE. Any user may connect to it: the permissions of its folder restrict who can.
 func OpenSocket(ctx context.Context, address string) (net.Listener, error) {
 	path, isUnix := strings.CutPrefix(address, Unix)
 	if !isUnix {
@@ -383,8 +383,8 @@ func OpenSocket(ctx context.Context, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// ListenOnFile returns a listener, for [LimitConnections], on the listening socket f that another process has opened and passed on. The caller may close the file
-// afterwards.
+// ListenOnFile returns a listener, for [LimitConnections], on the listening socket f that another process has opened and passed on. The caller may
+// close the file afterwards.
 func ListenOnFile(f *os.File) (net.Listener, error) {
 	l, err := net.FileListener(f)
 	if err != nil {
@@ -411,8 +411,8 @@ type errorLog struct {
 	logged answers.Throttle
 }
 
-// Write implements io.Writer for log.Logger. It logs a message of net/http's server as a warning, and drops it if another one was logged within the last
-// second. It never fails.
+// Write implements io.Writer for log.Logger. It logs a message of net/http's server as a warning, and drops it if another one was logged within the
+// last second. It never fails.
 func (e *errorLog) Write(line []byte) (int, error) {
 	if n, ok := e.logged.Allow(); ok {
 		e.logger.Warn("server: "+string(bytes.TrimSpace(line)), "alike", n)

@@ -201,7 +201,8 @@ func (s *Site) Owns(path string) bool {
 }
 
 // findRoute returns the first of s.routes that matches a percent-encoded path, with or without a slash at its end, and the still
-// encoded parts of the path that match its stars: a segment for each "*", and the rest with its slashes for "**". The result is false if no route has the path.
+// encoded parts of the path that match its stars: a segment for each "*", and the rest with its slashes for "**". The result is
+// false if no route has the path.
 func (s *Site) findRoute(path string) (route, []string, bool) {
 	if path != "/" {
 		path = strings.TrimSuffix(path, "/")

@@ -252,10 +252,10 @@ func compareFiles(mirrored, own *logs.Manifest) (same int, other []string) {
 }
 
 // ReconcileWithNpm compares a published release that was copied from another origin, which alone vouches for its bytes, with
-// npm's release, which it downloads. If all files of npm's tarball at paths that both have are equal, the log says so. If not, the release is withdrawn,
-// and npm's is published in its place if the package's policy allows that. resolved is true if no later call is needed, also if
-// the release does not exist, was withdrawn, or something else vouches for it. It is false with every error, such as a failed
-// download or no path in common.
+// npm's release, which it downloads. If all files of npm's tarball at paths that both have are equal, the log says so. If not,
+// the release is withdrawn, and npm's is published in its place if the package's policy allows that. resolved is true if no later
+// call is needed, also if the release does not exist, was withdrawn, or something else vouches for it. It is false with every
+// error, such as a failed download or no path in common.
 func (pb *Publisher) ReconcileWithNpm(ctx context.Context, name, version string) (resolved bool, err error) {
 	v, err := views.LookupVersion(pb.store, name, version)
 	if errors.Is(err, kvstore.ErrNotFound) {

@@ -137,9 +137,9 @@ func RequestedSubpaths(record *logs.Modules) []string {
 	return slices.DeleteFunc(all, func(subpath string) bool { return subpath == worker.OtherSubpaths })
 }
 
-// parentMemory returns how many bytes of memory a build takes in this process, the parent of the child, if its input files have
-// size bytes together: these files, the request and the largest response to it (see worker.MaxResponseSize), both with their files in base64, and the files of the
-// response. The memory of the child comes besides.
+// parentMemory returns how many bytes of memory a build takes in this process, the parent of the child, if its input files have size bytes
+// together: these files, the request and the largest response to it (see worker.MaxResponseSize), both with their files in base64, and the
+// files of the response. The memory of the child comes besides.
 func parentMemory(size int64) int64 {
 	request := size / 3 * 4
 	response := int64(worker.MaxResponseSize(worker.BuildModules, int(request)))

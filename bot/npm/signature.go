@@ -80,8 +80,8 @@ func (c *Client) Verify(ctx context.Context, v Version) (Signed, error) {
 
 // verifySignatures does the work of [Client.Verify]: it checks each signature of v with the registry's keys, which it may request, and returns the
 // first one. A signature that is wrong, or by a key that had expired when v was published or is no ECDSA key, and malformed signatures are a
-// *[SignatureError]; a key that the registry does not publish, and a failed request, are other errors. If v.Err is set, it returns that. Neither a version without
-// signatures is an error (KeyID is "" then), nor a registry without keys, whose Signed is zero. Its errors do not name the package.
+// *[SignatureError]; a key that the registry does not publish, and a failed request, are other errors. If v.Err is set, it returns that. Neither a
+// version without signatures is an error (KeyID is "" then), nor a registry without keys, whose Signed is zero. Its errors do not name the package.
 func (c *Client) verifySignatures(ctx context.Context, v Version) (Signed, error) {
 	if v.Err != nil {
 		return Signed{}, v.Err
@@ -281,8 +281,8 @@ func (k *keyring) find(ctx context.Context, c *Client, id string) (key publicKey
 	return key, ok, nil
 }
 
-// requestKeys requests the keys of a registry. The error is [ErrNotModified] if known describes the current ones. The registry publishes none,
-// which is no error, if it responds with any 4xx that is not temporary, 401 and 403 included, or with something else than a JSON object. Other malformed
+// requestKeys requests the keys of a registry. The error is [ErrNotModified] if known describes the current ones. The registry publishes none, which
+// is no error, if it responds with any 4xx that is not temporary, 401 and 403 included, or with something else than a JSON object. Other malformed
 // responses are errors.
 func (c *Client) requestKeys(ctx context.Context, at *url.URL, known Validators) (keys map[string]publicKey, validators Validators, err error) {
 	err = c.fetch.Get(ctx, c.newRequest(at, conditionalHeader(known), maxKeys), func(r *fetch.Response) error {
@@ -306,8 +306,9 @@ func (c *Client) requestKeys(ctx context.Context, at *url.URL, known Validators)
 }
 
 // parseKeys parses the registry's response about its keys, and returns them by id. A key that is no ECDSA key, cannot be parsed, or has over
-// maxKeyText bytes is in the result with a nil key. Of several under one id the first counts; keys with an empty or overlong id are left out. A response that does not begin with { counts as
-// that of a registry without keys, because some respond with a page for people; any other malformed one is an error.
+// maxKeyText bytes is in the result with a nil key. Of several under one id the first counts; keys with an empty or overlong id are left out. A
+// response that does not begin with { counts as that of a registry without keys, because some respond with a page for people; any other malformed one
+// is an error.
 func parseKeys(data []byte) (map[string]publicKey, error) {
 	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
 		return nil, nil

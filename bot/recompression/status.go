@@ -78,8 +78,8 @@ func (s QueueState) Describe() string {
 }
 
 // ReadQueue counts the contents that wait in the recompression queue of a store, and their bytes, and how many were given up, by scanning
-// it. It reads the last measured speed, from which it computes Seconds. A malformed row counts with 0 bytes. In a process that recompresses, [Recompressor.Backlog] has the number of contents without a
-// scan.
+// it. It reads the last measured speed, from which it computes Seconds. A malformed row counts with 0 bytes. In a process that
+// recompresses, [Recompressor.Backlog] has the number of contents without a scan.
 func ReadQueue(r kvstore.Reader) (QueueState, error) {
 	var s QueueState
 	for _, keys := range inTurn {

@@ -49,8 +49,8 @@ func isArchiveOutage(err error) bool {
 	return wrongArchiveHash(err) != "" || errors.Is(err, fetch.ErrForbidden) || errors.As(err, &vanished) && vanished.Archive
 }
 
-// saysNothingOfUpstream reports whether err is neither a success nor a failure of an upstream: the caller was canceled, a rate limit was reached, or this
-// machine failed.
+// saysNothingOfUpstream reports whether err is neither a success nor a failure of an upstream: the caller was canceled, a rate limit was reached, or
+// this machine failed.
 func saysNothingOfUpstream(err error) bool {
 	var limit *git.LimitError
 	var local *fetch.LocalError
@@ -118,9 +118,9 @@ func Refusef(format string, args ...any) error {
 	return &Refusal{Reason: fmt.Sprintf(format, args...)}
 }
 
-// RefusalReason returns the text of err and true if err says that a release will never be accepted as it is: a [Refusal],
-// a refused archive or repository, or an error by [npm.IsPermanent] but [npm.ErrNotFound]; wrong bytes and statuses are not among them. It returns "" and false for any other
-// error, and for each [Transient].
+// RefusalReason returns the text of err and true if err says that a release will never be accepted as it is: a [Refusal], a refused archive or
+// repository, or an error by [npm.IsPermanent] but [npm.ErrNotFound]; wrong bytes and statuses are not among them. It returns "" and false for any
+// other error, and for each [Transient].
 func RefusalReason(err error) (string, bool) {
 	var own *Refusal
 	var archived *archive.RefusedError

@@ -33,7 +33,8 @@ type Stars struct {
 
 var popularitySuffix = []byte("downloads")
 
-// popularityKey returns the key of the row with the [PopularityCounts] of a package. It is not in the row of its Upstream, which is written with each poll.
+// popularityKey returns the key of the row with the [PopularityCounts] of a package. It is not in the row of its Upstream, which is written with
+// each poll.
 func popularityKey(pkg string) []byte { return kvstore.Key(pkg, string(popularitySuffix)) }
 
 // IsPopularityKey reports whether a key in [kvstore.Upstreams] is that of a package's [PopularityCounts].

@@ -150,8 +150,8 @@ type Maker struct {
 	BuildModules func(ctx context.Context, r modules.Release) (*logs.Modules, []worker.ModuleFile, error)
 }
 
-// WithMaker returns a source of whose releases [NewPreview] lists modules, and only those minified files that can be made. Without it, a preview lists all
-// minified files that the bot would try to make.
+// WithMaker returns a source of whose releases [NewPreview] lists modules, and only those minified files that can be made. Without it, a preview lists
+// all minified files that the bot would try to make.
 func WithMaker(s sources.Source, m Maker) sources.Source { return makingSource{s, m} }
 
 // A makingSource is a source with a Maker.

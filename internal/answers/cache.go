@@ -31,9 +31,9 @@ type cacheEntry[K comparable, V any] struct {
 
 // Get returns the value of key. If it is not cached, it calls make, once for all callers who wait for the same key, and caches the
 // value. All of them get an error of make, which is not cached. make also returns how many bytes the value counts. The least recently
-// used values beyond Most and MostBytes are removed, also those that are being made; a value over MostBytes is returned, but neither it nor any less recently used
-// value is kept. If make panics, the panic goes
-// on in the caller whose make it is, and those who wait get an error.
+// used values beyond Most and MostBytes are removed, also those that are being made; a value over MostBytes is returned, but neither
+// it nor any less recently used value is kept. If make panics, the panic goes on in the caller whose make it is, and those who wait
+// get an error.
 func (c *Cache[K, V]) Get(key K, make func() (value V, bytes int, err error)) (V, error) {
 	e := c.addEntry(key)
 	e.once.Do(func() {

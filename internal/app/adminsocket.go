@@ -76,8 +76,9 @@ func (r *Reader) serveReaders(addStatus func(*Status)) {
 	}
 }
 
-// readersOperations returns the operations for other commands while this command, which may write, has the folder open; those that
-// write return the error that another command works on the folder. addStatus completes a status. Operations that fail after ctx has ended return the error that this command has ended.
+// readersOperations returns the operations for other commands while this command, which may write, has the folder open; those that write
+// return the error that another command works on the folder. addStatus completes a status. Operations that fail after ctx has ended return
+// the error that this command has ended.
 func (r *Reader) readersOperations(ctx context.Context, addStatus func(*Status)) operations {
 	self := Process{PID: os.Getpid(), Version: Version(), Started: time.Now().UTC()}
 	all := refuseWrites(r.operations(), fmt.Errorf("another larder command, process %d, works on %s; wait until it is done", self.PID, r.settings.Data))

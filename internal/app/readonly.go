@@ -42,11 +42,11 @@ func (e *readOnlyError) Error() string { return e.err.Error() }
 // Unwrap returns the reason.
 func (e *readOnlyError) Unwrap() error { return e.err }
 
-// asReadOnly wraps err, an error of opening the data folder or the key folder, in a [*readOnlyError], so that the process
-// serves read-only. If the process cannot write files now, the error is resolved once it can; otherwise an operator has to
-// resolve it and restart the process. asReadOnly returns err unchanged if it is nil or a [*Shortfall], for which the process serves read-only anyway, if the settings are
-// mistaken, the start was canceled, another process has the folder or the keys, a newer program wrote it, or there is no store
-// to serve.
+// asReadOnly wraps err, an error of opening the data folder or the key folder, in a [*readOnlyError], so that the process serves
+// read-only. If the process cannot write files now, the error is resolved once it can; otherwise an operator has to resolve it and
+// restart the process. asReadOnly returns err unchanged if it is nil or a [*Shortfall], for which the process serves read-only
+// anyway, if the settings are mistaken, the start was canceled, another process has the folder or the keys, a newer program wrote
+// it, or there is no store to serve.
 func (r *roleRun) asReadOnly(err error) error {
 	switch {
 	case err == nil, errors.As(err, new(*Shortfall)), errors.As(err, new(settings.Mistake)), errors.Is(err, context.Canceled):

@@ -93,7 +93,8 @@ func (r *roleRun) runRole(what role) (*restart, error) {
 
 // addServer adds the part name, with which s serves on the listeners in all until the role ends. Then s completes its responses
 // within --drain. If another run follows, the part waits for relinquishTimeout at most; s completes the rest in the background,
-// and, if it has a successor (see [server.HTTPOptions]), passes later requests on its connections to that. A reload changes the number of connections that s accepts.
+// and, if it has a successor (see [server.HTTPOptions]), passes later requests on its connections to that. A reload changes the
+// number of connections that s accepts.
 func (r *roleRun) addServer(name string, s *server.Server, all []net.Listener) {
 	end := sync.OnceFunc(func() { r.stopServing(s) })
 	r.subscribe(func(_ context.Context, fresh *settings.Settings) error {
@@ -315,9 +316,9 @@ func (r *roleRun) requestRestart(next restart) {
 	r.beginRestart()
 }
 
-// requestQuietRestart ends this run once the parts that end early have ended, and then clients have left or --drain has passed, so that another follows as next says. It
-// returns true at once. Only the first request counts: if there was one before, or the run has ended, it returns false and does
-// nothing; it does not call next.abandon.
+// requestQuietRestart ends this run once the parts that end early have ended, and then clients have left or --drain has passed,
+// so that another follows as next says. It returns true at once. Only the first request counts: if there was one before, or the
+// run has ended, it returns false and does nothing; it does not call next.abandon.
 func (r *roleRun) requestQuietRestart(next restart) bool {
 	if !r.restarts.request(next) {
 		return false

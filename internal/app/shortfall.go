@@ -49,8 +49,8 @@ func (s *Shortfall) Error() string {
 	return fmt.Sprintf("%s is not written to: %s; %s", s.Data, strings.Join(what, "; "), remedy)
 }
 
-// checkLogKey returns a [*readOnlyError] if the key folder has a key of the log that cannot be used, and there is a store to serve; it is resolved once the
-// key can be used. Otherwise it returns nil.
+// checkLogKey returns a [*readOnlyError] if the key folder has a key of the log that cannot be used, and there is a store to
+// serve; it is resolved once the key can be used. Otherwise it returns nil.
 func checkLogKey(s *settings.Settings) error {
 	keys := s.KeyFolder()
 	if err := signing.CheckKey(keys); err != nil && checkStoreExists(s) == nil {

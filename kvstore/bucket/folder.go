@@ -61,8 +61,9 @@ func (f *folder) Create(ctx context.Context, key string, data []byte) (Version, 
 	return f.writeWith(ctx, key, data, disk.Create)
 }
 
-// Replace implements [Bucket]: it replaces the object's file if the object has the version old, and otherwise returns [ErrChanged], also if there is no such object. Only one Replace
-// at a time compares and writes, under a lock of the folder; Put and Delete take no lock, so a key that is replaced must not be written by them.
+// Replace implements [Bucket]: it replaces the object's file if the object has the version old, and otherwise returns [ErrChanged], also if there is
+// no such object. Only one Replace at a time compares and writes, under a lock of the folder; Put and Delete take no lock, so a key that is replaced
+// must not be written by them.
 func (f *folder) Replace(ctx context.Context, key string, data []byte, old Version) (Version, error) {
 	return f.writeWith(ctx, key, data, func(path string, data []byte, mode fs.FileMode) error {
 		return f.withLock(ctx, func() error {

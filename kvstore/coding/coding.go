@@ -189,7 +189,8 @@ func windowBits(size int64) int {
 	return w
 }
 
-// A pooledEncoder writes to a buffer of its own, so that it need not be reset after use: a reset clears its tables, which takes as long as encoding a page.
+// A pooledEncoder writes to a buffer of its own, so that it need not be reset after use: a reset clears its tables, which takes as long as encoding a
+// page.
 type pooledEncoder struct {
 	encoder
 	out bytes.Buffer

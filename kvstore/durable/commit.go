@@ -71,9 +71,8 @@ func (o *object) pendingWrite() *write {
 }
 
 // addChange applies a change of a value to the object: events see it at once, and it is durable with the pending write. It replaces an earlier change
-// of the key in that write. If a value would make the write too large, the error is [ErrTooLarge] and nothing changes; a deletion is never refused, on which
-// applyTransaction relies. The caller holds o.mu, and has checked
-// that no transaction is open.
+// of the key in that write. If a value would make the write too large, the error is [ErrTooLarge] and nothing changes; a deletion is never refused,
+// on which applyTransaction relies. The caller holds o.mu, and has checked that no transaction is open.
 func (o *object) addChange(c change) error {
 	w := o.pendingWrite()
 	old := o.dirty[c.key]

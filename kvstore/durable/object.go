@@ -162,9 +162,9 @@ func (o *object) leave(st *strand) {
 	}
 }
 
-// fail stops the instance of the object because of err, which has to wrap [ErrReset] and which the State's methods return from then on. It discards writes that were not yet passed to the committer. Events that have not begun go
-// to a new instance, which starts from the storage; strands that come back from a call still wait for the turn of this one. It does nothing if the
-// instance is stopped. The caller holds o.mu.
+// fail stops the instance of the object because of err, which has to wrap [ErrReset] and which the State's methods return from then on. It discards
+// writes that were not yet passed to the committer. Events that have not begun go to a new instance, which starts from the storage; strands that come
+// back from a call still wait for the turn of this one. It does nothing if the instance is stopped. The caller holds o.mu.
 func (o *object) fail(err error) {
 	if o.failed != nil {
 		return

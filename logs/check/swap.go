@@ -76,8 +76,9 @@ func rename(from, to string) error {
 }
 
 // FinishRepair completes a repair of the data folder that was interrupted while it swapped the stores. If the old store is still in its place, it
-// takes the swap back, and the new store waits for the next repair, or is deleted if a later repair has begun another one. It returns a sentence about what it did, "" for nothing. No process may have the
-// store open. mark is the path of the mark file of [kvstore.Options], which is deleted when the new store takes its place.
+// takes the swap back, and the new store waits for the next repair, or is deleted if a later repair has begun another one. It returns a sentence
+// about what it did, "" for nothing. No process may have the store open. mark is the path of the mark file of [kvstore.Options], which is deleted
+// when the new store takes its place.
 func FinishRepair(data, mark string) (did string, err error) {
 	ready, store := filepath.Join(data, readyName), filepath.Join(data, storeName)
 	switch {

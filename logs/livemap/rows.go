@@ -194,7 +194,8 @@ func decodeRow(row []byte) (*node, error) {
 }
 
 // Compare compares the stored map after an entry, with m, which is in memory. rootRow is the key of its root's row, nil for none;
-// get returns the value of a row by its key. It calls wrong for each row that is missing or differs, below which it does not look, and returns the number of right rows.
+// get returns the value of a row by its key. It calls wrong for each row that is missing or differs, below which it does not look,
+// and returns the number of right rows.
 func (m *Map) Compare(rootRow []byte, get func(row []byte) ([]byte, error), wrong func(row []byte, err error)) (right int64) {
 	if rootRow == nil {
 		if m.root != nil {

@@ -254,8 +254,8 @@ func (w *bundleWriter) writeLog(ctx context.Context, source *recorder, size int6
 	return nil
 }
 
-// writeContents fetches from the source, verifies and writes the contents that an entry needs and the bundle does not have yet: those that it names, and the files of its release unless it is withdrawn later or not
-// selected.
+// writeContents fetches from the source, verifies and writes the contents that an entry needs and the bundle does not have yet: those that it names,
+// and the files of its release unless it is withdrawn later or not selected.
 func (w *bundleWriter) writeContents(ctx context.Context, e logs.Indexed, withdrawn withdrawals) error {
 	for _, h := range e.Contents() {
 		if err := w.writeContent(ctx, Wanted{Hash: h, Limit: logs.MaxManifest, Entry: e}); err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// A source names the dictionaries of a content's deltas with the content ([Found]). The follower queues those deltas, where the bot of another Larder queues
-// the ones that it makes, and fetches them when it fetches smaller encodings: by then it has the dictionaries.
+// A source names the dictionaries of a content's deltas with the content ([Found]). The follower queues those deltas, where the bot of another Larder
+// queues the ones that it makes, and fetches them when it fetches smaller encodings: by then it has the dictionaries.
 
 // A deltaSource is a source that has deltas of contents.
 type deltaSource interface {
@@ -96,8 +96,8 @@ func (f *Follower) fetchDeltas(ctx context.Context, from []byte) (next []byte, e
 }
 
 // finishDeltas updates the queue after attempts to fetch the deltas of rows. It deletes the rows of deltas that are done, or were tried too often,
-// which it logs, and counts the failures of the others. It returns the errors of the attempts and of the commit; or an *unreachableError, having changed nothing, if
-// one failed and the source does not respond to another request.
+// which it logs, and counts the failures of the others. It returns the errors of the attempts and of the commit; or an *unreachableError, having
+// changed nothing, if one failed and the source does not respond to another request.
 func (f *Follower) finishDeltas(ctx context.Context, rows []queuedDelta) error {
 	var failed []error
 	b := f.Store.NewBatch()

@@ -357,8 +357,8 @@ func (s *Signer) missingWitnesses() error {
 }
 
 // signIfNeeded signs and stores the log's checkpoint, unless that is signed and cosigned within the last hour. It does not
-// publish it, unless it first finishes a change of the key whose commit was confirmed meanwhile. The error is a [*RefusedError] if the log does not contain the last signed checkpoint; any other one says that
-// reading or writing failed.
+// publish it, unless it first finishes a change of the key whose commit was confirmed meanwhile. The error is a
+// [*RefusedError] if the log does not contain the last signed checkpoint; any other one says that reading or writing failed.
 func (s *Signer) signIfNeeded() error {
 	if s.unconfirmed {
 		if done, err := s.finishAnnounced(); done || err != nil {

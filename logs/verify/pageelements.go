@@ -62,7 +62,8 @@ func textContent(node *html.Node) string {
 }
 
 // addHandlers records in p, as a [Reference] of the kind Inline with the line and without the code, each attribute that runs code: event
-// handlers, which are all whose names begin with on, and javascript: addresses in href, action, formaction or xlink:href. It counts them in p.handlers, and beyond maxHandlers only that.
+// handlers, which are all whose names begin with on, and javascript: addresses in href, action, formaction or xlink:href. It counts them
+// in p.handlers, and beyond maxHandlers only that.
 func (p *page) addHandlers(attributes []html.Attribute, line int) {
 	for _, a := range attributes {
 		code := len(a.Key) > 2 && strings.HasPrefix(strings.ToLower(a.Key), "on")

@@ -108,11 +108,12 @@ func (e *RefusedError) Error() string {
 // quoteName returns a stranger's name in a form that is safe and short enough for a log line.
 func quoteName(name string) string { return strconv.Quote(text.Short(name, 200)) }
 
-// Walk reads src from beginning to end and calls fn for each file and each skipped entry, in the order of the archive, or sorted by name in
-// a folder. It does not report folders. The reader returns the bytes of a file, none for a skipped entry. It is valid until fn returns. fn
-// need not read it: Walk reads the rest itself, so that limits and checksums cover all of it. Only unread files of a [Folder], a
-// [List] and a [SingleFile] stay unread. An error from fn ends the walk and is returned unchanged, except [fs.SkipAll], which ends the walk without an error and leaves
-// the rest of the archive unchecked. Other errors are a *[RefusedError], the error of ctx, or a read error of the source.
+// Walk reads src from beginning to end and calls fn for each file and each skipped entry, in the order of the archive, or sorted by name
+// in a folder. It does not report folders. The reader returns the bytes of a file, none for a skipped entry. It is valid until fn returns.
+// fn need not read it: Walk reads the rest itself, so that limits and checksums cover all of it. Only unread files of a [Folder], a [List]
+// and a [SingleFile] stay unread. An error from fn ends the walk and is returned unchanged, except [fs.SkipAll], which ends the walk
+// without an error and leaves the rest of the archive unchecked. Other errors are a *[RefusedError], the error of ctx, or a read error of
+// the source.
 func Walk(ctx context.Context, src Source, limits Limits, fn func(Entry, io.Reader) error) error {
 	if src.walk == nil {
 		return errors.New("archive: walking a Source that nothing was opened for")

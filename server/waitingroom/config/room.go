@@ -452,9 +452,10 @@ func (r *reader) checkUpstreams(n *yaml.Node, room *Room) {
 	}
 }
 
-// readSubresources parses which requests for parts of a page pass, and stores it in room. The value is how many of all
-// clients together pass in a minute (0 for none, pass for no limit), or a mapping with that number, the methods, and the paths. The paths restrict nothing: at them the
-// requests pass also for clients from whose address no user was admitted. name is the field's name, for messages.
+// readSubresources parses which requests for parts of a page pass, and stores it in room. The value is how many of all clients
+// together pass in a minute (0 for none, pass for no limit), or a mapping with that number, the methods, and the paths. The paths
+// restrict nothing: at them the requests pass also for clients from whose address no user was admitted. name is the field's name,
+// for messages.
 func (r *reader) readSubresources(n *yaml.Node, name string, room *Room) {
 	if resolveAlias(n).Kind != yaml.MappingNode {
 		newValueField(r, &room.SubresourcesPerMinute, parseSubresources)(n, name)
