@@ -90,7 +90,7 @@ func (p *public) writePackage(w *jsonWriter, l *library.Library) error {
 
 // packageAll returns the response to /packages/{package}/all: the package JSON and the files of every version. It reads
 // every version, also after ctx has ended, because others may wait for the same response. It caches the response in
-// p.catalogues until the library changes.
+// p.catalogues, within its limits, until the library changes.
 func (p *public) packageAll(ctx context.Context, _ *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	b, err := p.catalogues.Get(l, func() (*answers.Body, int, error) {
 		// Other clients may wait for this, too, so it goes on if this client disconnects.

@@ -58,9 +58,9 @@ type usageFile struct {
 }
 
 // packageUsage returns the response to /packages/{package}/usage: how often the library's files, or those of the version in
-// the query, were requested in the last days (30 or the number in the query), by day and by version, and up to 100 files
-// requested most lately, whatever the days. Malformed days are a failure with status 400, an unknown version without
-// requests one with 404.
+// the query, were requested in the last days (30 or the number in the query), by day and by version, and up to 100 of its
+// most requested files on this node, by counts in which older requests weigh less, whatever the days. Malformed days are a
+// failure with status 400, an unknown version without requests one with 404.
 func (p *public) packageUsage(_ context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 	days := usageDays
 	if text := r.query.Get("days"); text != "" {

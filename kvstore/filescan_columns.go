@@ -114,8 +114,8 @@ type bytesColumn struct {
 	data    []byte
 }
 
-// parseBytes parses a column of n byte slices that begins at the offset at and ends at the offset end. ok is false if its offsets decrease or exceed
-// end.
+// parseBytes parses a column of n byte slices that begins at the offset at and ends at the offset end. ok is false if its offsets are not encoded
+// as Pebble does, decrease, or exceed end.
 func (c columnData) parseBytes(at, end, n int) (b bytesColumn, ok bool) {
 	offsets, next, ok := c.parseUints(at, end, n+1)
 	if !ok || offsets.base != 0 || offsets.width == 8 {

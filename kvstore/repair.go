@@ -256,9 +256,9 @@ func (s *Store) repairLater(h Hash) {
 	})
 }
 
-// repairQueued repairs one content from its own sound encodings ([Store.RepairContent]) and logs the result, unless the store is closing. Later
-// readers start no other repair of a content of which no encoding is sound, and none for a minute after an error of reading or writing. A content
-// that is not stored any more is no error.
+// repairQueued repairs one content from its own sound encodings ([Store.RepairContent]), which drops the damaged ones and queues the content for
+// recompression, and logs the result, unless the store is closing. Later readers start no other repair of a content of which no encoding is sound,
+// and none for a minute after an error of reading or writing. A content that is not stored any more is no error.
 func (s *Store) repairQueued(h Hash) {
 	m := &s.repairer
 	m.mu.Lock()

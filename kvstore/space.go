@@ -38,7 +38,8 @@ func diskStateOf(free, total, least int64) diskState {
 	return diskAmple
 }
 
-// CheckSpace returns an error while nothing can be written to the store, because its disk has failed or is full. Otherwise it returns a note for the
+// CheckSpace returns an error while nothing can be written to the store, because its disk has failed, or has less than
+// Options.MinFreeBytes free now. Otherwise it returns a note for the
 // operator if the space is low or cannot be read, and "" if not. It does not consider whether the store was opened read-only.
 func (s *Store) CheckSpace() (note string, err error) {
 	if failed := s.Failed(); failed != nil {

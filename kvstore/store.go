@@ -80,7 +80,8 @@ func Open(dir string, o Options) (*Store, error) {
 }
 
 // open opens Pebble's database behind the guard, checks the store's format or writes that of a new store, and records the version of the program.
-// Then the guard starts to hide fatal errors of the disk, and a goroutine to update the mark file, unless the store is [Behind]. If Pebble gives up
+// Then the guard starts to hide fatal errors of the disk, and a goroutine to update the mark file, unless the store is [Behind], read-only, or
+// without such a file. If Pebble gives up
 // by a panic with fatal, that is the error. After other errors the database is closed. If the store is read-only, [ErrCorrupt] that is found after
 // Pebble has opened it is logged, and is no error.
 func (s *Store) open() (err error) {

@@ -121,7 +121,8 @@ func ParseNPMPath(escaped string) (a CDNAddress, ok bool) {
 const maxNPMName = 214
 
 // parseJQueryPath parses the path of a URL at code.jquery.com, without its first slash, such as jquery-3.7.1.min.js and
-// ui/1.13.2/jquery-ui.min.js. ok is false for any other file there.
+// ui/1.13.2/jquery-ui.min.js. What stands between the library's name and the extension, or below ui/ the first
+// folder, is taken for the version, such as "latest". ok is false for paths of another form; a then means nothing.
 func parseJQueryPath(path string) (a CDNAddress, ok bool) {
 	folder, file, found := strings.Cut(path, "/")
 	if !found {

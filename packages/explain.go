@@ -160,7 +160,7 @@ func describeLocation(location []string) string {
 }
 
 // nameType returns how messages call a value of a JSON type: "an array", "a string", "null", and "true or false" for a
-// boolean. It puts only an article before other words, such as "string or null".
+// boolean. It puts "a " before any other text, such as "string or null", also where "an" would be right.
 func nameType(jsonType string) string {
 	switch jsonType {
 	case "null":

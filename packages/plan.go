@@ -308,7 +308,7 @@ func (s selector) matches(name string) bool {
 }
 
 // newBase returns basePath as the prefix of the paths below it, such as "dist/", and "" for the whole release; false if it
-// leads out of the release. It accepts "dist", "dist/", "/dist" and "./dist".
+// has a ".." part, even one that stays in the release. It accepts "dist", "dist/", "/dist" and "./dist".
 func newBase(basePath string) (string, bool) {
 	if slices.Contains(strings.Split(basePath, "/"), "..") {
 		return "", false

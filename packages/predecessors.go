@@ -3,8 +3,8 @@ package packages
 import "slices"
 
 // Predecessors returns the versions from which most users of a version come: of the releases among others that are before it,
-// the last one of the same minor version, the last one of an earlier minor version of the same major version, and the last
-// one of an earlier major version, in this order, without those that do not exist. Prereleases are no predecessors and have
+// the last one of the same minor version, the last one of another minor version of the same major version, and the last
+// one of another major version, by [CompareVersions], in this order, without those that do not exist. Prereleases are no predecessors and have
 // none; nor are and have versions in which no numbers are found.
 func Predecessors(version string, others []string) []string {
 	const sameMinor, sameMajor, earlier, kinds = 0, 1, 2, 3

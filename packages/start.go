@@ -22,7 +22,7 @@ func (s *Start) Wants(version string) bool {
 	return s.left > 0 && s.looks > 0 && (s.prereleases > 0 || !IsPrerelease(version))
 }
 
-// Take counts a version that was chosen.
+// Take counts a version that was chosen and, if it is a prerelease, one of the two prereleases that may be.
 func (s *Start) Take(version string) {
 	s.left--
 	s.looks--

@@ -197,8 +197,9 @@ func suffixRank(s string) int {
 	}
 }
 
-// compareNatural compares strings as a script's localeCompare with the option "numeric" does: piece by piece, runs of
-// digits as numbers, letters whatever their case, and punctuation before digits before letters.
+// compareNatural compares strings as a script's localeCompare with numeric and sensitivity "base" does, for the characters that
+// versions have: piece by piece, runs of digits as numbers, letters whatever their case, and "_", "-", ".", "+" in this order before
+// digits before letters.
 func compareNatural(a, b string) int {
 	for a != "" && b != "" {
 		na, nb := countDigits(a), countDigits(b)

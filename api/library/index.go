@@ -544,7 +544,8 @@ const (
 func (x *Index) Content(h kvstore.Hash) (kvstore.Content, error) { return x.store.Content(h) }
 
 // File returns the decoded bytes of the content with the hash h, which it verifies. It returns [kvstore.ErrNotFound] if the
-// content is not stored, and [kvstore.ErrCorrupt] if no encoding of it is intact.
+// content is not stored, and [kvstore.ErrCorrupt] if no encoding of it is intact. Damage schedules a repair, also if another
+// encoding is intact.
 func (x *Index) File(h kvstore.Hash) ([]byte, error) { return x.store.Identity(h) }
 
 // Manifest returns a release's manifest, which also says where its files came from and what was left out, from memory if it

@@ -85,7 +85,8 @@ func (q *queue) leave(client netip.Prefix, j *job) {
 	}
 }
 
-// endJob removes a job, rendered or given up, from the jobs and notifies those that wait for it.
+// endJob removes a job, rendered or given up, from the jobs and notifies those that wait for it. The caller holds the owner's
+// lock, and calls it once for each job, which is in no line any more.
 func (q *queue) endJob(j *job) {
 	delete(q.jobs, j.Key)
 	close(j.done)

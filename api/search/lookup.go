@@ -366,7 +366,7 @@ func (l *lookup) addNameMatches(text string, found matches) {
 
 // addMistypedNames adds to found the libraries whose name without punctuation, with or without js at its end, differs by at
 // most maxEdits typing errors from the query, of which list has the words and joined the words as one. It ranks them low if
-// the query is one word of under sureLength characters that libraries have.
+// the query is one word of under sureLength characters that libraries have. It adds none if the query does not search names.
 func (l *lookup) addMistypedNames(list []string, joined string, found matches) {
 	if !l.searchesNames() {
 		return

@@ -82,7 +82,7 @@ func compareFields(before, after []byte) []string {
 }
 
 // fieldsOf returns the values of a JSON document's fields, as JSON, by their paths, such as a.b[0].c; none if it is malformed. Members of
-// objects, also of objects in lists, are fields of their own; any other list is one value. An empty object has none.
+// objects are fields of their own, also those of objects in a list that has nothing but objects; any other list is one value. An empty object has none.
 func fieldsOf(data []byte) map[string]string {
 	fields := make(map[string]string)
 	var document any

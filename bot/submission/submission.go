@@ -215,7 +215,7 @@ func (r *Release) paths() []string {
 }
 
 // removeUnminifiable deletes from Files each minified file whose source in the archive minify rejects. A file whose source the archive
-// lacks stays. It returns an error if the archive cannot be read or ctx ends, and has then removed only those rejected so far.
+// lacks stays. It returns an error if the archive cannot be read or ctx ends, and Files means nothing then.
 func (r *Release) removeUnminifiable(ctx context.Context, a archive.Source, minify func(ctx context.Context, extension string, data []byte) error) error {
 	if minified, _ := r.Made(); minified == 0 {
 		return nil

@@ -174,7 +174,7 @@ func printAbout(w io.Writer, l *library.About, width int, now time.Time) error {
 	return table.Flush()
 }
 
-// printRelease writes a table of a release's files for people, with their sizes in bytes in each encoding, "-" for an encoding
+// printRelease writes a line about a release and a table of its files for people, with their sizes in bytes in each encoding, "-" for an encoding
 // that is not stored. The column UPGRADE is there if a file has upgrades. It returns errors of writing the table.
 func printRelease(w io.Writer, r *library.AboutRelease) error {
 	fmt.Fprintf(w, "%s %s%s, %s, %s (log entry %d)\n\n", r.Name, r.Version, formatReleaseDate(r.Released),

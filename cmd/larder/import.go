@@ -95,8 +95,8 @@ If no process runs, the command publishes with its own settings, and signs the l
 	return cmd
 }
 
-// openImport opens the source of a release at path: a folder, an archive or a single file. If npm is set, it must be an archive
-// of npm pack, and the source leaves out the first component of every path in it. The caller need not close the source.
+// openImport opens the source of a release at path: a folder, an archive or a single file. If npm is set, it must be an archive,
+// as npm pack makes one, and the source leaves out the first component of every path in it. The caller need not close the source.
 func openImport(path string, npm bool) (archive.Source, error) {
 	source, err := archive.OpenFile(path)
 	switch info, statErr := os.Stat(path); {

@@ -90,8 +90,8 @@ Duplicates are looked for in the catalogue that the file lies in, or the one giv
 	return cmd
 }
 
-// addFormatFlag adds the flag --format, which chooses the output format, to a command. target receives its value, which
-// [cli.chooseFormat] checks against formats.
+// addFormatFlag adds the flag --format, which chooses the output format, to a command. target receives its value, "" if the flag
+// is not given; [cli.chooseFormat] checks it against formats, and chooses for "".
 func addFormatFlag(cmd *cobra.Command, target *string, formats []string) {
 	cmd.Flags().StringVar(target, "format", "", "output `FORMAT`: "+strings.Join(formats, ", ")+"; default: text, or github in GitHub Actions")
 }

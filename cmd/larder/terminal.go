@@ -88,7 +88,8 @@ func (t *terminal) Write(p []byte) (int, error) {
 	return t.stderr.Write(p) // the bars have just been taken away
 }
 
-// redirect has later writes go to w: to progress bars, which show them above the bars, or to t.stderr.
+// redirect has later writes go to w, which is not nil: to progress bars, which show them above the bars, or to t.stderr, which ends
+// that.
 func (t *terminal) redirect(w io.Writer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -208,7 +208,7 @@ func (f fileVerdict) describeUpstream() string {
 }
 
 // describeMirror returns, for the end of a sentence and with a comma in front, from which other origin the bytes of a file were
-// copied, as m says, and who vouches for them.
+// copied, as m, which is not nil, says, and who vouches for them: the log of the source, npm, or only the source itself.
 func (f fileVerdict) describeMirror(m *logs.Mirror) string {
 	source := text.Plain(m.Source)
 	switch {

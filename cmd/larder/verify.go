@@ -179,7 +179,8 @@ type subject struct {
 
 // prepare parses args, URLs or FILEs, into subjects, in their order, and completes v: it reads the keys that the flags name
 // and, unless --proof or --evidence is given, sets the default of --known-logs. With --proof it ignores args and returns no
-// subjects; for a page the caller passes no args. given reports whether a flag was given. The error is a mistake in the command
+// subjects; for a page the caller passes no args. given reports whether a flag was given: without --witnesses or --auditors, all of them are
+// required. No args give no subjects and no error. The error is a mistake in the command
 // line.
 func (v *verification) prepare(args []string, given func(flag string) bool) ([]subject, error) {
 	as := v.as

@@ -43,6 +43,7 @@ func OpenFolder(dir string) (Bucket, error) {
 }
 
 // FolderAt returns a bucket in the folder dir, which is created with the first object. Only processes of this machine may write there.
+// It does not look at the file system; the error is that dir cannot be made absolute.
 func FolderAt(dir string) (Bucket, error) {
 	dir, err := filepath.Abs(dir)
 	return &folder{dir}, err

@@ -294,7 +294,8 @@ func bodyTime(bytes int64) time.Duration {
 	return requestTime + time.Duration(bytes)*time.Second/slowestRate
 }
 
-// isFailedCondition reports whether err is the store's response that the condition of a write did not hold (412).
+// isFailedCondition reports whether err is the store's response that the condition of a write did not hold (412). err is as the client returned it:
+// a wrapped one is not recognized.
 func isFailedCondition(err error) bool {
 	return err != nil && minio.ToErrorResponse(err).StatusCode == http.StatusPreconditionFailed
 }

@@ -159,7 +159,7 @@ const (
 
 var className = text.NewRegexp(`^[a-z][a-z0-9-]{0,63}$`)
 
-// checkName returns an error unless an object can have this name; [ErrTooLarge] if it is too long.
+// checkName returns an error unless the name has 1 to MaxNameBytes bytes, none of them zero; [ErrTooLarge] if it is too long.
 func checkName(name string) error {
 	switch {
 	case name == "":

@@ -40,8 +40,9 @@ func ValidateLicense(text string) (valid bool, nearest string) {
 	return false, nearestLicense(text)
 }
 
-// validLicense reports whether a text is an SPDX expression (SPDX 2.3, annex D) of licences on SPDX's
-// list, deprecated ones included, or references to others. Case matters, because other programs compare identifiers byte by byte.
+// validLicense reports whether a text is an SPDX expression (SPDX 2.3, annex D) of licences on SPDX's list, deprecated ones
+// included, or references to others. A text of over 500 bytes is none. Case matters, because other programs compare
+// identifiers byte by byte.
 //
 // The module that has the list has a parser as well, but one that panics at "(((".
 func validLicense(text string) bool {

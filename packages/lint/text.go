@@ -136,7 +136,8 @@ func Summary(results []*Result) string {
 	return fmt.Sprintf("%s checked: %s in %s, %s.", text.Count(len(results), "file", "files"), text.Count(errors, "error", "errors"), text.Count(refused, "file", "files"), text.Count(warnings, "warning", "warnings"))
 }
 
-// Totals returns how many of the files have errors (refused), and how many errors and warnings all files have.
+// Totals returns how many of the files have errors (refused), and how many errors and warnings the results list. Those of a file beyond
+// the limit of problems are not counted.
 func Totals(results []*Result) (refused, errors, warnings int) {
 	for _, r := range results {
 		e, w := r.Count()

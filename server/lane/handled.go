@@ -482,7 +482,8 @@ func (w *handled) headerBlock(p []byte, all bool) []byte {
 // connectionFields are those that HTTP/2 does not have.
 var connectionFields = map[string]bool{"Connection": true, "Proxy-Connection": true, "Keep-Alive": true, "Transfer-Encoding": true, "Upgrade": true}
 
-// appendFields appends the fields of h to a header block, sorted by name, without trailers and fields that HTTP/2 does not allow.
+// appendFields appends the fields of h to a header block, sorted by name, without those prefixed with
+// http.TrailerPrefix, those that HTTP/2 does not allow, and invalid names and values. It does not leave out a field announced in Trailer.
 func appendFields(b []byte, h http.Header) []byte {
 	for _, name := range slices.Sorted(maps.Keys(h)) {
 		if connectionFields[name] || strings.HasPrefix(name, http.TrailerPrefix) {
@@ -535,7 +536,8 @@ func (w *handled) finish() {
 	_ = w.send(w.buffer, true)
 }
 
-// SetReadDeadline implements the method for http.ResponseController. It always returns nil.
+// SetReadDeadline implements the method for http.ResponseController: it sets the deadline for reading the request's body, and leaves the
+// connection's other streams as they are. It always returns nil.
 func (w *handled) SetReadDeadline(t time.Time) error {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()

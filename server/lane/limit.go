@@ -225,8 +225,9 @@ func (l *limited) newEntry(fd int, socket net.Conn) *connEntry {
 }
 
 // admit counts a new connection towards the limit of all connections, and for the client at its peer's address, or for no client if
-// the peer is a trusted proxy. If too many are open in all, it evicts another connection, which the clients' counts decide; a client
-// has no limit of its own. A nil entry is ignored.
+// the peer is a trusted proxy. If nine tenths of the limit are open, or half of it is in the TLS handshake, it evicts another connection,
+// which the clients' counts decide; a client has no limit of its own. Without a limit it only marks in p whether the peer is a trusted
+// proxy. A nil entry is ignored.
 func (l *limited) admit(p *connEntry, peer netip.Addr) {
 	if p == nil {
 		return

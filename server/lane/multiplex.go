@@ -261,7 +261,8 @@ func (m *multiplexer) startHandler(s *h2.Stream, loads bool) {
 	go w.run()
 }
 
-// onHandlerDone stops counting a handler that has returned, and lets streams that have waited for it continue.
+// onHandlerDone stops counting a handler that has returned. If its response needed what was not in memory, streams that wait for one
+// of the mostLoads places continue. The caller holds mu, and calls onChange then.
 func (m *multiplexer) onHandlerDone(w *handled) {
 	m.running--
 	if w.loads {

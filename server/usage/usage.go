@@ -260,8 +260,9 @@ func (u *Usage) Run(ctx context.Context) {
 	}
 }
 
-// Save writes all counts in memory, and the most requested files if they have changed, to the store. After a failure they stay in
-// memory. Concurrent calls wait for each other. Run must have returned.
+// Save writes all counts in memory, and the most requested files if they have changed, to the store. If writing fails they stay
+// in memory. Once a month it also deletes the oldest months, and returns an error of that although the counts are written.
+// Concurrent calls wait for each other. Run must have returned.
 func (u *Usage) Save() error { return u.save(true) }
 
 // save writes the counts in memory to the store, and with files also the most requested files if these have changed. After a

@@ -263,7 +263,9 @@ func (c *centre) syncWorker(now time.Time) {
 }
 
 // requestGrants reports to the room's global object, in this process or on the leader, and applies the grants in the response. If
-// the leader does not respond, there are no new grants, and no error. If the centre has stopped, the error is errStopped.
+// the leader does not respond, there are no new grants, and no error. If the centre had stopped before the call, the error is
+// errStopped; if it stops meanwhile, the response is dropped, without an error. If another report is under way to the leader, it
+// only waits for that one.
 func (c *centre) requestGrants(ctx context.Context, s *durable.State) error {
 	if c.global != nil {
 		return c.report(ctx, s)

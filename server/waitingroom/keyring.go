@@ -83,7 +83,8 @@ func (k *Keyring) deriveNumber(name string) uint64 {
 }
 
 // guestID returns the id under which a room counts a client that has no ticket, by the client's address prefix. It depends
-// only on these and on the last key of the ring, so it stays when a new key is put on top. No ticket has it, because those of tickets are random.
+// only on these and on the key that the ring derives from: the last one of the file, so that it stays when a new key is put on top, or
+// that of WithFirst. No ticket has it, because those of tickets are random.
 func (k *Keyring) guestID(room string, client netip.Prefix) (id queue.TicketID) {
 	mac := hmac.New(sha256.New, k.salt)
 	fmt.Fprintf(mac, "guest\x00%s\x00%s", room, client)

@@ -76,8 +76,9 @@ func (t notified) dueNotifications(now time.Time, m *config.EffectiveSettings, s
 	return t, kinds
 }
 
-// mayChange reports whether a notification that the room queues or is full may become due although no visitor comes; it is also true
-// before the first look of this process. It does not consider events: the caller looks again when one begins or ends.
+// mayChange reports whether the state may change although no visitor comes: the queue, or that the room is full, may end, and webhooks
+// are notified of the end of a queue. It is also true before the first look of this process. It does not consider events: the caller
+// looks again when one begins or ends.
 func (t *notified) mayChange() bool { return !t.looked || t.Queueing || t.Full }
 
 // notifiedKey is where a room's data centre stores what webhooks were notified of.

@@ -174,9 +174,9 @@ func isTicketCookie(name string) bool {
 	return ok && (rest == "" || rest[0] == '_')
 }
 
-// newSetCookie returns the value of the Set-Cookie field (RFC 6265bis §4.1) that stores value, a sealed ticket of the room, in
-// the client for the duration keep, at least a second. With the value "" it deletes the cookie. secure says that the request came
-// over HTTPS.
+// newSetCookie returns the value of the Set-Cookie field (RFC 6265bis §4.1) that stores value, a sealed ticket of the room, in the
+// client for the duration keep in whole seconds; a shorter one counts as a second. With the value "" it deletes the cookie. secure
+// says that the request came over HTTPS.
 func newSetCookie(room *config.Room, value string, keep time.Duration, secure bool) string {
 	sameSite, only := room.Cookie.SameSite, secure
 	switch room.Cookie.Secure {

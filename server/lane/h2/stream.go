@@ -134,8 +134,9 @@ func (s *Stream) End(trailers []byte) {
 // SentByOthers returns how many bytes of bodies all other streams of the connection have sent since it was opened.
 func (s *Stream) SentByOthers() int64 { return s.conn.sent - s.sent }
 
-// Behind reports whether the stream waits only for its turn: it has something to send, but another stream goes first now, or
-// SentByOthers is more than others, its value at an earlier time.
+// Behind reports whether the stream waits only for its turn: it could send something but for the connection's window, and it is not
+// the stream whose turn is next (also if the connection's window lets none send), or SentByOthers is more than others, its value at an
+// earlier time.
 func (s *Stream) Behind(others int64) bool {
 	return s.queued && (s.SentByOthers() > others || s.conn.schedule.next(s.conn.mayGo) != s)
 }

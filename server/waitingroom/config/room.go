@@ -103,9 +103,9 @@ func (r *reader) readTotal(n *yaml.Node, name string, room *Room) {
 	}
 }
 
-// checkAutomatic adds a mistake if a field that belongs to an automatic limit is missing, or there without such a limit, or does
-// not fit the others. For a room with an automatic limit and all these fields it sets TotalActiveUsers to automaticMax, the
-// highest limit.
+// checkAutomatic adds a mistake, at most one, if a field that belongs to an automatic limit is missing, or there without such a
+// limit, if the minimum is above the maximum, or if the room has no upstream or another allocator than counter. For a room with
+// an automatic limit and all these fields it sets TotalActiveUsers to automaticMax, the highest limit.
 func (r *reader) checkAutomatic(n *yaml.Node, room *Room, automaticMax int) {
 	fields := [...]string{"total_active_users_min", "total_active_users_max", "latency_objective_p99"}
 	for _, field := range fields {
