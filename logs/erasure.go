@@ -25,7 +25,7 @@ type Erasure struct {
 }
 
 // Encode returns the erasure's bytes, the same for equal erasures. It sets the format of e, and sorts its contents and drops
-// duplicates.
+// duplicates. It does not check e; the error is that of encoding JSON.
 func (e *Erasure) Encode() ([]byte, error) {
 	e.Format = ErasureFormat
 	e.Contents = slices.Clone(e.Contents)

@@ -137,8 +137,8 @@ func (f *clusterFollower) awaitArrival(ctx context.Context, operation string, si
 	}
 }
 
-// refuseExceptOnLeader returns an operation that fails with message, since it has to run on the leader's machine. message is a
-// format with one %s, for ", the one at " and the leader's URL, or for "" if that is unknown.
+// refuseExceptOnLeader returns an operation that fails with message, since it has to run on the leader's machine. The operation reads the
+// leader's URL from the bucket each time. message is a format with one %s, for ", the one at " and the leader's URL, or for "" if that is unknown.
 func (n *clusterNode) refuseExceptOnLeader(message string) admin.Operation {
 	return func(ctx context.Context, _ admin.Request, _ func(any)) (any, error) {
 		where := ""

@@ -34,9 +34,9 @@ const (
 	maxVulnerabilityFailures = 5 // failed packages in a row after which the others are requested later
 )
 
-// storedAdvisories returns the known vulnerabilities of npm packages for commands: those of the file in the settings, or those
-// that a process stored in the data folder. It sends no request. It returns nil if the settings turn them off, or if the file
-// cannot be read, which it logs.
+// storedAdvisories returns the known vulnerabilities of npm packages for commands: those of the file that the settings name,
+// or else those that a process stored in the data folder, none if nothing is stored. Both files are read again when they change. It sends
+// no request. It returns nil if the settings turn them off, or if the file that they name cannot be read, which it logs.
 func (r *Reader) storedAdvisories() *library.Advisories {
 	source := r.settings.Vulnerabilities
 	switch {

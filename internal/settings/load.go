@@ -276,8 +276,8 @@ func (s *Settings) lookupEnv(names ...string) (value, variable string) {
 	return "", ""
 }
 
-// HookSecret returns the secret of incoming webhooks, from its variable or its file, without line ends after it; "" for none. Errors
-// are of the type [Mistake]: both have one, the file cannot be read, or the secret is unsuitable.
+// HookSecret returns the secret of incoming webhooks, from its variable, or from its file without the line ends after it; "" for none.
+// Errors are of the type [Mistake]: both have one, the file cannot be read, or the secret is too short or begins or ends with white space.
 func (s *Settings) HookSecret() (string, error) {
 	secret, from := s.lookupEnv(SecretVariable)
 	if s.HookSecretFile != "" {

@@ -63,7 +63,9 @@ func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 	return err
 }
 
-// readLog finds the signed entries and the later ones that the damaged store has. It returns an error if nothing says which entries the log had.
+// readLog finds the signed entries and the later ones that the files of the damaged store have, not those of the sources. Entries that are missing
+// there are no error, and without a damaged store it finds none. It returns an error if nothing says which entries the log had, unless their loss is
+// accepted.
 func (e *engine) readLog(ctx context.Context) error {
 	signed := e.signed
 	if e.accepting {
@@ -181,7 +183,8 @@ func (e *engine) buildLog(ctx context.Context) error {
 	return e.lossError(problems)
 }
 
-// openBuilding opens the new store, which it creates or which an interrupted repair has begun, and its log.
+// openBuilding opens the new store, which it creates or which an interrupted repair has begun, and its log. If only the log cannot be opened,
+// e.store is open, and the caller closes it.
 func (e *engine) openBuilding() (err error) {
 	dir := e.path(buildingName)
 	if e.store, err = kvstore.Open(dir, e.storeOptions()); err != nil {

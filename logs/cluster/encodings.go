@@ -152,10 +152,10 @@ func (n *Node) ApplyEncodings(ctx context.Context) (next int64, err error) {
 	}
 }
 
-// storeEncodings stores those encodings and deltas of a pack that are smaller than the store's, and records that the pack with this number is
-// applied. It removes the pack's contents from the queue kvstore.Repaired, and from the queue of ShareEncodings the deltas that the store has exactly
-// so. It skips erased contents. It logs a malformed pack and skips the rest of it. A pack of an unknown format is a [FormatError], and is not
-// recorded as applied.
+// storeEncodings stores those encodings of a pack that are new or smaller than the store's, and, if n.Dictionaries is set, its deltas, and records
+// that the pack with this number is applied. It removes the pack's contents from the queue kvstore.Repaired, and from the queue of ShareEncodings the
+// deltas that the store has exactly so. It skips erased contents. It logs a malformed pack and skips the rest of it. A pack of an unknown format is a
+// [FormatError], and is not recorded as applied.
 func (n *Node) storeEncodings(pack []byte, number int64) error {
 	b := n.Store.NewBatch()
 	defer b.Close()

@@ -272,7 +272,8 @@ func (n *Node) packContents(ctx context.Context, c *Commit, wanted []kvstore.Has
 	return p.flush()
 }
 
-// missingContents returns the contents that entries and the manifests of their releases name, each once, for which there returns false.
+// missingContents returns the contents that entries name, and the files of the releases that they publish or restore, each once, for which there
+// returns false. The store must have the manifests of these releases.
 func (n *Node) missingContents(entries []logs.Indexed, there func(kvstore.Hash) (bool, error)) (wanted []kvstore.Hash, err error) {
 	seen := map[kvstore.Hash]struct{}{}
 	add := func(h kvstore.Hash) error {

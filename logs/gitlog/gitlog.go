@@ -160,7 +160,7 @@ type encoder interface {
 	Encode(plumbing.EncodedObject) error
 }
 
-// putObject adds a commit or a tree to the pending objects and returns its hash.
+// putObject adds a commit or a tree to the pending objects, unless the repository has it, and returns its hash.
 func (r *Repository) putObject(e encoder) (plumbing.Hash, error) {
 	o := r.pending.NewEncodedObject()
 	if err := e.Encode(o); err != nil {

@@ -20,8 +20,9 @@ import (
 )
 
 // load reads the key folder for [Open], and publishes the checkpoint that was published before, or the last signed one if that has enough
-// cosignatures. For a new log it creates the key and signs the first checkpoint. It signs no new entries of an existing log. If nothing may
-// be signed, that is no error, but the Signer refuses to sign.
+// cosignatures. For a new log it creates the key and signs the first checkpoint. It signs no new entries of an existing log. A
+// last checkpoint that is lost, unreadable or not in the log is no error, but the Signer refuses to sign. A key that cannot be read, or is
+// missing beside a signed checkpoint, is an error.
 func (s *Signer) load() error {
 	fresh, err := s.loadKeys()
 	if err != nil {

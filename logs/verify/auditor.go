@@ -102,7 +102,7 @@ func OpenAuditStatement(signed []byte, key string) (*AuditStatement, error) {
 }
 
 // fileOutcome returns what the auditor found about one file of the release that the log entry with this index published. A
-// difference in the release counts for all its files; an entry that was not audited, or a file that was not compared, is
+// difference in any file of the release counts for all its files; an entry that was not audited, or a file that was not compared, is
 // [Unproven]. Without a finding about it, the file is [Proven]. If the outcome is not Proven, problem says why.
 func (s *AuditStatement) fileOutcome(entry int64, path string) (_ Outcome, problem string) {
 	if entry < s.From || entry >= s.To {

@@ -213,8 +213,9 @@ func (l *Log) Root() tlog.Hash { return l.Tree.Hash }
 // Note returns the signed checkpoint as a note, with the cosignatures that the server sent.
 func (l *Log) Note() []byte { return l.note }
 
-// Unverified returns why nothing is proven by the log: it is [Stale], [Expired], or [Unproven] for lack of witnesses or of a valid list
-// of keys. It returns nil if its files may be proven. A fork or a difference is an error of [Open].
+// Unverified returns why nothing is proven by the log: it is [Stale] if the server shows an older log than was seen before or the root key
+// says, [Expired] if the newest cosignature is too old, or [Unproven] for lack of witnesses or of a list of keys that has not expired. It
+// returns nil if its files may be proven. A fork or a difference is an error of [Open].
 func (l *Log) Unverified() *UnverifiedError { return l.unverified }
 
 // Cosigned returns the time as of which the checkpoint is vouched to be the newest, for [CheckAge]: zero if nothing says

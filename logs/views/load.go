@@ -8,7 +8,9 @@ import (
 	"github.com/larder-cdn/larder/logs"
 )
 
-// Record appends a change's entry to the log and applies the change, in the batch of tx. It ignores c.Index. If the entry
+// Record appends a change's entry to the log and applies the change, in the batch of tx. It ignores c.Index. It reads
+// nothing: c has the contents that its kind needs, see [Load]. After an error, such as a manifest of another release, tx must not be
+// committed. If the entry
 // publishes a release, it states the root of the manifest's files, whatever c.Files is.
 func Record(tx *logs.Tx, c Change) error {
 	if c.Kind.Publishes() {

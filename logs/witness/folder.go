@@ -57,7 +57,8 @@ func (f *folder) checkpointFile(origin string) string {
 	return f.path(fmt.Sprintf("%x.checkpoint", sha256.Sum256([]byte(origin))))
 }
 
-// readSigners returns signers for the witness's two keys and their verifier keys. It creates missing keys. name is that of
+// readSigners returns signers for the witness's two keys and their verifier keys. If their file is
+// missing it creates both, unless the folder has cosigned checkpoints, which is an error. name is that of
 // the keys: required for new ones; existing ones of another name are an error, unless name is "".
 func (f *folder) readSigners(name string) (signers []note.Signer, keys []string, err error) {
 	data, err := os.ReadFile(f.path(signingKeysFile))
