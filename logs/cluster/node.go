@@ -388,21 +388,8 @@ func (n *Node) applyCommit(ctx context.Context, s state, c Commit) error {
 		if err := c.checkFollows(before, s.epoch); err != nil {
 			return fmt.Errorf("%s: %w", n.Bucket, err)
 		}
-		var keyChanges []int64
-		for _, raw := range c.Entries {
-			e, err := tx.AppendRaw(raw)
-			if err != nil {
-				return fmt.Errorf("%s: commit %d: %w", n.Bucket, c.Number, err)
-			}
-			if e.Kind == logs.KeyChanged {
-				keyChanges = append(keyChanges, e.Index)
-			}
-			if err := n.addViews(tx, e); err != nil {
-				return fmt.Errorf("%s: commit %d: %w", n.Bucket, c.Number, err)
-			}
-		}
-		if err := signing.AddKeyChanges(tx.Batch, n.Store, keyChanges...); err != nil {
-			return err
+		if err := n.appendEntries(tx, c.Entries); err != nil {
+			return fmt.Errorf("%s: commit %d: %w", n.Bucket, c.Number, err)
 		}
 		after, err := tx.Checkpoint()
 		if err != nil {
@@ -417,6 +404,25 @@ func (n *Node) applyCommit(ctx context.Context, s state, c Commit) error {
 		}
 		return nil
 	})
+}
+
+// appendEntries appends the encoded entries of a commit to the log, and adds to the batch of tx the rows of the views and the changes of the log's key
+// that follow from them.
+func (n *Node) appendEntries(tx *logs.Tx, entries [][]byte) error {
+	var keyChanges []int64
+	for _, raw := range entries {
+		e, err := tx.AppendRaw(raw)
+		if err != nil {
+			return err
+		}
+		if e.Kind == logs.KeyChanged {
+			keyChanges = append(keyChanges, e.Index)
+		}
+		if err := n.addViews(tx, e); err != nil {
+			return err
+		}
+	}
+	return signing.AddKeyChanges(tx.Batch, n.Store, keyChanges...)
 }
 
 // addViews adds to the batch of tx the rows of the views, the tables derived from the log, that follow from an entry. It also
