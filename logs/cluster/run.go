@@ -31,19 +31,22 @@ func beatKey(epoch int64) string { return fmt.Sprintf("beat/%020d", epoch) }
 func (n *Node) Follow(ctx context.Context, leader *HeartbeatMonitor, each func(context.Context) error) (after int64, vacant bool) {
 	var readAt time.Time
 	for ctx.Err() == nil {
-		_, err := n.CatchUp(ctx)
+		var err error
+		silent := false
+		if leader != nil && time.Since(readAt) >= n.Beat/2 { // first, for a run that ends soon
+			readAt = time.Now()
+			var sign string
+			after, sign, err = n.readHeartbeat(ctx)
+			silent = ctx.Err() == nil && leader.isVacant(time.Now(), n.Beat, sign, err)
+		}
+		if err == nil {
+			_, err = n.CatchUp(ctx)
+		}
 		if err == nil && each != nil {
 			err = each(ctx)
 		}
-		if leader != nil && (err != nil || time.Since(readAt) >= n.Beat/2) {
-			readAt = time.Now()
-			var sign string
-			if err == nil {
-				after, sign, err = n.readHeartbeat(ctx)
-			}
-			if ctx.Err() == nil && leader.isVacant(time.Now(), n.Beat, sign, err) {
-				return after, true
-			}
+		if err == nil && silent {
+			return after, true
 		}
 		n.recordResult(err)
 		if err != nil && ctx.Err() == nil {
