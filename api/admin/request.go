@@ -24,7 +24,7 @@ const (
 const withContents = "application/vnd.larder.request"
 
 // readRequest reads the JSON of a request, of at most maxRequest bytes, and returns it with a reader of the contents behind
-// it, which the operation reads later; [http.NoBody] if the request has none. A request that is malformed or too large is an
+// it, which the operation reads later; [http.NoBody] for a request without contents. A request that is malformed or too large is an
 // error.
 func readRequest(c *gin.Context) (Request, error) {
 	if c.ContentType() != withContents {

@@ -457,7 +457,7 @@ func (o ordered[T]) find(key string) (T, bool) {
 func refName(ref string) string { return ref[strings.LastIndexByte(ref, '/')+1:] }
 
 // resolveParameter returns the parameter to which p refers, the zero parameter if the document does not define it, or p
-// itself if it is no reference. It does not follow a reference to another reference.
+// itself if it is not a reference. It does not follow a reference to another reference.
 func (o *openAPI) resolveParameter(p parameter) parameter {
 	if p.Ref != "" {
 		p, _ = o.Components.Parameters.find(refName(p.Ref))
@@ -466,7 +466,7 @@ func (o *openAPI) resolveParameter(p parameter) parameter {
 }
 
 // resolveResponse returns the response to which r refers, the zero response if the document does not define it, or r itself
-// if it is no reference. It does not follow a reference to another reference.
+// if it is not a reference. It does not follow a reference to another reference.
 func (o *openAPI) resolveResponse(r response) response {
 	if r.Ref != "" {
 		r, _ = o.Components.Responses.find(refName(r.Ref))

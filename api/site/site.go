@@ -188,7 +188,7 @@ func (s *Site) withLibrary(show func(*request, *library.Library) (*pageAnswer, e
 
 // Owns reports whether the site responds to a path, percent-encoded as the client sent it. It responds to the paths of
 // pages and embedded files. It also responds to every path below a kind of page that has a name in its path, such as
-// /library/: if there is no page, visitors get one that says so.
+// /library/: for a path without a page, visitors get one that says so.
 func (s *Site) Owns(path string) bool {
 	if s.files.byPath[path] != nil {
 		return true

@@ -321,10 +321,17 @@ func serveHTTP(address string, handler http.Handler) (*http.Server, error) {
 	return server, nil
 }
 
+// newReverseProxy returns a proxy to a server that logs no errors: clients count what fails.
+func newReverseProxy(target *url.URL) *httputil.ReverseProxy {
+	pass := httputil.NewSingleHostReverseProxy(target)
+	pass.ErrorLog = log.New(io.Discard, "", 0)
+	return pass
+}
+
 // relay leads from the proxy's address to node one, in the place of nginx.
 func (p *play) relay() error {
-	pass := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "https", Host: p.nodes[0].address})
-	pass.Transport, pass.ErrorLog = p.transport(&entrance{}), log.New(io.Discard, "", 0) // clients count what fails
+	pass := newReverseProxy(&url.URL{Scheme: "https", Host: p.nodes[0].address})
+	pass.Transport = p.transport(&entrance{})
 	server, err := serveHTTP(p.proxy, pass)
 	if err != nil {
 		return err

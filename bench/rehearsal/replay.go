@@ -8,10 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"log"
 	"net/http"
-	"net/http/httputil"
 	"net/url"
 	"slices"
 	"strings"
@@ -32,8 +29,7 @@ func newReplayProxy(source string) (*replayProxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	pass := httputil.NewSingleHostReverseProxy(target)
-	pass.ErrorLog = log.New(io.Discard, "", 0)
+	pass := newReverseProxy(target)
 	x := &replayProxy{}
 	x.server, err = serveHTTP("127.0.1.7:0", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if note := x.replayed(); note != nil && r.URL.Path == "/log/checkpoint" {

@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"math/rand/v2"
 	"net/http"
 	"net/http/cookiejar"
-	"net/http/httputil"
 	"net/url"
 	"slices"
 	"strconv"
@@ -65,8 +63,7 @@ func newDoorman(to string, limit, perMinute, visitors int) (*doorman, error) {
 	if visitors > many {
 		d.refresh = manyRefreshSeconds
 	}
-	pass := httputil.NewSingleHostReverseProxy(target)
-	pass.ErrorLog = log.New(io.Discard, "", 0)
+	pass := newReverseProxy(target)
 	d.server, err = serveHTTP(siteAddress, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		d.count(r)
 		d.places <- struct{}{}

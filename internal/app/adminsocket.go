@@ -130,12 +130,6 @@ const (
 // noProcessTimeout is how long dialRunning waits for a process to lock the folder. A process that changes its role has it unlocked for less.
 const noProcessTimeout = 500 * time.Millisecond
 
-// errNoSocket returns the error for a command that needs the process that has the folder data open, if that has no admin
-// socket. It is never nil.
-func errNoSocket(data string) error {
-	return fmt.Errorf("a larder process has %s open, but takes no commands now: it starts, ends, changes its role or is another command; try again when it serves", data)
-}
-
 // dialRunning returns a client of the process that has the folder data open. While that starts, ends or changes its role, it
 // has no admin socket: dialRunning retries for up to reachTimeout, and then returns the error of errNoSocket. The error is
 // [ErrNoProcess] if no process has the folder open.
@@ -154,7 +148,7 @@ func dialRunning(ctx context.Context, data string) (*Client, error) {
 		case !locked && now.Sub(seen) >= noProcessTimeout:
 			return nil, err
 		case locked && now.After(deadline):
-			return nil, errNoSocket(data)
+			return nil, fmt.Errorf("a larder process has %s open, but takes no commands now: it starts, ends, changes its role or is another command; try again when it serves", data)
 		}
 		if err := retry.Sleep(ctx, reachInterval); err != nil {
 			return nil, err

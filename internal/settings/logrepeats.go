@@ -12,9 +12,9 @@ import (
 const (
 	// repeatInterval is how often a warning or error is written at most while it repeats.
 	repeatInterval = 10 * time.Second
-	// maxAlike is how many warnings or errors that differ in attributes only are told apart within repeatInterval.
+	// maxAlike is how many warnings or errors that differ in attributes only are distinguished within repeatInterval.
 	maxAlike = 32
-	// maxMessages is how many messages of warnings and errors are told apart within repeatInterval.
+	// maxMessages is how many messages of warnings and errors are distinguished within repeatInterval.
 	maxMessages = 256
 )
 

@@ -1,15 +1,14 @@
 package settings
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
 
@@ -17,7 +16,13 @@ import (
 // left out.
 func TestRepeatedRecords(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		var out lines
+		var out testkit.Buffer // timers write to it beside the test
+		taken := 0
+		take := func() string {
+			text := out.String()[taken:]
+			taken += len(text)
+			return text
+		}
 		logger := slog.New(newRepeatHandler(slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey || a.Key == slog.LevelKey {
 				return slog.Attr{}
@@ -27,7 +32,7 @@ func TestRepeatedRecords(t *testing.T) {
 		want := func(lines ...string) {
 			t.Helper()
 			synctest.Wait()
-			if got := strings.TrimSuffix(out.take(), "\n"); got != strings.Join(lines, "\n") {
+			if got := strings.TrimSuffix(take(), "\n"); got != strings.Join(lines, "\n") {
 				t.Errorf("written:\n%s\nwant:\n%s", got, strings.Join(lines, "\n"))
 			}
 		}
@@ -59,14 +64,14 @@ func TestRepeatedRecords(t *testing.T) {
 		count := func(want int, what string) {
 			t.Helper()
 			synctest.Wait()
-			if got := strings.Count(out.take(), "\n"); got != want {
+			if got := strings.Count(take(), "\n"); got != want {
 				t.Errorf("%d lines were written of %s, want %d", got, what, want)
 			}
 			time.Sleep(3 * repeatInterval)
-			out.take()
+			take()
 		}
 		time.Sleep(2 * repeatInterval)
-		out.take()
+		take()
 		for i := range 10 * maxAlike {
 			logger.Error("failed", "ref", i)
 		}
@@ -84,27 +89,6 @@ func TestRepeatedRecords(t *testing.T) {
 		want("msg=changes name=before", "msg=changes name=before repeated=1")
 		time.Sleep(3 * repeatInterval)
 	})
-}
-
-// lines is what was logged. Timers write it beside the test.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write implements [io.Writer].
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-// take returns what was written since the last call.
-func (l *lines) take() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.text.Reset()
-	return l.text.String()
 }
 
 // A changingText is the value of an attribute that changes.

@@ -151,20 +151,29 @@ func (s *Signer) takeOver(next *key, index int64) error {
 // finishAnnounced finishes a change of the key whose commit was not confirmed, if the log announces the key by now, and reports whether
 // it does. If the commit has failed, the log is no longer this node's to sign, and [Open] removes the key.
 func (s *Signer) finishAnnounced() (done bool, err error) {
-	data, err := s.folder.read(nextKeyFile)
-	if err != nil {
-		return false, err
-	}
-	next, err := parseKey(data)
-	if err != nil {
-		return false, fmt.Errorf("couldn't read %s: %w", s.folder.path(nextKeyFile), err)
-	}
-	changes, err := s.KeyChanges()
-	if err != nil || len(changes) == 0 || changes[len(changes)-1].Key != next.public {
+	next, by, err := s.readNextKey()
+	if err != nil || by == nil {
 		return false, err
 	}
 	s.unconfirmed = false
-	return true, s.takeOver(next, changes[len(changes)-1].Index)
+	return true, s.takeOver(next, by.Index)
+}
+
+// readNextKey reads the new key that is not in use yet from the folder, nil for none. by is the log's last change of keys if that announces
+// this key, else nil.
+func (s *Signer) readNextKey() (next *key, by *KeyChange, err error) {
+	data, err := s.folder.read(nextKeyFile)
+	if err != nil || data == nil {
+		return nil, nil, err
+	}
+	if next, err = parseKey(data); err != nil {
+		return nil, nil, fmt.Errorf("couldn't read %s: %w", s.folder.path(nextKeyFile), err)
+	}
+	changes, err := s.KeyChanges()
+	if n := len(changes); n > 0 && changes[n-1].Key == next.public {
+		by = &changes[n-1]
+	}
+	return next, by, err
 }
 
 // announceKey appends the entry that announces the next key, signed with the present key, to the log, and adds it to the
@@ -206,19 +215,11 @@ func (s *Signer) installKey(next *key) error {
 // finishRotation finishes a change of keys that was interrupted: it installs the new key in the folder if the last change of
 // keys in the log announces it, and else removes it. It does nothing if there is no new key.
 func (s *Signer) finishRotation() error {
-	data, err := s.folder.read(nextKeyFile)
-	if err != nil || data == nil {
+	next, by, err := s.readNextKey()
+	switch {
+	case err != nil || next == nil:
 		return err
-	}
-	changes, err := s.KeyChanges()
-	if err != nil {
-		return err
-	}
-	next, err := parseKey(data)
-	if err != nil {
-		return fmt.Errorf("couldn't read %s: %w", s.folder.path(nextKeyFile), err)
-	}
-	if len(changes) == 0 || changes[len(changes)-1].Key != next.public {
+	case by == nil:
 		return s.folder.remove(nextKeyFile) // no client has seen it
 	}
 	return s.installKey(next)

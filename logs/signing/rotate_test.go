@@ -231,7 +231,7 @@ func TestDamagedOldKeys(t *testing.T) {
 }
 
 // TestRotateWithoutConfirmation tests that the new key stays while it is not known whether the log announces it, and that the signer takes it over
-// once the log does: a log that announces a key which nobody has could not be followed any more.
+// once the log does: clients cannot follow a log that announces a lost key.
 func TestRotateWithoutConfirmation(t *testing.T) {
 	r := newRig(t)
 	s := r.open()

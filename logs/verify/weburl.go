@@ -60,8 +60,11 @@ func parseWebURL(text string, base *webURL) (*webURL, error) {
 // breaks within.
 func cleanAddress(text string) string {
 	text = strings.TrimFunc(text, func(r rune) bool { return r <= ' ' })
-	return strings.NewReplacer("\t", "", "\n", "", "\r", "").Replace(text)
+	return ignoredInAddress.Replace(text)
 }
+
+// ignoredInAddress removes what browsers ignore within an address.
+var ignoredInAddress = strings.NewReplacer("\t", "", "\n", "", "\r", "")
 
 // cutScheme returns the scheme of an address in lower case, and what follows its colon. Without a scheme it returns "" and the
 // text.

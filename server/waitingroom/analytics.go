@@ -111,7 +111,7 @@ func (a *analytics) closeMinute() {
 func (p *Period) isEmpty() bool { return *p == Period{Time: p.Time, Minutes: p.Minutes} }
 
 // takeRecords returns the records that are not in the history yet, oldest first, and removes them. With all it includes the
-// current minute so far, whose counts begin anew.
+// current minute so far, whose counts start at 0.
 func (a *analytics) takeRecords(all bool) []record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
