@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/larder-cdn/larder/bot/recompression"
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -134,5 +135,52 @@ func TestDeltasAreMadeThoughContentsLeaveTheQueue(t *testing.T) {
 	}
 	if deltas, err := r.store.Deltas(file.Hash); err != nil || len(deltas) != 1 {
 		t.Errorf("2.0.0 has %d deltas, %v; want one", len(deltas), err)
+	}
+}
+
+// TestReleasesAreQueuedForDeltas tests that releases are queued again from an entry of the log on, and that the queue says when all their deltas are made.
+func TestReleasesAreQueuedForDeltas(t *testing.T) {
+	r := newRig(t)
+	r.dictionaries = true
+	r.newest = 10
+	r.register("a", fromNpm("a", "*.js"))
+	for i, version := range []string{"1.0.0", "2.0.0", "2.0.1"} {
+		r.registry.Add("a", version, hour(i), map[string]string{"a.js": testkit.VersionedScript(version)})
+	}
+	r.open()
+	r.once()
+	for item, err := range r.store.Scan(kvstore.Queue, kvstore.Range{Prefix: []byte("n")}) { // as if another node had published them
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := r.store.NewBatch()
+		b.Delete(kvstore.Queue, bytes.Clone(item.Key))
+		if err := b.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	queued := func(want bool) {
+		t.Helper()
+		if got, err := recompression.DeltasQueued(r.store); got != want || err != nil {
+			t.Errorf("deltas are queued: %t, %v; want %t", got, err, want)
+		}
+	}
+	queued(false)
+	if err := recompression.QueueReleases(r.store, r.log.Checkpoint().Size); err != nil {
+		t.Fatal(err)
+	}
+	queued(false)
+	if err := recompression.QueueReleases(r.store, 0); err != nil {
+		t.Fatal(err)
+	}
+	queued(true)
+	if _, err := r.bot.RecompressAll(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	queued(false)
+	for version, want := range map[string]int{"1.0.0": 0, "2.0.0": 1, "2.0.1": 2} {
+		if deltas, err := r.store.Deltas(kvstore.Sum([]byte(testkit.VersionedScript(version)))); err != nil || len(deltas) != want {
+			t.Errorf("%s has %d deltas, %v; want %d", version, len(deltas), err, want)
+		}
 	}
 }

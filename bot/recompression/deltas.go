@@ -46,11 +46,11 @@ const maxSuccessors = 8
 // set.
 func (r *Recompressor) makeDeltas(ctx context.Context) error {
 	for r.options.Dictionaries && ctx.Err() == nil && r.Backlog() == 0 {
-		key, err := r.firstKey(released)
+		key, err := firstKey(r.store, released)
 		if err == nil && key != nil {
 			err = r.queuePairs(key)
 		} else if err == nil {
-			if key, err = r.firstKey(kvstore.QueuedDeltas); err == nil && key == nil {
+			if key, err = firstKey(r.store, kvstore.QueuedDeltas); err == nil && key == nil {
 				return nil
 			}
 			if h, dictionary, ok := kvstore.ParseQueuedDeltaKey(key); err == nil && ok {
@@ -69,9 +69,54 @@ func (r *Recompressor) makeDeltas(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// DeltasQueued reports whether deltas wait in the queue of a store, also those of releases that are not yet queued one by one.
+func DeltasQueued(store *kvstore.Store) (bool, error) {
+	release, err := firstKey(store, released)
+	if err != nil || release != nil {
+		return release != nil, err
+	}
+	delta, err := firstKey(store, kvstore.QueuedDeltas)
+	return delta != nil, err
+}
+
+// releasesAtOnce bounds the rows in a batch of QueueReleases.
+const releasesAtOnce = 1000
+
+// QueueReleases queues the deltas of the releases that the log's entries from the index from on publish. A new leader of a cluster calls it for the
+// releases whose deltas the leaders before it have not made. It leaves out releases whose manifest is missing or damaged. After an error some
+// releases are queued.
+func QueueReleases(store *kvstore.Store, from int64) error {
+	for {
+		batch, rows := store.NewBatch(), 0
+		for e, err := range logs.Entries(store, from) {
+			if err != nil {
+				return errors.Join(err, batch.Close())
+			}
+			from = e.Index + 1
+			if e.Kind != logs.Published {
+				continue
+			}
+			m, err := logs.ReadManifest(store, e.Manifest)
+			if errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrCorrupt) {
+				continue
+			}
+			if err != nil {
+				return errors.Join(err, batch.Close())
+			}
+			batch.Set(kvstore.Queue, releaseKey(m), nil)
+			if rows++; rows == releasesAtOnce {
+				break
+			}
+		}
+		if err := errors.Join(batch.Commit(), batch.Close()); err != nil || rows < releasesAtOnce {
+			return err
+		}
+	}
+}
+
 // firstKey returns the first key of the queue's rows in the store that begins with a prefix, nil if none exists.
-func (r *Recompressor) firstKey(prefix []byte) ([]byte, error) {
-	for item, err := range r.store.Scan(kvstore.Queue, kvstore.Range{Prefix: prefix}) {
+func firstKey(store *kvstore.Store, prefix []byte) ([]byte, error) {
+	for item, err := range store.Scan(kvstore.Queue, kvstore.Range{Prefix: prefix}) {
 		if err != nil {
 			return nil, fmt.Errorf("recompression: couldn't read the queue of deltas: %w", err)
 		}

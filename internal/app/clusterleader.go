@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/larder-cdn/larder/bot/recompression"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
@@ -96,6 +97,9 @@ func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Buck
 	if err == nil {
 		err = l.loadOutbox(ctx)
 	}
+	if err == nil {
+		err = l.queueMissingDeltas(ctx)
+	}
 	if err != nil {
 		l.stepDown()
 		n.peers.close()
@@ -155,8 +159,48 @@ func (l *clusterLeader) addClusterParts(r *roleRun, site *siteOptions) error {
 		}
 	})})
 	r.parts.Add(parts.Part{Name: "shared outbox", Run: parts.RunUntilDone(l.saveOutboxRegularly)})
+	if r.settings.Dictionaries && site.fills {
+		r.parts.Add(parts.Part{Name: "record of made deltas", Run: parts.RunUntilDone(l.recordMadeDeltas)})
+	}
 	n.addExchangeParts(r)
 	return nil
+}
+
+// queueMissingDeltas queues the deltas of the releases that the leaders before this one have published, but have not made deltas of. While this node
+// brings its log to a new bucket, its own queue has them. An unreadable record in the bucket is logged: deltas only save bytes.
+func (l *clusterLeader) queueMissingDeltas(ctx context.Context) error {
+	if !l.run.settings.Dictionaries || l.node.cluster.Bootstrapping() {
+		return nil
+	}
+	made, err := l.node.cluster.MadeDeltas(ctx)
+	if err != nil {
+		l.run.logger.Warn("couldn't read which deltas between versions the leaders before have made; those that are missing are not made", "err", err)
+		return nil
+	}
+	return recompression.QueueReleases(l.node.folder.store, made)
+}
+
+// recordMadeDeltas records in the bucket, at intervals until ctx ends, up to which size of the log the deltas of all releases are made, so that the next
+// leader makes those of the releases after it. It logs errors, and tries again.
+func (l *clusterLeader) recordMadeDeltas(ctx context.Context) {
+	recorded := int64(-1)
+	for retry.Sleep(ctx, encodingsInterval) == nil {
+		size := l.node.folder.log.Checkpoint().Size // before the queue is read: a release is queued in the batch that publishes it
+		if size == recorded {
+			continue
+		}
+		queued, err := recompression.DeltasQueued(l.node.folder.store)
+		done := false
+		if err == nil && !queued {
+			done, err = l.node.cluster.RecordMadeDeltas(ctx, size)
+		}
+		if done {
+			recorded = size
+		}
+		if err != nil && ctx.Err() == nil {
+			l.run.logger.Warn("couldn't record in the bucket which deltas between versions are made; trying again", "err", err)
+		}
+	}
 }
 
 // updatePublishedView copies the newest checkpoint that the leader has signed, and the tiles and contents for it, to the

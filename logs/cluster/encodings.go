@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
@@ -107,6 +108,41 @@ func (n *Node) ShareEncodings(ctx context.Context) (shared int, err error) {
 		return 0, err
 	}
 	return shared, unqueue()
+}
+
+// madeDeltasKey is the key of the object in the bucket that [Node.RecordMadeDeltas] writes: a decimal number.
+const madeDeltasKey = "deltas"
+
+// maxMadeDeltas bounds that object, in bytes.
+const maxMadeDeltas = 20
+
+// RecordMadeDeltas records in the bucket that the deltas of all releases among the first size entries of the log are made. Only the leader calls it,
+// and only if size has grown. It records nothing, and returns false, while the bucket may lack some of them: deltas are queued for
+// [Node.ShareEncodings], or the log is being brought to a new bucket.
+func (n *Node) RecordMadeDeltas(ctx context.Context, size int64) (recorded bool, err error) {
+	if n.Bootstrapping() {
+		return false, nil
+	}
+	for _, err := range n.Store.Scan(kvstore.Meta, kvstore.Range{Prefix: deltaPrefix}) {
+		return false, err
+	}
+	err = n.Bucket.Put(ctx, madeDeltasKey, strconv.AppendInt(nil, size, 10))
+	return err == nil, err
+}
+
+// MadeDeltas returns the size of the log that a leader has recorded with [Node.RecordMadeDeltas], 0 if none has.
+func (n *Node) MadeDeltas(ctx context.Context) (size int64, err error) {
+	data, _, err := n.Bucket.Get(ctx, madeDeltasKey, maxMadeDeltas)
+	if errors.Is(err, bucket.ErrNotFound) {
+		return 0, nil
+	}
+	if err == nil {
+		size, err = strconv.ParseInt(string(data), 10, 64)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%s: couldn't read %s, the size of the log whose deltas are made: %w", n.Bucket, madeDeltasKey, err)
+	}
+	return max(0, size), nil
 }
 
 // createEncodings creates an object in the bucket with a pack of encodings, under the next free number; it applies those that other nodes have

@@ -210,6 +210,44 @@ func TestSharedDeltas(t *testing.T) {
 	}
 }
 
+// TestMadeDeltasAreRecorded tests that the size up to which deltas are made is recorded only if the bucket has all deltas.
+func TestMadeDeltasAreRecorded(t *testing.T) {
+	ctx, b := t.Context(), folder(t)
+	one, two := join(t, b, "one"), join(t, b, "two")
+	one.lead(t)
+	made := func(want int64) {
+		t.Helper()
+		if size, err := two.MadeDeltas(ctx); size != want || err != nil {
+			t.Errorf("the bucket has the size %d, %v; want %d", size, err, want)
+		}
+	}
+	record := func(size int64, want bool) {
+		t.Helper()
+		if recorded, err := one.RecordMadeDeltas(ctx, size); recorded != want || err != nil {
+			t.Errorf("size %d recorded: %t, %v; want %t", size, recorded, err, want)
+		}
+	}
+	made(0)
+	record(3, true)
+	made(3)
+	if err := one.QueueDelta(kvstore.Sum([]byte("new")), kvstore.Sum([]byte("old"))); err != nil {
+		t.Fatal(err)
+	}
+	record(5, false)
+	made(3)
+	if _, err := one.ShareEncodings(ctx); err != nil {
+		t.Fatal(err)
+	}
+	record(5, true)
+	made(5)
+	if err := b.Put(ctx, madeDeltasKey, []byte("five")); err != nil {
+		t.Fatal(err)
+	}
+	if size, err := two.MadeDeltas(ctx); err == nil {
+		t.Errorf("a record that is no number is the size %d", size)
+	}
+}
+
 // TestTooManyDeltas tests that a pack is refused that has more deltas of a content than a store takes.
 func TestTooManyDeltas(t *testing.T) {
 	var pack []byte
