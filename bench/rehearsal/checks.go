@@ -258,6 +258,8 @@ var uses = []use{
 	{"memory in use", "MB", func(s sample) float64 { return float64(s.inUse) / 1e6 }, fills / 1e6, 0},
 	{"resident memory", "MB", func(s sample) float64 { return float64(s.Memory) / 1e6 }, 2 * fills / 1e6, 0},
 	{"descriptors", "open files", func(s sample) float64 { return float64(s.Files) }, 60, 0.5},
+	// A store has more tables and blob files the more it publishes, and Pebble keeps as many open.
+	{"open tables of stores", "open files", func(s sample) float64 { return float64(s.Tables) }, 1000, 0},
 }
 
 const (

@@ -98,7 +98,8 @@ type Usage struct {
 	At        time.Time
 	Processor time.Duration
 	Memory    int64 // resident, in bytes
-	Files     int   // open descriptors
+	Files     int   // open descriptors, without tables
+	Tables    int   // open tables and blob files of a store, of which Pebble keeps up to 1,000 open
 }
 
 // UsageOf reads what a process has used; it is 0 where the process has ended.
@@ -119,8 +120,17 @@ func UsageOf(pid int) Usage {
 			u.Memory = kilobytes << 10
 		}
 	}
-	files, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	u.Files = len(files)
+	folder := fmt.Sprintf("/proc/%d/fd", pid)
+	files, _ := os.ReadDir(folder)
+	for _, file := range files {
+		target, _ := os.Readlink(filepath.Join(folder, file.Name()))
+		switch filepath.Ext(strings.TrimSuffix(target, " (deleted)")) {
+		case ".sst", ".blob":
+			u.Tables++
+		default:
+			u.Files++
+		}
+	}
 	return u
 }
 
