@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/worker"
@@ -31,11 +32,11 @@ var released = []byte("n")
 // timeLength is the length of the time in such a key.
 const timeLength = 8
 
-// releaseKey returns the key of the queue row that says that the deltas of a release are still to be queued one by one. Rows of
-// newer releases sort first.
-func releaseKey(m *logs.Manifest) []byte {
-	key := binary.BigEndian.AppendUint64(slices.Clone(released), ^uint64(max(0, m.Released.Unix())))
-	return append(key, m.Package+"\x00"+m.Version...)
+// releaseKey returns the key of the queue row that says that the deltas of a release are still to be queued one by one. at is when upstream released it,
+// or when it was published here. Rows with a later time sort first.
+func releaseKey(at time.Time, pkg, version string) []byte {
+	key := binary.BigEndian.AppendUint64(slices.Clone(released), ^uint64(max(0, at.Unix())))
+	return append(key, pkg+"\x00"+version...)
 }
 
 // maxSuccessors bounds the releases after a new one that get deltas against it.
@@ -82,9 +83,8 @@ func DeltasQueued(store *kvstore.Store) (bool, error) {
 // releasesAtOnce bounds the rows in a batch of QueueReleases.
 const releasesAtOnce = 1000
 
-// QueueReleases queues the deltas of the releases that the log's entries from the index from on publish. A new leader of a cluster calls it for the
-// releases whose deltas the leaders before it have not made. It leaves out releases whose manifest is missing or damaged. After an error some
-// releases are queued.
+// QueueReleases queues the deltas of the releases that the log's entries from the index from on publish, those that were published last first. A new
+// leader of a cluster calls it for the releases whose deltas the leaders before it have not made. After an error some releases are queued.
 func QueueReleases(store *kvstore.Store, from int64) error {
 	for {
 		batch, rows := store.NewBatch(), 0
@@ -96,14 +96,7 @@ func QueueReleases(store *kvstore.Store, from int64) error {
 			if e.Kind != logs.Published {
 				continue
 			}
-			m, err := logs.ReadManifest(store, e.Manifest)
-			if errors.Is(err, kvstore.ErrNotFound) || errors.Is(err, kvstore.ErrCorrupt) {
-				continue
-			}
-			if err != nil {
-				return errors.Join(err, batch.Close())
-			}
-			batch.Set(kvstore.Queue, releaseKey(m), nil)
+			batch.Set(kvstore.Queue, releaseKey(e.Time, e.Package, e.Version), nil)
 			if rows++; rows == releasesAtOnce {
 				break
 			}

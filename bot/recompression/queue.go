@@ -74,7 +74,7 @@ func (r *Recompressor) Enqueue(batch *kvstore.Batch, m *logs.Manifest) (int, err
 		}
 	}
 	if r.options.Dictionaries {
-		batch.Set(kvstore.Queue, releaseKey(m), nil)
+		batch.Set(kvstore.Queue, releaseKey(m.Released, m.Package, m.Version), nil)
 	}
 	return added, nil
 }

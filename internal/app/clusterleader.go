@@ -97,9 +97,6 @@ func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Buck
 	if err == nil {
 		err = l.loadOutbox(ctx)
 	}
-	if err == nil {
-		err = l.queueMissingDeltas(ctx)
-	}
 	if err != nil {
 		l.stepDown()
 		n.peers.close()
@@ -111,6 +108,7 @@ func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Buck
 		n.peers.close()
 		return nil, err
 	}
+	l.queueMissingDeltas(ctx)
 	r.parts.Add(parts.Part{Name: "lead", Stop: parts.StopBy(func() {
 		l.stepDown()
 		n.peers.close()
@@ -167,17 +165,18 @@ func (l *clusterLeader) addClusterParts(r *roleRun, site *siteOptions) error {
 }
 
 // queueMissingDeltas queues the deltas of the releases that the leaders before this one have published, but have not made deltas of. While this node
-// brings its log to a new bucket, its own queue has them. An unreadable record in the bucket is logged: deltas only save bytes.
-func (l *clusterLeader) queueMissingDeltas(ctx context.Context) error {
+// brings its log to a new bucket, its own queue has them. It only logs errors: deltas save bytes, and nothing needs them.
+func (l *clusterLeader) queueMissingDeltas(ctx context.Context) {
 	if !l.run.settings.Dictionaries || l.node.cluster.Bootstrapping() {
-		return nil
+		return
 	}
 	made, err := l.node.cluster.MadeDeltas(ctx)
-	if err != nil {
-		l.run.logger.Warn("couldn't read which deltas between versions the leaders before have made; those that are missing are not made", "err", err)
-		return nil
+	if err == nil {
+		err = recompression.QueueReleases(l.node.folder.store, made)
 	}
-	return recompression.QueueReleases(l.node.folder.store, made)
+	if err != nil {
+		l.run.logger.Warn("couldn't find out of which releases the leaders before have made no deltas; browsers download these whole", "err", err)
+	}
 }
 
 // recordMadeDeltas records in the bucket, at intervals until ctx ends, up to which size of the log the deltas of all releases are made, so that the next
