@@ -33,39 +33,50 @@ type checkedFile struct {
 	guard *guard
 }
 
-// openBlobFile returns the opened blob file f, wrapped so that the checksum of each block is checked when it is read. It returns errBlobFile if the
-// file is missing, or, after closing it, if its size is not the expected one or its footer is damaged. f and err are the results of opening it.
-func (g *guard) openBlobFile(name string, f vfs.File, err error) (vfs.File, error) {
-	size, err := checkOpened(errBlobFile, name, f, g.expectedSize(name), err)
+// openImmutable returns the opened table or blob file f, wrapped so that the checksum of each block is checked when it is read. If the file is missing,
+// or after closing it if it does not have the expected size or a blob file's footer is damaged, the error wraps [pebble.ErrCorruption] for a table:
+// Pebble would end the process, or look for values in the wrong files. For a blob file it wraps errBlobFile. f and err are the results of opening it.
+func (g *guard) openImmutable(name string, f vfs.File, err error) (vfs.File, error) {
+	kind := pebble.ErrCorruption
+	if isBlobFile(name) {
+		kind = errBlobFile
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s is missing", kind, name)
+	}
 	if err != nil {
 		return nil, err
 	}
-	footer := make([]byte, blobFooter)
-	if size >= blobFooter {
-		_, err = f.ReadAt(footer, size-blobFooter)
+	info, err := f.Stat()
+	if err == nil {
+		if want := g.expectedSize(name); want > 0 && info.Size() != want {
+			err = fmt.Errorf("%w: %s has %d bytes, and had %d", kind, name, info.Size(), want)
+		} else if isBlobFile(name) {
+			err = checkBlobFooter(name, f, info.Size())
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	if binary.LittleEndian.Uint32(footer) != maskChecksum(checksum(footer[4:])) {
-		return nil, errors.Join(fmt.Errorf("%w: %s does not have its end", errBlobFile, name), f.Close())
+	return checkedFile{f, name, info.Size(), kind, g}, nil
+}
+
+// checkBlobFooter returns errBlobFile if the end of a blob file of size bytes does not have its checksum.
+func checkBlobFooter(name string, f vfs.File, size int64) error {
+	footer := make([]byte, blobFooter)
+	if size >= blobFooter {
+		if _, err := f.ReadAt(footer, size-blobFooter); err != nil {
+			return err
+		}
 	}
-	return checkedFile{f, name, size, errBlobFile, g}, nil
+	if binary.LittleEndian.Uint32(footer) != maskChecksum(checksum(footer[4:])) {
+		return fmt.Errorf("%w: %s does not have its end", errBlobFile, name)
+	}
+	return nil
 }
 
 // isBlobFile reports whether the name of a file is that of a blob file, which has large values such as the bytes of contents.
 func isBlobFile(name string) bool { return strings.HasSuffix(name, ".blob") }
-
-// openTableFile returns the opened table f, wrapped so that the checksum of each block is checked when it is read. If the table is missing, or after
-// closing it if it does not have the expected size, it returns [pebble.ErrCorruption]: Pebble would end the process, or look for values in the wrong
-// files. f and err are the results of opening it.
-func (g *guard) openTableFile(name string, f vfs.File, err error) (vfs.File, error) {
-	size, err := checkOpened(pebble.ErrCorruption, name, f, g.expectedSize(name), err)
-	if err != nil {
-		return nil, err
-	}
-	return checkedFile{f, name, size, pebble.ErrCorruption, g}, nil
-}
 
 // ReadAt implements [vfs.File]. It returns an error if p, a block that Pebble reads as a whole, does not have its checksum; the footer at the end of
 // the file is not a block. An error other than [io.EOF] is recorded as damage of the store, and stops the calling goroutine for good if that rewrites
@@ -76,25 +87,6 @@ func (c checkedFile) ReadAt(p []byte, offset int64) (int, error) {
 		n, err = 0, fmt.Errorf("%w: %s, byte %d: a block does not have its checksum", c.kind, c.name, offset)
 	}
 	return n, c.guard.checkRead(err)
-}
-
-// checkOpened returns the size of the file f; f and err are the results of opening it. If the file is missing, or does not have want bytes, the error
-// wraps kind; other errors are returned as they are. With an error, f is closed. A want of 0 means that the size is not known.
-func checkOpened(kind error, name string, f vfs.File, want int64, err error) (size int64, _ error) {
-	if errors.Is(err, os.ErrNotExist) {
-		return 0, fmt.Errorf("%w: %s is missing", kind, name)
-	}
-	if err != nil {
-		return 0, err
-	}
-	info, err := f.Stat()
-	if err == nil && want > 0 && info.Size() != want {
-		err = fmt.Errorf("%w: %s has %d bytes, and had %d", kind, name, info.Size(), want)
-	}
-	if err != nil {
-		return 0, errors.Join(err, f.Close())
-	}
-	return info.Size(), nil
 }
 
 // checkRead returns err, the error of reading a block of a file. Unless err is nil or [io.EOF], it also records that the store is damaged: from then

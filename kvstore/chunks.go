@@ -272,14 +272,7 @@ func maskChecksum(sum uint32) uint32 { return bits.RotateLeft32(sum, 17) + 0xa28
 func unmaskChecksum(stored uint32) uint32 { return bits.RotateLeft32(stored-0xa282ead8, -17) }
 
 // isZero reports whether all bytes are zero.
-func isZero(b []byte) bool {
-	for _, x := range b {
-		if x != 0 {
-			return false
-		}
-	}
-	return true
-}
+func isZero(b []byte) bool { return len(bytes.TrimLeft(b, "\x00")) == 0 }
 
 // readRecords reads the file to its end and calls f with each record that its chunks form. If limit is not 0, a record is cut behind the chunk with
 // which it has limit bytes. A record is valid until f returns. readRecords returns the offset up to which the file is sound, and nil at a clean end.

@@ -322,7 +322,7 @@ func decodeContent(row []byte) (Content, error) {
 	if len(row) == 0 || row[0] != rowFormat {
 		return Content{}, fmt.Errorf("%w, or of a format that this larder doesn't know", errRow)
 	}
-	d := rowDecoder{row: row[1:]}
+	d := decoder{row: row[1:]}
 	flags := d.byte()
 	c := Content{Squeezed: flags&rowSqueezed != 0, Size: d.length()}
 	count := int(d.byte())
@@ -340,16 +340,15 @@ func decodeContent(row []byte) (Content, error) {
 	return c, nil
 }
 
-// rowDecoder takes values off the front of a row. Once one is missing, all
-// that follow are zero.
-type rowDecoder struct {
+// decoder takes values off the front of a row, or of an edit of a MANIFEST. Once one is missing, all that follow are zero.
+type decoder struct {
 	row    []byte
 	failed bool
 }
 
 // next consumes the next n bytes of the row. If it has fewer, it returns nil and marks the decoder as failed.
-func (d *rowDecoder) next(n int) []byte {
-	if n > len(d.row) {
+func (d *decoder) next(n uint64) []byte {
+	if n > uint64(len(d.row)) {
 		d.row, d.failed = nil, true
 		return nil
 	}
@@ -359,7 +358,7 @@ func (d *rowDecoder) next(n int) []byte {
 }
 
 // byte consumes one byte of the row. If none exists, it returns 0 and marks the decoder as failed.
-func (d *rowDecoder) byte() byte {
+func (d *decoder) byte() byte {
 	if b := d.next(1); b != nil {
 		return b[0]
 	}
@@ -367,19 +366,25 @@ func (d *rowDecoder) byte() byte {
 }
 
 // hash consumes a hash, 32 bytes, of the row. If there are fewer, it returns zeros and marks the decoder as failed.
-func (d *rowDecoder) hash() (h Hash) {
-	copy(h[:], d.next(len(h)))
+func (d *decoder) hash() (h Hash) {
+	copy(h[:], d.next(uint64(len(h))))
 	return h
 }
 
-// length consumes a number (uvarint) of the row. If it is missing, exceeds int64 or has superfluous bytes, it returns 0 and marks the decoder as
+// number consumes a number (uvarint) of the row. If it is missing, exceeds int64 or has superfluous bytes, it returns 0 and marks the decoder as
 // failed.
-func (d *rowDecoder) length() int64 {
+func (d *decoder) number() uint64 {
 	v, n := binary.Uvarint(d.row)
 	if n <= 0 || v > math.MaxInt64 || n > 1 && d.row[n-1] == 0 {
 		d.row, d.failed = nil, true
 		return 0
 	}
-	d.next(n)
-	return int64(v)
+	d.row = d.row[n:]
+	return v
 }
+
+// length consumes a number of bytes, as number does.
+func (d *decoder) length() int64 { return int64(d.number()) }
+
+// skipBytes consumes a length and as many bytes of the row. If it has fewer, it marks the decoder as failed.
+func (d *decoder) skipBytes() { d.next(d.number()) }

@@ -428,7 +428,7 @@ func decodeDeltaRow(key, row []byte) (Delta, error) {
 	if !ok || len(row) == 0 || row[0] != deltaFormat {
 		return Delta{}, errRow
 	}
-	r := rowDecoder{row: row[1:]}
+	r := decoder{row: row[1:]}
 	d := Delta{Dictionary: dictionary, Length: r.length(), Sum: r.hash()}
 	if r.failed || len(r.row) > 0 {
 		return Delta{}, errRow

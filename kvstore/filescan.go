@@ -155,9 +155,6 @@ func (s *FileScan) readFiles(ctx context.Context, l *inspection, progress func(d
 	return nil
 }
 
-// The bytes with which tables and blob files end.
-var magics = map[string]string{".sst": "\U0001fab3\U0001fab3", ".blob": "\U0001fab3\U0001f980"}
-
 // readFile reads a file as the kind of file that its last bytes or else its name says. If it finds nothing, it reads the file as the other kinds: two
 // files may have been swapped. number is the file's index in s.files. A file that cannot be opened, and damage in a table, blob file or log by its
 // name, become gaps, not an error. An error is one of the index, of ctx, or of the disk while a log or a table without its own index is read.
@@ -168,23 +165,25 @@ func (s *FileScan) readFile(ctx context.Context, number int, name string, size i
 		return nil
 	}
 	defer f.Close()
-	readers := map[string]func(context.Context, *fileReader) error{".sst": s.readTable, ".blob": s.readBlobFile, ".log": s.readLog}
-	kinds := []string{".sst", ".log", ".blob"}
-	named := slices.Index(kinds, filepath.Ext(name))
+	type kind struct {
+		extension string
+		magic     string // the bytes with which such files end; "" for none
+		read      func(context.Context, *fileReader) error
+	}
+	kinds := []kind{{".sst", "\U0001fab3\U0001fab3", s.readTable}, {".log", "", s.readLog}, {".blob", "\U0001fab3\U0001f980", s.readBlobFile}}
+	named := slices.IndexFunc(kinds, func(k kind) bool { return k.extension == filepath.Ext(name) })
 	first := max(named, 0)
 	end := make([]byte, min(8, size))
 	if _, err := f.ReadAt(end, size-int64(len(end))); err == nil || err == io.EOF {
-		for kind, magic := range magics {
-			if string(end) == magic {
-				first = slices.Index(kinds, kind)
-			}
+		if i := slices.IndexFunc(kinds, func(k kind) bool { return k.magic == string(end) }); i >= 0 {
+			first = i
 		}
 	}
 	kinds[0], kinds[first] = kinds[first], kinds[0]
 	var gaps []Gap
 	for i, kind := range kinds {
 		r := &fileReader{File: f, scan: s, number: number, name: name, size: size, last: 0}
-		if err := readers[kind](ctx, r); err != nil {
+		if err := kind.read(ctx, r); err != nil {
 			return err
 		}
 		if i == 0 || r.found > 0 {
@@ -288,8 +287,8 @@ func (l location) encode() []byte {
 // decodeLocation is the inverse of [location.encode]: it returns the location that b begins with. b must not be empty. If b is cut short, the result
 // means nothing.
 func decodeLocation(b []byte) (l location) {
-	d := decoder{r: bytes.NewReader(b[1:])}
-	return location{b[0], int(d.number()), int64(d.number()), int64(d.number()), int(d.number())}
+	d := decoder{row: b[1:]}
+	return location{b[0], int(d.number()), d.length(), d.length(), int(d.number())}
 }
 
 // addVersion adds a version of a row to the index, if the scan keeps rows of its namespace; its key begins with the namespace, and is not empty. For

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,7 +100,7 @@ func (g *guard) checkWrite(name string, err error) error {
 	if err == nil || !g.opened.Load() {
 		return err
 	}
-	if strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob") {
+	if isImmutable(name) {
 		select {
 		case <-time.After(min(pause, g.opts.fullDiskTimeout)):
 		case <-g.closing:
@@ -231,10 +230,8 @@ func (fs guardFS) List(dir string) ([]string, error) {
 func (fs guardFS) Open(name string, o ...vfs.OpenOption) (vfs.File, error) {
 	f, err := fs.FS.Open(name, o...)
 	switch base := fs.PathBase(name); {
-	case isBlobFile(base):
-		return fs.guard.openBlobFile(base, f, err)
-	case strings.HasSuffix(base, ".sst"):
-		return fs.guard.openTableFile(base, f, err)
+	case isImmutable(base):
+		return fs.guard.openImmutable(base, f, err)
 	case err == nil && base == fs.guard.inspected.cut:
 		return cutFile{f, io.LimitReader(f, fs.guard.inspected.sound)}, nil
 	}

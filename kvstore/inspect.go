@@ -74,22 +74,6 @@ func (e *DamageError) Error() string {
 // Unwrap returns [ErrCorrupt].
 func (e *DamageError) Unwrap() error { return ErrCorrupt }
 
-// Inspect reads the MANIFEST and the write-ahead logs of the store in dir, and compares them with the files that exist and with the mark file of o.
-// It returns a [*DamageError] if something is missing that a crash cannot have taken, and nil for a folder that is missing or has no store. Any other
-// error says that a file could not be examined. That the store has less than its mark counts as damage only if opening it for writing would delete
-// files that a newer MANIFEST named; otherwise the store is [Behind].
-//
-// It changes nothing, and reads no table and no blob file: damage inside of those is [ErrCorrupt] to the caller that reads them. No process may have
-// the store open for writing meanwhile. [Open] inspects a store by itself before it opens it for writing.
-func Inspect(dir string, o Options) error {
-	o.setDefaults()
-	l, err := inspectFiles(dir, o)
-	if err != nil {
-		return err
-	}
-	return l.damageError()
-}
-
 // inspection is the findings in the files of a stopped store.
 type inspection struct {
 	fs       vfs.FS
@@ -113,8 +97,13 @@ type inspection struct {
 // missingMarker is what a finding is about where no file names the MANIFEST.
 const missingMarker = "marker.manifest.*"
 
-// inspectFiles inspects the files of a store that no process has open for writing. The findings are in the result, also with an error, which says
-// that a file could not be examined.
+// inspectFiles reads the MANIFEST and the write-ahead logs of the store in dir, and compares them with the files that exist and with the mark file of
+// o. The result has the findings: what is missing that a crash cannot have taken. It has none for a folder that is missing or has no store. It also has
+// them with an error, which says that a file could not be examined. That the store has less than its mark counts as damage only if opening it for
+// writing would delete files that a newer MANIFEST named; otherwise the store is [Behind].
+//
+// It changes nothing, and reads no table and no blob file: damage inside of those is [ErrCorrupt] to the caller that reads them. No process may have
+// the store open for writing meanwhile.
 func inspectFiles(dir string, o Options) (*inspection, error) {
 	l := &inspection{fs: o.FS, dir: dir, version: newVersion(), hidden: make(map[string]bool)}
 	return l, l.inspectAll(o)
@@ -405,7 +394,7 @@ func (l *inspection) inspectOptions(name string, o Options) {
 	}
 }
 
-// CheckTables inspects the store in dir as [Inspect] does. If that finds no damage, it reads every block of every table that the store needs. Damage
+// CheckTables inspects the store in dir as [Open] does. If that finds no damage, it reads every block of every table that the store needs. Damage
 // of either kind is a [*DamageError], which names the damaged tables: a compaction of such a table never succeeds, whatever is written above it. It
 // does not read blob files, in which [Store.RestoreContent] replaces damaged contents. It changes nothing. No process may have the store open for
 // writing meanwhile.

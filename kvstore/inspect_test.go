@@ -94,6 +94,7 @@ func BenchmarkLook(b *testing.B) {
 		b.Run(fmt.Sprintf("log of %d MB", put*8>>10), func(b *testing.B) {
 			dir := b.TempDir()
 			o := Options{Mark: dir + "/mark"}
+			o.setDefaults()
 			s, err := Open(dir+"/store", o)
 			if err != nil {
 				b.Fatal(err)
@@ -112,8 +113,8 @@ func BenchmarkLook(b *testing.B) {
 				b.Fatal(err)
 			}
 			for b.Loop() {
-				if err := Inspect(dir+"/store", o); err != nil {
-					b.Fatal(err)
+				if l, err := inspectFiles(dir+"/store", o); err != nil || l.findings != nil {
+					b.Fatal(err, l.findings)
 				}
 			}
 		})

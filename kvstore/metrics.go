@@ -19,17 +19,17 @@ type metric struct {
 }
 
 var metrics = []metric{
-	newGauge("disk_bytes", "Bytes of the store on the disk.", func(m *pebble.Metrics) float64 { return float64(m.DiskSpaceUsage()) }),
-	newGauge("blob_files", "Files of large values.", func(m *pebble.Metrics) float64 { return float64(m.BlobFiles.LiveCount) }),
-	newGauge("blob_bytes", "Bytes of large values, with garbage.", func(m *pebble.Metrics) float64 { return float64(m.BlobFiles.ValueSize) }),
-	newGauge("blob_live_bytes", "Bytes of large values in use.", func(m *pebble.Metrics) float64 { return float64(m.BlobFiles.ReferencedValueSize) }),
-	newGauge("cache_bytes", "Bytes in the block cache.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Size) }),
-	newCounter("cache_hits_total", "Blocks found in the block cache.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Hits) }),
-	newCounter("cache_misses_total", "Blocks read from the disk.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Misses) }),
-	newGauge("memtable_bytes", "Bytes in memory that are not yet in tables.", func(m *pebble.Metrics) float64 { return float64(m.MemTable.Size) }),
-	newGauge("log_bytes", "Bytes of the write-ahead log on the disk.", func(m *pebble.Metrics) float64 { return float64(m.WAL.PhysicalSize) }),
-	newGauge("compaction_debt_bytes", "Bytes waiting for compaction.", func(m *pebble.Metrics) float64 { return float64(m.Compact.EstimatedDebt) }),
-	newGauge("read_amplification", "Tables that a look-up may read.", func(m *pebble.Metrics) float64 { return float64(m.ReadAmp()) }),
+	newMetric(prometheus.GaugeValue, "disk_bytes", "Bytes of the store on the disk.", func(m *pebble.Metrics) float64 { return float64(m.DiskSpaceUsage()) }),
+	newMetric(prometheus.GaugeValue, "blob_files", "Files of large values.", func(m *pebble.Metrics) float64 { return float64(m.BlobFiles.LiveCount) }),
+	newMetric(prometheus.GaugeValue, "blob_bytes", "Bytes of large values, with garbage.", func(m *pebble.Metrics) float64 { return float64(m.BlobFiles.ValueSize) }),
+	newMetric(prometheus.GaugeValue, "blob_live_bytes", "Bytes of large values in use.", func(m *pebble.Metrics) float64 { return float64(m.BlobFiles.ReferencedValueSize) }),
+	newMetric(prometheus.GaugeValue, "cache_bytes", "Bytes in the block cache.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Size) }),
+	newMetric(prometheus.CounterValue, "cache_hits_total", "Blocks found in the block cache.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Hits) }),
+	newMetric(prometheus.CounterValue, "cache_misses_total", "Blocks read from the disk.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Misses) }),
+	newMetric(prometheus.GaugeValue, "memtable_bytes", "Bytes in memory that are not yet in tables.", func(m *pebble.Metrics) float64 { return float64(m.MemTable.Size) }),
+	newMetric(prometheus.GaugeValue, "log_bytes", "Bytes of the write-ahead log on the disk.", func(m *pebble.Metrics) float64 { return float64(m.WAL.PhysicalSize) }),
+	newMetric(prometheus.GaugeValue, "compaction_debt_bytes", "Bytes waiting for compaction.", func(m *pebble.Metrics) float64 { return float64(m.Compact.EstimatedDebt) }),
+	newMetric(prometheus.GaugeValue, "read_amplification", "Tables that a look-up may read.", func(m *pebble.Metrics) float64 { return float64(m.ReadAmp()) }),
 }
 
 var (
@@ -40,14 +40,9 @@ var (
 	lostDesc     = prometheus.NewDesc("larder_store_contents_damaged", "Contents damaged in every encoding, which need a repair.", nil, nil)
 )
 
-// newGauge returns the gauge larder_store_NAME, whose value is computed from Pebble's metrics.
-func newGauge(name, help string, value func(*pebble.Metrics) float64) metric {
-	return metric{prometheus.NewDesc("larder_store_"+name, help, nil, nil), prometheus.GaugeValue, value}
-}
-
-// newCounter returns the counter larder_store_NAME, whose value is computed from Pebble's metrics.
-func newCounter(name, help string, value func(*pebble.Metrics) float64) metric {
-	return metric{prometheus.NewDesc("larder_store_"+name, help, nil, nil), prometheus.CounterValue, value}
+// newMetric returns the metric larder_store_NAME of a kind, whose value is computed from Pebble's metrics.
+func newMetric(kind prometheus.ValueType, name, help string, value func(*pebble.Metrics) float64) metric {
+	return metric{prometheus.NewDesc("larder_store_"+name, help, nil, nil), kind, value}
 }
 
 // Describe implements prometheus.Collector: it runs Collect, which reads the store, and sends the descriptions of the metrics that this sends now.

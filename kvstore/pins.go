@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 )
 
@@ -13,9 +14,9 @@ type pinned struct {
 
 	sync.Mutex
 	count map[Hash]int
-	// spared has what was pinned at any time since the running collection
+	// spared has as its keys what was pinned at any time since the running collection
 	// began, and is nil between collections.
-	spared map[Hash]struct{}
+	spared map[Hash]int
 }
 
 // Pins keep contents from being removed while a release is being made: from
@@ -40,7 +41,7 @@ func (p *Pins) Has(h Hash) (bool, error) {
 		p.hashes[h] = struct{}{}
 		pins.count[h]++
 		if pins.spared != nil {
-			pins.spared[h] = struct{}{}
+			pins.spared[h] = 1
 		}
 	}
 	_, err := p.store.Content(h)
@@ -104,10 +105,7 @@ func (s *Store) CollectOrphans(ctx context.Context, live func(Hash) bool) (n int
 func (p *pinned) beginCollection() {
 	p.Lock()
 	defer p.Unlock()
-	p.spared = make(map[Hash]struct{}, len(p.count))
-	for h := range p.count {
-		p.spared[h] = struct{}{}
-	}
+	p.spared = maps.Clone(p.count)
 }
 
 // endCollection ends the recording that beginCollection started.

@@ -1,7 +1,6 @@
 package kvstore
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -44,7 +43,7 @@ var formatKey, programKey = []byte("format"), []byte("program")
 // Open opens the store in dir, and creates it if it does not exist; with Options.ReadOnly the error is [ErrNoStore] then. It locks the folder until
 // [Store.Close], and returns [ErrLocked] if another process, or this one, has it open already.
 //
-// If [Inspect] finds damage, Open returns its [*DamageError]; with ReadOnly it opens the readable part, and [Store.Damage] reports the damage. A
+// If the MANIFEST or a write-ahead log is damaged or a file missing, Open returns a [*DamageError]; with ReadOnly it opens the readable part, and [Store.Damage] reports the damage. A
 // store that a newer program wrote is [ErrNewer], a full disk [ErrDiskFull], and damage that Pebble finds [ErrCorrupt]. After an error the folder is
 // unlocked.
 func Open(dir string, o Options) (*Store, error) {
@@ -190,7 +189,7 @@ func (s *Store) recordProgram() error {
 	return pebbleOf(s).Set(Meta.physical(programKey), []byte(s.opts.Program), pebble.Sync)
 }
 
-// Damage returns the damage that [Inspect] found before the store was opened read-only, nil if there was none.
+// Damage returns the damage that was found before the store was opened read-only, nil if there was none.
 func (s *Store) Damage() *DamageError {
 	var damage *DamageError
 	errors.As(s.guard.inspected.damageError(), &damage)
@@ -250,7 +249,7 @@ func (s *Store) write(b handle, o *pebble.WriteOptions) error {
 	}
 	defer s.users.leave()
 	batch := b.(*pebble.Batch)
-	if err := s.checkWritable(batch.Len()); err != nil || batch.Empty() {
+	if err := s.checkWritable(2 * uint64(batch.Len())); err != nil || batch.Empty() {
 		return errors.Join(err, b.Close())
 	}
 	// If the guard gives up on it, b is left to the write, which still holds it.
@@ -273,9 +272,9 @@ func (s *Store) describeFailure(what string, err error) error {
 	return fmt.Errorf("couldn't %s the store in %s: %w", what, s.dir, err)
 }
 
-// checkWritable returns an error if a batch of n bytes must be refused: the store was opened read-only, has become read-only after a disk error, or
+// checkWritable returns an error if a write of n bytes must be refused: the store was opened read-only, has become read-only after a disk error, or
 // checkRoom refuses it.
-func (s *Store) checkWritable(n int) error {
+func (s *Store) checkWritable(n uint64) error {
 	if s.opts.ReadOnly {
 		return fmt.Errorf("the store in %s was opened to be read only", s.dir)
 	}
@@ -285,9 +284,9 @@ func (s *Store) checkWritable(n int) error {
 	return s.checkRoom(n)
 }
 
-// checkRoom returns [ErrDiskFull] if the disk cannot hold n bytes twice, in the log and in a table, and keep its reserve of Options.MinFreeBytes;
+// checkRoom returns [ErrDiskFull] if the disk cannot hold n bytes, of a batch those in the log and in a table, and keep its reserve of MinFreeBytes;
 // another error if the free space cannot be read. It returns nil if MinFreeBytes is negative or the file system does not know its free space.
-func (s *Store) checkRoom(n int) error {
+func (s *Store) checkRoom(n uint64) error {
 	if s.opts.MinFreeBytes < 0 {
 		return nil
 	}
@@ -298,7 +297,7 @@ func (s *Store) checkRoom(n int) error {
 	if err != nil {
 		return fmt.Errorf("couldn't learn how much space %s has left: %w", s.dir, err)
 	}
-	need := uint64(s.opts.MinFreeBytes) + 2*uint64(n)
+	need := uint64(s.opts.MinFreeBytes) + n
 	if usage.AvailBytes < need {
 		return fmt.Errorf("%w: the disk that holds %s has %d MiB left and %d are needed: free some space; nothing was lost",
 			ErrDiskFull, s.dir, usage.AvailBytes>>20, need>>20)
@@ -375,11 +374,7 @@ func (s *Store) roomToCompact(from, to []byte) error {
 	if err != nil {
 		return err
 	}
-	free, _, least, err := s.Space()
-	if errors.Is(err, vfs.ErrUnsupported) || err == nil && (s.opts.MinFreeBytes < 0 || free-least > int64(size)) {
-		return nil
-	}
-	return cmp.Or(err, fmt.Errorf("%w: %d MiB are free, and %d MiB are needed", ErrDiskFull, free>>20, (least+int64(size))>>20))
+	return s.checkRoom(size)
 }
 
 // Failed returns the disk error because of which the store has become read-only, until another process opens it again. It returns nil if there was no

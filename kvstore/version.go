@@ -1,8 +1,6 @@
 package kvstore
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -58,10 +56,10 @@ var errEdit = errors.New("an edit is written in a way that this larder does not 
 // applyEdit changes v by edit, the next record of the MANIFEST. It returns errEdit if the edit is not in a form that Larder knows; v may then have a
 // part of the edit.
 func (v *version) applyEdit(edit []byte) error {
-	d := decoder{r: bytes.NewReader(edit)}
+	d := decoder{row: edit}
 	index := v.edits
 	v.edits++
-	for d.r.Len() > 0 && d.err == nil {
+	for len(d.row) > 0 {
 		switch tag := d.number(); tag {
 		case tagComparer:
 			d.skipBytes()
@@ -78,12 +76,12 @@ func (v *version) applyEdit(edit []byte) error {
 			v.applyTable(&d, tag == tagTableRanges)
 		case tagBacking:
 			file := d.number()
-			v.sizes[file] = int64(d.number())
+			v.sizes[file] = d.length()
 		case tagBlob:
-			id, file, size := d.number(), d.number(), d.number()
+			id, file, size := d.number(), d.number(), d.length()
 			d.number() // bytes of values
 			d.number() // time
-			v.blobs[id], v.sizes[file] = file, int64(size)
+			v.blobs[id], v.sizes[file] = file, size
 		case tagDeletedBlob:
 			if id, file := d.number(), d.number(); v.blobs[id] == file {
 				delete(v.blobs, id)
@@ -92,13 +90,16 @@ func (v *version) applyEdit(edit []byte) error {
 			return errEdit
 		}
 	}
-	return d.err
+	if d.failed {
+		return errEdit
+	}
+	return nil
 }
 
-// applyTable reads the table that an edit adds from d, and adds it to v. ranges says that the edit may have bounds of range keys. Errors are in
-// d.err.
+// applyTable reads the table that an edit adds from d, and adds it to v. ranges says that the edit may have bounds of range keys. After an
+// error, d.failed is set.
 func (v *version) applyTable(d *decoder, ranges bool) {
-	level, table, size := d.number(), d.number(), d.number()
+	level, table, size := d.number(), d.number(), d.length()
 	file := table
 	if ranges && d.number()&1 != 0 { // it has other keys too
 		d.skipBytes()
@@ -109,7 +110,7 @@ func (v *version) applyTable(d *decoder, ranges bool) {
 	d.number()
 	d.number() // sequence numbers
 	virtual := false
-	for d.err == nil {
+	for !d.failed {
 		tag := d.number()
 		if tag == tableEnd {
 			break
@@ -120,19 +121,19 @@ func (v *version) applyTable(d *decoder, ranges bool) {
 			file = d.number()
 		case tag == tableReferences:
 			d.number() // depth
-			for n := d.number(); n > 0 && d.err == nil; n-- {
+			for n := d.number(); n > 0 && !d.failed; n-- {
 				d.number()
 				d.number()
 			}
 		case tag < mustKnow || tag == 67 || tag == 68: // prefix and suffix of its keys
 			d.skipBytes()
 		default:
-			d.err = errEdit
+			d.failed = true
 		}
 	}
 	v.tables[placed{level, table}] = file
 	if !virtual {
-		v.sizes[file] = int64(size)
+		v.sizes[file] = size
 	}
 }
 
@@ -166,30 +167,4 @@ func readVersion(fs vfs.FS, dir, manifest string, length int64) (*version, error
 	v := newVersion()
 	_, err = newChunkReader(io.LimitReader(f, length), 0).readRecords(0, v.applyEdit)
 	return v, err
-}
-
-// decoder reads an edit until the first error, which it keeps.
-type decoder struct {
-	r   *bytes.Reader
-	err error
-}
-
-// number consumes a number (uvarint) of the edit. If the number is cut short or too large, it sets d.err to errEdit, unless d.err has an error
-// already, and the result means nothing.
-func (d *decoder) number() uint64 {
-	n, err := binary.ReadUvarint(d.r)
-	if err != nil && d.err == nil {
-		d.err = errEdit
-	}
-	return n
-}
-
-// skipBytes consumes a length and as many bytes of the edit. If the edit has fewer bytes, it sets d.err to errEdit.
-func (d *decoder) skipBytes() {
-	n := d.number()
-	if n > uint64(d.r.Len()) {
-		d.err = errEdit
-		return
-	}
-	_, _ = d.r.Seek(int64(n), io.SeekCurrent)
 }

@@ -110,9 +110,6 @@ func (p *power) live() {
 // open opens what is on the disk, which has to be all that clients know of.
 func (p *power) open() {
 	o := kvstore.Options{FS: p.disk, CacheBytes: 1 << 20, MemTableBytes: int64(64+p.rng.IntN(512)) << 10, MinFreeBytes: -1, Mark: "/d/keys/mark"}
-	if err := kvstore.Inspect("/d/store", o); err != nil {
-		p.Fatalf("the look: %v", err)
-	}
 	var err error
 	if p.store, err = kvstore.Open("/d/store", o); err != nil {
 		p.Fatal(err)
