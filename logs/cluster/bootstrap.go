@@ -146,9 +146,7 @@ func (f *bootstrap) recordContents(from, to int64) error {
 func (n *Node) runBootstrap(ctx context.Context, m *machine) error {
 	n.catching.Lock()
 	defer n.catching.Unlock()
-	n.mu.Lock()
-	f := n.bootstrap
-	n.mu.Unlock()
+	f := n.bootstrap.Load()
 	if f == nil {
 		return nil
 	}
@@ -246,8 +244,6 @@ func (f *bootstrap) finish() error {
 	if err := b.Commit(); err != nil {
 		return err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.bootstrap = nil
+	f.bootstrap.Store(nil)
 	return nil
 }

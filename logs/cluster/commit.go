@@ -81,19 +81,15 @@ func (c *Commit) encode() ([]byte, error) {
 // when it is applied. An unknown format is a [FormatError].
 func decodeCommit(number int64, data []byte) (Commit, error) {
 	var c Commit
-	var version struct {
-		Format int `json:"format"`
+	err := json.Unmarshal(data, &c)
+	// The format comes first, so it is known even if the fields of a later one have other types.
+	if c.Format != CommitFormat && (c.Format != 0 || err == nil) {
+		return Commit{}, &FormatError{fmt.Sprintf("commit %d", number), c.Format}
 	}
-	if err := json.Unmarshal(data, &version); err != nil {
-		return c, fmt.Errorf("commit %d is malformed: %w", number, err)
+	if err == nil {
+		err = c.validate(number)
 	}
-	if version.Format != CommitFormat {
-		return c, &FormatError{fmt.Sprintf("commit %d", number), version.Format}
-	}
-	if err := json.Unmarshal(data, &c); err != nil {
-		return Commit{}, fmt.Errorf("commit %d is malformed: %w", number, err)
-	}
-	if err := c.validate(number); err != nil {
+	if err != nil {
 		return Commit{}, fmt.Errorf("commit %d is malformed: %w", number, err)
 	}
 	return c, nil

@@ -31,27 +31,18 @@ const encodingsAtOnce = 1000
 
 // QueueEncodings records in the store that it has smaller encodings of a content, so that [Node.ShareEncodings] sends them to the other nodes.
 func (n *Node) QueueEncodings(h kvstore.Hash) error {
-	return n.queueKey(slices.Concat(foundPrefix, h[:]))
+	return n.setMeta(slices.Concat(foundPrefix, h[:]), nil)
 }
 
 // QueueDelta records in the store that it has a delta of the content h against a dictionary, so that [Node.ShareEncodings] sends it to the other
 // nodes.
 func (n *Node) QueueDelta(h, dictionary kvstore.Hash) error {
-	return n.queueKey(deltaKey(h, dictionary))
+	return n.setMeta(deltaKey(h, dictionary), nil)
 }
 
 // deltaKey returns the key of the row that queues the delta of the content h against a dictionary for [Node.ShareEncodings].
 func deltaKey(h, dictionary kvstore.Hash) []byte {
 	return slices.Concat(deltaPrefix, h[:], dictionary[:])
-}
-
-// queueKey writes an empty row with this key to [kvstore.Meta]. The key begins with foundPrefix or deltaPrefix, and queues an encoding or a
-// delta for [Node.ShareEncodings].
-func (n *Node) queueKey(key []byte) error {
-	b := n.Store.NewBatch()
-	defer b.Close()
-	b.Set(kvstore.Meta, key, nil)
-	return b.Commit()
 }
 
 // ShareEncodings puts up to 1,000 of the queued encodings and deltas into the bucket for the other nodes, removes them from the queue and returns how
@@ -254,6 +245,4 @@ func (n *Node) UnpackContents(packed []byte, take func(h kvstore.Hash, size int6
 
 // recompressionKey returns the key of the row below kvstore.Repaired that queues a content for recompression, which this node does if it
 // becomes the leader.
-func recompressionKey(h kvstore.Hash) []byte {
-	return append(kvstore.Repaired[:len(kvstore.Repaired):len(kvstore.Repaired)], h[:]...)
-}
+func recompressionKey(h kvstore.Hash) []byte { return slices.Concat(kvstore.Repaired, h[:]) }

@@ -40,15 +40,6 @@ const (
 	forged                   // the number has a commit of this epoch that is not ours: the store lies
 )
 
-// putResult is the known result of a put.
-type putResult uint8
-
-const (
-	putCreated putResult = iota
-	putExists
-	putUnknown
-)
-
 // setNumber sets the number of the next commit before the node takes over. epoch is that of the last commit. If it is later than the node's own,
 // another node has taken over: the result is deposed, and the machine ends.
 func (m *machine) setNumber(number, epoch int64) outcome {
@@ -69,10 +60,10 @@ func (m *machine) startAttempt(nonce string) {
 	m.nonce, m.phase = nonce, putting
 }
 
-// putDone handles the result of a request to create the commit. It returns landed if that succeeded, or else undecided: the caller reads what the
-// number has next.
-func (m *machine) putDone(r putResult) outcome {
-	if r == putCreated {
+// putDone handles the result of a request to create the commit. It returns landed if the commit was created. Otherwise the number has another one, or
+// the result is unknown: then it returns undecided, and the caller reads next what the number has.
+func (m *machine) putDone(created bool) outcome {
+	if created {
 		return m.endAttempt(landed)
 	}
 	m.phase = reading

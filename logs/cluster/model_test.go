@@ -202,20 +202,20 @@ func (w world) step(i int, next func(what string, w world)) {
 	case n.elected && n.m.phase == idle && n.want > 0:
 		with("begins", 0, func(w *world, n *node) { w.begin(i, false) })
 	case n.elected && n.m.phase == putting:
-		put := func(w *world, n *node) putResult {
+		put := func(w *world, n *node) bool {
 			if w.create(n.m.number, n.record) {
-				return putCreated
+				return true
 			}
-			return putExists
+			return false
 		}
 		with("puts", 0, func(w *world, n *node) { w.decide(i, n.m.putDone(put(w, n)), record{}) })
 		with("puts, and the answer is lost", 1, func(w *world, n *node) {
 			put(w, n)
-			w.decide(i, n.m.putDone(putUnknown), record{})
+			w.decide(i, n.m.putDone(false), record{})
 		})
 		with("puts, to land late or never", 1, func(w *world, n *node) {
 			w.flying = append(w.flying, flight{n.m.number, n.record})
-			w.decide(i, n.m.putDone(putUnknown), record{})
+			w.decide(i, n.m.putDone(false), record{})
 		})
 	case n.elected && n.m.phase == reading:
 		with("reads", 0, func(w *world, n *node) {

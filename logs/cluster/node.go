@@ -1,12 +1,15 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/larder-cdn/larder/kvstore"
@@ -56,11 +59,12 @@ type Node struct {
 	latest int64  // the latest epoch that is known
 	since  time.Time
 	status Status
+
 	// bootstrap is there while the store has a log which the bucket does not have yet, or not all of: the
 	// first Lead puts it there.
-	bootstrap *bootstrap
-	confirmed bool // that the bucket is the one which the store has followed
-	whole     bool // the bucket was seen to have the last commit that the store has applied
+	bootstrap atomic.Pointer[bootstrap]
+	confirmed atomic.Bool // that the bucket is the one which the store has followed
+	whole     atomic.Bool // the bucket is known to have all commits that the store has applied
 }
 
 // A lead is the state of a node while it is the leader.
@@ -116,15 +120,9 @@ type state struct {
 // Open returns the node of a store. From now on the log takes entries only from the bucket's commits, until the node leads. If the store has followed
 // no bucket, Open reads which log the bucket has, and claims the bucket for this log if it has none; otherwise the first CatchUp or Lead does that.
 func Open(ctx context.Context, o Options) (*Node, error) {
-	if o.CommitTimeout == 0 {
-		o.CommitTimeout = 10 * time.Second
-	}
-	if o.Rest == 0 {
-		o.Rest = 250 * time.Millisecond
-	}
-	if o.Beat == 0 {
-		o.Beat = 2 * time.Second
-	}
+	o.CommitTimeout = cmp.Or(o.CommitTimeout, 10*time.Second)
+	o.Rest = cmp.Or(o.Rest, 250*time.Millisecond)
+	o.Beat = cmp.Or(o.Beat, 2*time.Second)
 	n := &Node{Options: o}
 	if _, err := n.readState(); err != nil {
 		return nil, err
@@ -152,10 +150,7 @@ func Joined(store kvstore.Reader) (bool, error) {
 // attachBucket checks, until it has succeeded once, whether the bucket is the one that the store follows, and claims one that has no log yet. If it
 // is another one, the store follows that from now on, or n.bootstrap is set, with which the leader brings the store's log there.
 func (n *Node) attachBucket(ctx context.Context) error {
-	n.mu.Lock()
-	confirmed := n.confirmed
-	n.mu.Unlock()
-	if confirmed {
+	if n.confirmed.Load() {
 		return nil
 	}
 	id, err := n.claimBucket(ctx)
@@ -172,9 +167,8 @@ func (n *Node) attachBucket(ctx context.Context) error {
 			return err
 		}
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.bootstrap, n.confirmed = f, true
+	n.bootstrap.Store(f)
+	n.confirmed.Store(true)
 	return nil
 }
 
@@ -214,11 +208,7 @@ func (n *Node) recordResult(err error) {
 
 // Bootstrapping reports whether the store has log entries that the bucket, a new one, lacks. The node that becomes the leader commits them. It is
 // false until the node has read the bucket.
-func (n *Node) Bootstrapping() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.bootstrap != nil
-}
+func (n *Node) Bootstrapping() bool { return n.bootstrap.Load() != nil }
 
 // readState returns up to which commit the store has applied the bucket's commits; the zero value before the first.
 func (n *Node) readState() (s state, err error) {
@@ -250,8 +240,14 @@ func (s state) encode() []byte {
 }
 
 // packedContentKey returns the key of the row that says that a pack in the bucket has a content, so that no later commit packs it.
-func packedContentKey(h kvstore.Hash) []byte {
-	return append(contentPrefix[:len(contentPrefix):len(contentPrefix)], h[:]...)
+func packedContentKey(h kvstore.Hash) []byte { return slices.Concat(contentPrefix, h[:]) }
+
+// setMeta sets a row of [kvstore.Meta], durably.
+func (n *Node) setMeta(key, value []byte) error {
+	b := n.Store.NewBatch()
+	defer b.Close()
+	b.Set(kvstore.Meta, key, value)
+	return b.Commit()
 }
 
 // NextCommit returns the number of the first commit that the store has not applied.
@@ -268,10 +264,7 @@ func (n *Node) CatchUp(ctx context.Context) (applied int, err error) {
 	if err := n.attachBucket(ctx); err != nil {
 		return 0, err
 	}
-	n.mu.Lock()
-	f := n.bootstrap
-	n.mu.Unlock()
-	if f != nil {
+	if f := n.bootstrap.Load(); f != nil {
 		if err := f.readCommits(ctx); err != nil || !f.isDone() {
 			return 0, err
 		}
@@ -298,31 +291,19 @@ func (n *Node) CatchUp(ctx context.Context) (applied int, err error) {
 			return applied, err
 		}
 		applied++
-		n.setComplete(true)
+		n.whole.Store(true)
 	}
 }
 
-// setComplete records whether the bucket is known to have all commits that the store has applied, so that checkComplete need not query it.
-func (n *Node) setComplete(whole bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.whole = whole
-}
-
-// checkComplete returns a [BehindError] if the bucket lacks the commit before the number next. It queries the bucket only if setComplete has not
-// recorded that it is complete.
+// checkComplete returns a [BehindError] if the bucket lacks the commit before the number next. It queries the bucket only if it is not known to be
+// complete.
 func (n *Node) checkComplete(ctx context.Context, next int64) error {
-	n.mu.Lock()
-	whole := n.whole
-	n.mu.Unlock()
-	if whole {
+	if n.whole.Load() {
 		return nil
 	}
-	if err := n.requireCommit(ctx, next-1); err != nil {
-		return err
-	}
-	n.setComplete(true)
-	return nil
+	err := n.requireCommit(ctx, next-1)
+	n.whole.Store(err == nil)
+	return err
 }
 
 // requireCommit returns a [BehindError] if the bucket lacks the commit with this number, or the error with which it cannot be read. It returns nil

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -128,9 +129,6 @@ func sortMembers(all []Member, latest int64, now time.Time) {
 	}
 	rank := []string{Leader, Candidate, Follower, Former}
 	slices.SortFunc(all, func(a, b Member) int {
-		if c := slices.Index(rank, a.Role) - slices.Index(rank, b.Role); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(slices.Index(rank, a.Role)-slices.Index(rank, b.Role), strings.Compare(a.Name, b.Name))
 	})
 }

@@ -77,7 +77,7 @@ func (p PublicCopy) Update(ctx context.Context, from int64, signed signing.Signe
 	s := newPublication(ctx, p)
 	for _, t := range tlog.NewTiles(tileHeight, from, signed.Size) {
 		for _, path := range tilePaths(t) {
-			s.startPut(path, func() ([]byte, error) { return s.readLog(path) })
+			s.group.Go(func() error { return s.putLog(s.ctx, path) })
 		}
 	}
 	err := s.startContents(from, signed.Size)
@@ -85,11 +85,7 @@ func (p PublicCopy) Update(ctx context.Context, from int64, signed signing.Signe
 		return err
 	}
 	for _, path := range keyPaths {
-		data, err := s.readLog(path)
-		if err == nil {
-			err = p.Bucket.Put(ctx, publicPrefix+path, data)
-		}
-		if err != nil {
+		if err := p.putLog(ctx, path); err != nil {
 			return err
 		}
 	}
@@ -149,10 +145,7 @@ func newPublication(ctx context.Context, p PublicCopy) *publication {
 
 // setPublishedSize records in the store that public/ in the bucket has everything about the first size entries.
 func (n *Node) setPublishedSize(size int64) error {
-	b := n.Store.NewBatch()
-	defer b.Close()
-	b.Set(kvstore.Meta, shownKey, binary.BigEndian.AppendUint64(nil, uint64(size)))
-	return b.Commit()
+	return n.setMeta(shownKey, binary.BigEndian.AppendUint64(nil, uint64(size)))
 }
 
 // publishedSize returns how many entries public/ in the bucket has with everything that they name, as far as this store knows.
@@ -196,17 +189,6 @@ type publication struct {
 	started map[kvstore.Hash]struct{} // contents that are brought up to date
 }
 
-// startPut starts a goroutine of the group that puts the bytes that fn returns into the bucket at a path below public/.
-func (s *publication) startPut(path string, fn func() ([]byte, error)) {
-	s.group.Go(func() error {
-		data, err := fn()
-		if err != nil {
-			return err
-		}
-		return s.Bucket.Put(s.ctx, publicPrefix+path, data)
-	})
-}
-
 // tilePaths returns the path of a tile of hashes and, on the lowest level, also that of the bundle of the entries that have these hashes.
 func tilePaths(t tlog.Tile) []string {
 	paths := []string{tiles.TilePath(t)}
@@ -216,13 +198,13 @@ func tilePaths(t tlog.Tile) []string {
 	return paths
 }
 
-// readLog returns what a Larder with this node's store serves at a path of the log, such as a tile.
-func (s *publication) readLog(path string) ([]byte, error) {
-	data, err := tiles.ReadLog(s.Store, path)
+// putLog puts what a Larder with this store serves at a path of the log, such as a tile, into the bucket.
+func (p PublicCopy) putLog(ctx context.Context, path string) error {
+	data, err := tiles.ReadLog(p.Store, path)
 	if err != nil {
-		return nil, fmt.Errorf("the log of this node: %s: %w", path, err)
+		return fmt.Errorf("the log of this node: %s: %w", path, err)
 	}
-	return data, nil
+	return p.Bucket.Put(ctx, publicPrefix+path, data)
 }
 
 // startContents starts a goroutine of the group for each content that the entries from one index to another, exclusive, and the manifests of their

@@ -62,12 +62,9 @@ func (m *reconciliation) runExclusively(do func() error) error {
 	return do()
 }
 
-// putMissing puts the bytes that read returns into the bucket at a path below public/, and counts that.
-func (m *reconciliation) putMissing(path string, read func() ([]byte, error)) error {
-	data, err := read()
-	if err == nil {
-		err = m.Bucket.Put(m.ctx, publicPrefix+path, data)
-	}
+// putMissing puts what a Larder serves at a path of the log into public/ in the bucket, and counts that.
+func (m *reconciliation) putMissing(path string) error {
+	err := m.putLog(m.ctx, path)
 	if err == nil {
 		m.done.Added++
 	}
@@ -110,7 +107,7 @@ func (m *reconciliation) reconcileTiles() error {
 		}
 	}
 	for path := range missing {
-		if err := m.runExclusively(func() error { return m.putMissing(path, func() ([]byte, error) { return m.readLog(path) }) }); err != nil {
+		if err := m.runExclusively(func() error { return m.putMissing(path) }); err != nil {
 			return err
 		}
 	}
@@ -127,7 +124,7 @@ func (m *reconciliation) reconcileTiles() error {
 func (m *reconciliation) reconcileKeys() error {
 	for _, path := range keyPaths {
 		err := m.runExclusively(func() error {
-			want, err := m.readLog(path)
+			want, err := tiles.ReadLog(m.Store, path)
 			if err != nil {
 				return err
 			}
@@ -135,7 +132,7 @@ func (m *reconciliation) reconcileKeys() error {
 			if err == nil && bytes.Equal(have, want) || err != nil && !errors.Is(err, bucket.ErrNotFound) && !errors.Is(err, bucket.ErrTooLarge) {
 				return err
 			}
-			return m.putMissing(path, func() ([]byte, error) { return want, nil })
+			return m.putMissing(path)
 		})
 		if err != nil {
 			return err
@@ -178,27 +175,29 @@ func (m *reconciliation) reconcileContents(atOnce int) error {
 // that are wrong there. It consumes listed.
 func (m *reconciliation) compareContents(listed map[kvstore.Hash]int64, r kvstore.Range) error {
 	var wrong []kvstore.Hash
+	check := func(h kvstore.Hash) error {
+		size, there := listed[h]
+		delete(listed, h)
+		ok, err := m.isPublishedRight(h, size, there)
+		if !ok {
+			wrong = append(wrong, h)
+		}
+		return err
+	}
 	for item, err := range m.Store.Scan(kvstore.Contents, r) {
+		if err == nil {
+			err = m.ctx.Err()
+		}
+		if err == nil {
+			err = check(kvstore.Hash(item.Key))
+		}
 		if err != nil {
 			return err
 		}
-		if m.ctx.Err() != nil {
-			return m.ctx.Err()
-		}
-		h := kvstore.Hash(item.Key)
-		size, there := listed[h]
-		delete(listed, h)
-		if ok, err := m.isPublishedRight(h, size, there); err != nil {
-			return err
-		} else if !ok {
-			wrong = append(wrong, h)
-		}
 	}
-	for h, size := range listed { // not in the store
-		if ok, err := m.isPublishedRight(h, size, true); err != nil {
+	for h := range listed { // not in the store
+		if err := check(h); err != nil {
 			return err
-		} else if !ok {
-			wrong = append(wrong, h)
 		}
 	}
 	for _, h := range wrong {
@@ -229,15 +228,12 @@ func (m *reconciliation) isPublishedRight(h kvstore.Hash, size int64, there bool
 // correctContent puts a content into public/, or deletes it there if only withdrawn releases name it, and counts that.
 func (m *reconciliation) correctContent(h kvstore.Hash) error {
 	deleted, err := m.updateContent(h)
-	switch {
-	case err != nil:
-		return err
-	case deleted:
+	if err == nil && deleted {
 		m.done.Removed++
-	default:
+	} else if err == nil {
 		m.done.Added++
 	}
-	return nil
+	return err
 }
 
 // Rows of [kvstore.Meta] about packs.

@@ -21,9 +21,5 @@ func (s RecordSealer) Seal(number int64, data []byte) ([]byte, error) {
 // Open returns the decrypted data of a version of the record. It returns an error if the version was changed, or encrypted with another key or for
 // another number.
 func (s RecordSealer) Open(number int64, stored []byte) ([]byte, error) {
-	data, err := s.Key.aead.Open(nil, nil, stored, s.additionalData(number))
-	if err != nil {
-		return nil, fmt.Errorf("it was not written with the key in this node's %s, or was changed; bring the file of the node that wrote it: %w", clusterKeyFile, err)
-	}
-	return data, nil
+	return s.Key.open(stored, s.additionalData(number))
 }

@@ -66,6 +66,15 @@ func OpenKey(keys string, create bool) (*Key, error) {
 	return &Key{aead, secret}, err
 }
 
+// open returns the decrypted form of what was encrypted with the key and authenticated together with these bytes.
+func (k *Key) open(encrypted, authenticated []byte) ([]byte, error) {
+	data, err := k.aead.Open(nil, nil, encrypted, authenticated)
+	if err != nil {
+		return nil, fmt.Errorf("it was not written with the key in this node's %s, or was changed; bring the file of the node that wrote it: %w", clusterKeyFile, err)
+	}
+	return data, nil
+}
+
 // A sealed is the content of side/N. The number and the epoch are authenticated with the state.
 type sealed struct {
 	Format int    `json:"format"`
@@ -119,18 +128,14 @@ func (n *Node) SaveSharedState(ctx context.Context, key *Key, state []byte) erro
 			return errors.Join(err, n.notLeaderError())
 		}
 		if last > 0 {
-			n.deleteSharedState(ctx, last-1) // the one before stays, for a node that reads it now
+			// The one before stays, for a node that reads it now. An older one does no harm.
+			if err := n.Bucket.Delete(ctx, sharedStateKey(last-1)); err != nil {
+				n.Logger.Debug("couldn't remove an old state", "number", last-1, "err", err)
+			}
 		}
 		return nil
 	}
 	return ctx.Err()
-}
-
-// deleteSharedState deletes a version of the shared state that two later ones have replaced. If that fails, the version stays and does no harm.
-func (n *Node) deleteSharedState(ctx context.Context, number int64) {
-	if err := n.Bucket.Delete(ctx, sharedStateKey(number)); err != nil {
-		n.Logger.Debug("couldn't remove an old state", "number", number, "err", err)
-	}
 }
 
 // LoadSharedState returns the last version of the shared state, decrypted, or nil if none exists. It ignores versions that a replaced leader wrote
@@ -156,9 +161,9 @@ func (n *Node) LoadSharedState(ctx context.Context, key *Key) ([]byte, error) {
 		if s.Format != CommitFormat {
 			return nil, &FormatError{o.Key, s.Format}
 		}
-		opened, err := key.aead.Open(nil, nil, s.State, sharedStateData(number, s.Epoch))
+		opened, err := key.open(s.State, sharedStateData(number, s.Epoch))
 		if err != nil {
-			return nil, fmt.Errorf("%s: %s was not written with the key in this node's %s, or was changed; bring the file of the node that wrote it: %w", n.Bucket, o.Key, clusterKeyFile, err)
+			return nil, fmt.Errorf("%s: %s: %w", n.Bucket, o.Key, err)
 		}
 		if s.Epoch >= best.Epoch {
 			best, state = s, opened

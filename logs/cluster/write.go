@@ -27,7 +27,7 @@ func (n *Node) Lead(ctx context.Context, after int64) error {
 	if err != nil {
 		return err
 	}
-	n.setComplete(false) // it is queried again
+	n.whole.Store(false) // it is queried again
 	l := &lead{machine: machine{epoch: epoch}}
 	if err := n.runBootstrap(ctx, &l.machine); err != nil {
 		return err
@@ -219,13 +219,11 @@ func (n *Node) stepOnce(ctx context.Context, m *machine, data []byte) (outcome, 
 	key := commitKey(m.number)
 	if m.phase == putting {
 		_, err := n.Bucket.Create(ctx, key, data)
-		switch {
-		case err == nil:
-			return m.putDone(putCreated), nil
-		case errors.Is(err, bucket.ErrExists):
-			return m.putDone(putExists), nil
+		o := m.putDone(err == nil)
+		if errors.Is(err, bucket.ErrExists) {
+			err = nil
 		}
-		return m.putDone(putUnknown), err
+		return o, err
 	}
 	c, err := n.readCommit(ctx, m.number)
 	switch {
