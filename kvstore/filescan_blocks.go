@@ -3,7 +3,6 @@ package kvstore
 import (
 	"context"
 	"encoding/binary"
-	"io"
 	"math"
 	"path/filepath"
 	"runtime/debug"
@@ -389,7 +388,7 @@ func (r *fileReader) valueBlock(at int64) []byte {
 
 // valueBlockLength returns the length, trailer included, of the block of values at an offset of a blob file according to its own header, 0 if none
 // can begin there or the header cannot be read. It does not verify the checksum.
-func (r *fileReader) valueBlockLength(at int64) (length int64) {
+func (r *fileReader) valueBlockLength(at int64) int64 {
 	head, err := r.read(at, min(valueHeader+1, r.size-at))
 	if err != nil || len(head) <= valueHeader || !isValueHeader(head) {
 		return 0
@@ -398,18 +397,25 @@ func (r *fileReader) valueBlockLength(at int64) (length int64) {
 	if rows > r.size-at { // each value but an empty one has a byte
 		return 0
 	}
-	length = valuesLength(head[valueHeader], rows, func(offset int64, width int) (uint64, bool) {
+	length := int64(valueHeader + 2) // with the byte that says how wide offsets are, and padding
+	switch width := int64(head[valueHeader]); width {
+	case 0:
+	case 1, 2, 4:
+		offsets := int64(alignUp(valueHeader+1, int(width)))
 		var last [8]byte
-		if at+offset+int64(width) > r.size {
-			return 0, false
+		b, err := r.read(at+offsets+rows*width, width)
+		if err != nil {
+			return 0
 		}
-		_, err := r.ReadAt(last[:width], at+offset)
-		return binary.LittleEndian.Uint64(last[:]), err == nil || err == io.EOF
-	})
-	if length == 0 || at+length+block.TrailerLen > r.size {
+		copy(last[:], b)
+		length = offsets + (rows+1)*width + int64(binary.LittleEndian.Uint64(last[:])) + 1
+	default:
 		return 0
 	}
-	return length + block.TrailerLen
+	if length += block.TrailerLen; at+length > r.size {
+		return 0
+	}
+	return length
 }
 
 // isValueHeader reports whether b looks like the header of a block of values.

@@ -2,7 +2,6 @@ package kvstore
 
 import (
 	"encoding/binary"
-	"math"
 
 	"github.com/cockroachdb/pebble/v2/sstable/colblk"
 )
@@ -207,26 +206,4 @@ func (k keyColumn) appendKey(key []byte, row int) []byte {
 		}
 	}
 	return key
-}
-
-// valuesLength returns the length of a block of values, without its trailer. rows is the number of values, and encoding the byte that says how wide
-// their offsets are. last reads the last offset, an integer of width bytes at an offset within the block. It returns 0 if encoding is unknown, or
-// last fails.
-func valuesLength(encoding byte, rows int64, last func(at int64, width int) (uint64, bool)) int64 {
-	width := int64(encoding)
-	switch width {
-	case 0, 1, 2, 4:
-	default:
-		return 0
-	}
-	at := int64(valueHeader + 1)
-	if width == 0 {
-		return at + 1
-	}
-	at = int64(alignUp(int(at), int(width)))
-	end, ok := last(at+rows*width, int(width))
-	if !ok || end > math.MaxUint32 {
-		return 0
-	}
-	return at + (rows+1)*width + int64(end) + 1
 }

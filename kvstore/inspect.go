@@ -214,17 +214,11 @@ func (l *inspection) readManifest(name string) {
 	}
 	defer f.Close()
 	sound, err := newChunkReader(f, 0).readRecords(0, l.version.applyEdit)
-	bad, ended := classifyEnding(err)
-	switch marked := l.mark.Files[name]; {
-	case !ended:
-		l.add(name, sound, "it can't be read on: %v", err)
-	case bad != nil && bad.damage != "":
-		l.add(name, sound, "%s", bad.damage)
-	case l.version.edits == 0:
-		l.add(name, sound, "nothing in it can be read")
-	case sound < marked:
-		l.addLess(name, sound, "it ends here, and had %d bytes", marked)
+	otherwise := ""
+	if l.version.edits == 0 {
+		otherwise = "nothing in it can be read"
 	}
+	l.checkEnd(name, sound, err, otherwise)
 	if marked := l.mark.manifest(); len(marked) > len(name) || len(marked) == len(name) && marked > name {
 		l.addLess(marked, -1, "%s counts, and this newer one did", name)
 	}
@@ -346,29 +340,29 @@ func (l *inspection) readLog(name string, n uint64, latest bool) (first uint64, 
 		}
 		return nil
 	})
-	bad, ended := classifyEnding(err)
-	marked := l.mark.Files[name]
-	switch {
-	case !ended:
-		l.add(name, sound, "it can't be read on: %v", err)
-	case bad != nil && bad.damage != "":
-		l.add(name, sound, "%s", bad.damage)
-	case bad != nil && !latest:
-		l.add(name, sound, "it ends here without its end, and a later log exists")
-	default:
-		if sound < marked {
-			l.addLess(name, sound, "it ends here, and had %d bytes", marked)
-		}
-		return first, sound, true
+	otherwise := ""
+	if err != nil && !latest {
+		otherwise = "it ends here without its end, and a later log exists"
 	}
-	return first, sound, false
+	return first, sound, l.checkEnd(name, sound, err, otherwise)
 }
 
-// classifyEnding splits the error of chunkReader.readRecords: it returns the *badChunk in it, nil for a clean end. ended is false if the file could
-// not be read on.
-func classifyEnding(err error) (bad *badChunk, ended bool) {
-	ended = err == nil || errors.As(err, &bad)
-	return bad, ended
+// checkEnd adds a finding about the end of a file, which chunkReader.readRecords has read up to the offset sound with the result err: that the disk
+// cannot read it on, that a record is damaged, or otherwise the damage that the caller has found, unless that is "". Without damage it returns true,
+// and records if the mark says that the file had more.
+func (l *inspection) checkEnd(name string, sound int64, err error, otherwise string) (ok bool) {
+	var bad *badChunk
+	if err != nil && !errors.As(err, &bad) {
+		otherwise = fmt.Sprintf("it can't be read on: %v", err)
+	} else if bad != nil && bad.damage != "" {
+		otherwise = bad.damage
+	}
+	if otherwise != "" {
+		l.add(name, sound, "%s", otherwise)
+	} else if marked := l.mark.Files[name]; sound < marked {
+		l.addLess(name, sound, "it ends here, and had %d bytes", marked)
+	}
+	return otherwise == ""
 }
 
 // logName returns the name of the write-ahead log with the number n.

@@ -74,8 +74,8 @@ func (p *Pins) Release() {
 func (s *Store) CollectOrphans(ctx context.Context, live func(Hash) bool) (n int, bytes int64, err error) {
 	s.pins.collector.Lock()
 	defer s.pins.collector.Unlock()
-	s.pins.beginCollection()
-	defer s.pins.endCollection()
+	s.pins.setCollecting(true)
+	defer s.pins.setCollecting(false)
 	for item, err := range s.Scan(Contents, Range{}) {
 		if err != nil {
 			return n, bytes, err
@@ -100,19 +100,15 @@ func (s *Store) CollectOrphans(ctx context.Context, live func(Hash) bool) (n int
 	return n, bytes, nil
 }
 
-// beginCollection makes the store record all contents that are pinned now or at any time until endCollection, also those whose pins end meanwhile. The
-// collector must not remove them.
-func (p *pinned) beginCollection() {
-	p.Lock()
-	defer p.Unlock()
-	p.spared = maps.Clone(p.count)
-}
-
-// endCollection ends the recording that beginCollection started.
-func (p *pinned) endCollection() {
+// setCollecting makes the store record, or for false no longer record, all contents that are pinned now or at any time from now on, also those whose
+// pins end meanwhile. A running collector must not remove them.
+func (p *pinned) setCollecting(running bool) {
 	p.Lock()
 	defer p.Unlock()
 	p.spared = nil
+	if running {
+		p.spared = maps.Clone(p.count)
+	}
 }
 
 // removeUnpinned removes a content with its encodings and deltas, unless it was pinned since the running collection began. It returns 1 and the bytes

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -29,11 +30,11 @@ func (s *Store) RepairContent(h Hash) (dropped []coding.Coding, err error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case found.state == rowMissing:
+		case errors.Is(found.row, ErrNotFound):
 			return nil, fmt.Errorf("content %s: %w", h, ErrNotFound)
 		case found.identity == nil:
 			return nil, fmt.Errorf("%w: content %s: none of its codings is sound", ErrCorrupt, h)
-		case found.state == rowSound && len(found.damaged) == 0:
+		case found.row == nil && len(found.damaged) == 0:
 			return nil, nil
 		}
 		again := slices.Contains(found.damaged, coding.Identity)
@@ -67,21 +68,12 @@ func (s *Store) RestoreContent(h Hash, identity []byte) error {
 
 // condition says which parts of a content are sound.
 type condition struct {
-	row      []byte
-	state    rowState
+	content  Content
+	row      error // ErrNotFound if the row is missing, ErrCorrupt if it is malformed or on a damaged part of the disk, nil if it is sound
 	sound    []Representation
 	damaged  []coding.Coding
 	identity []byte // nil where no coding gives it
 }
-
-// rowState is the state of a content's row; rowUnreadable is a row that is malformed or on a damaged part of the disk.
-type rowState int
-
-const (
-	rowSound rowState = iota
-	rowMissing
-	rowUnreadable
-)
 
 // examineContent reads and decodes every encoding of a content, and returns which are sound and which damaged, the identity bytes if one is sound,
 // and the state of the row. If the row is missing or damaged, it tries identity, Brotli and gzip, and leaves out those without bytes. Damage is no
@@ -94,24 +86,24 @@ func (s *Store) examineContent(h Hash) (condition, error) {
 	snap := pebbleOf(s).NewSnapshot()
 	defer func() { _ = s.guard.do(snap.Close) }()
 	var found condition
-	var content Content
 	var err error
-	if content, found.row, found.state, err = s.readRow(snap, h); err != nil {
+	if found.content, found.row, err = s.readRow(snap, h); err != nil {
 		return found, err
 	}
-	if found.state != rowSound { // then the blobs may still be there
-		content.Representations = []Representation{{Coding: coding.Identity}, {Coding: coding.Brotli}, {Coding: coding.Gzip}}
+	stored := found.content.Representations
+	if found.row != nil { // then the blobs may still be there
+		stored = []Representation{{Coding: coding.Identity}, {Coding: coding.Brotli}, {Coding: coding.Gzip}}
 	}
-	for _, r := range content.Representations {
+	for _, r := range stored {
 		coded, err := s.get(snap, Blobs, blobKey(h, r.Coding))
 		if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrCorrupt) {
 			return found, err
 		}
-		if errors.Is(err, ErrNotFound) && found.state != rowSound {
+		if errors.Is(err, ErrNotFound) && found.row != nil {
 			continue
 		}
 		actual := Representation{Coding: r.Coding, Length: int64(len(coded)), Sum: Sum(coded)}
-		if err == nil && (found.state != rowSound || actual == r) {
+		if err == nil && (found.row != nil || actual == r) {
 			if identity, ok := decodeAs(h, r.Coding, coded, maxBatch); ok {
 				found.sound = append(found.sound, actual)
 				found.identity = identity
@@ -123,22 +115,16 @@ func (s *Store) examineContent(h Hash) (condition, error) {
 	return found, nil
 }
 
-// readRow reads the row of a content from a database or snapshot, decodes it, and returns it both ways with its state. A missing or damaged row is no
-// error: an error says that reading failed.
-func (s *Store) readRow(from handle, h Hash) (c Content, row []byte, state rowState, err error) {
-	row, err = s.get(from, Contents, h[:])
-	if err == nil {
-		if c, err = decodeContent(row); err != nil {
-			err = ErrCorrupt
+// readRow reads the row of a content from a database or snapshot. If the row is missing or damaged, problem is ErrNotFound or ErrCorrupt; another error
+// says that reading failed.
+func (s *Store) readRow(from handle, h Hash) (c Content, problem, err error) {
+	c, err = s.readContent(from, h)
+	for _, problem := range []error{ErrNotFound, ErrCorrupt} {
+		if errors.Is(err, problem) {
+			return Content{}, problem, nil
 		}
 	}
-	switch {
-	case errors.Is(err, ErrNotFound):
-		return Content{}, nil, rowMissing, nil
-	case errors.Is(err, ErrCorrupt):
-		return Content{}, nil, rowUnreadable, nil
-	}
-	return c, row, rowSound, err
+	return c, nil, err
 }
 
 // decodeAs decodes coded, an encoding of the content h. ok reports whether the result has the hash h and at most limit bytes; if not, identity means
@@ -154,8 +140,8 @@ func decodeAs(h Hash, c coding.Coding, coded []byte, limit int64) (identity []by
 func (s *Store) rewriteContent(h Hash, found condition, asIdentity bool) (done bool, err error) {
 	s.contents.Lock()
 	defer s.contents.Unlock()
-	before, row, state, err := s.readRow(s.db, h)
-	if err != nil || state != found.state || !bytes.Equal(row, found.row) {
+	before, problem, err := s.readRow(s.db, h)
+	if err != nil || !errors.Is(problem, found.row) || !reflect.DeepEqual(before, found.content) {
 		return false, err
 	}
 	_, err = s.get(s.db, Queue, repairedKey(h))

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -68,10 +69,12 @@ func (f *folder) Create(ctx context.Context, key string, data []byte) (Version, 
 func (f *folder) Replace(ctx context.Context, key string, data []byte, old Version) (Version, error) {
 	return f.writeWith(ctx, key, data, func(path string, data []byte, mode fs.FileMode) error {
 		return f.withLock(ctx, func() error {
-			if have, err := versionAt(path); err != nil {
-				return err
-			} else if have != old || old == "" {
+			have, err := f.read(ctx, key, math.MaxInt64-1)
+			if errors.Is(err, ErrNotFound) || err == nil && versionOf(have) != old {
 				return ErrChanged
+			}
+			if err != nil {
+				return err
 			}
 			return disk.Replace(path, data, mode)
 		})
@@ -216,18 +219,6 @@ func (f *folder) Delete(ctx context.Context, key string) error {
 
 // path returns the path of the file of an object. It does not check the key.
 func (f *folder) path(key string) string { return filepath.Join(f.dir, filepath.FromSlash(key)) }
-
-// versionAt returns the version of the object in the file at path, or "" if the file does not exist.
-func versionAt(path string) (Version, error) {
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	if err != nil {
-		return "", err
-	}
-	return versionOf(data), nil
-}
 
 // versionOf returns the version of an object in a folder: the SHA-256 of its bytes.
 func versionOf(data []byte) Version {

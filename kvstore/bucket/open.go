@@ -17,14 +17,13 @@ func CheckURL(at string) error {
 // parseURL parses the URL of a bucket, s3://NAME[/PREFIX] or file:///DIR, and returns an error for any other.
 func parseURL(at string) (*url.URL, error) {
 	u, err := url.Parse(at)
-	if err != nil || u.RawQuery != "" || u.Fragment != "" || u.User != nil || u.Opaque != "" {
-		return nil, errors.New("must be s3://NAME[/PREFIX], or file:///DIR for a folder")
-	}
-	switch {
-	case u.Scheme == "s3" && u.Host != "" && u.Port() == "":
-		return u, nil
-	case u.Scheme == "file" && u.Host == "" && filepath.IsAbs(u.Path) && filepath.Clean(u.Path) != "/":
-		return u, nil
+	if err == nil && u.RawQuery == "" && u.Fragment == "" && u.User == nil && u.Opaque == "" {
+		switch {
+		case u.Scheme == "s3" && u.Host != "" && u.Port() == "":
+			return u, nil
+		case u.Scheme == "file" && u.Host == "" && filepath.IsAbs(u.Path) && filepath.Clean(u.Path) != "/":
+			return u, nil
+		}
 	}
 	return nil, errors.New("must be s3://NAME[/PREFIX], or file:///DIR for a folder")
 }

@@ -33,17 +33,13 @@ const (
 	Gzip     Coding = 2 // RFC 1952
 )
 
+// names are the codings' tokens as in Content-Encoding and Accept-Encoding.
+var names = []string{Identity: "identity", Brotli: "br", Gzip: "gzip", DCZ: "dcz"}
+
 // String returns the coding's token as in Content-Encoding and Accept-Encoding.
 func (c Coding) String() string {
-	switch c {
-	case Identity:
-		return "identity"
-	case Brotli:
-		return "br"
-	case Gzip:
-		return "gzip"
-	case DCZ:
-		return "dcz"
+	if int(c) < len(names) {
+		return names[c]
 	}
 	return fmt.Sprintf("coding(%d)", uint8(c))
 }
@@ -51,12 +47,8 @@ func (c Coding) String() string {
 // Parse returns the coding that a lower-case token of Content-Encoding names: identity, br or gzip. The result is false for any other token, dcz
 // included.
 func Parse(name string) (Coding, bool) {
-	for _, c := range []Coding{Identity, Brotli, Gzip} {
-		if name == c.String() {
-			return c, true
-		}
-	}
-	return Identity, false
+	i := slices.Index(names[:DCZ], name)
+	return Coding(max(i, 0)), i >= 0
 }
 
 // Worthwhile reports whether the store keeps an encoding of coded bytes for a content of identity bytes: it must save a 64th of these, and at least
@@ -87,22 +79,31 @@ const (
 // An error means that this content cannot be stored in this coding, and says nothing about others; a panic of an encoder becomes one. [DCZ] and
 // unknown codings and efforts are errors too.
 func Encode(c Coding, e Effort, src []byte) (coded []byte, err error) {
+	return encodeVerified(c, src,
+		func() ([]byte, error) { return encode(c, e, src) },
+		func(coded []byte) ([]byte, error) { return Decode(c, coded, int64(len(src))) })
+}
+
+// encodeVerified returns the result of encode, which encodes src, if decode makes src of it again. Otherwise, or after an error of either, it returns an
+// error. A panic of encode becomes one, too: the encoders are libraries fed with strangers' bytes.
+func encodeVerified(c Coding, src []byte, encode func() ([]byte, error), decode func(coded []byte) ([]byte, error)) (coded []byte, err error) {
 	defer func() {
-		// The encoders are libraries fed with strangers' bytes.
 		if p := recover(); p != nil {
-			coded, err = nil, fmt.Errorf("coding: encode %d bytes as %v: the encoder panicked: %v", len(src), c, p)
+			err = fmt.Errorf("the encoder panicked: %v", p)
+		}
+		if err != nil {
+			coded, err = nil, fmt.Errorf("coding: encode %d bytes as %v: %w", len(src), c, err)
 		}
 	}()
-	coded, err = encode(c, e, src)
-	if err != nil {
-		return nil, fmt.Errorf("coding: encode %d bytes as %v: %w", len(src), c, err)
+	if coded, err = encode(); err != nil {
+		return nil, err
 	}
-	back, err := Decode(c, coded, int64(len(src)))
+	back, err := decode(coded)
 	if err != nil {
-		return nil, fmt.Errorf("coding: encode %d bytes as %v: own output: %w", len(src), c, err)
+		return nil, fmt.Errorf("own output: %w", err)
 	}
 	if !bytes.Equal(back, src) {
-		return nil, fmt.Errorf("coding: encode %d bytes as %v: own output decodes to something else", len(src), c)
+		return nil, errors.New("own output decodes to something else")
 	}
 	return coded, nil
 }

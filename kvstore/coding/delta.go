@@ -34,31 +34,19 @@ func DeltaWorthwhile(brotli, delta int64) bool { return 2*delta <= brotli }
 // header that names the dictionary. EncodeDelta decodes the delta again and compares the result with src. The same arguments give the same bytes, on
 // every machine. An error means that this content cannot be stored as this delta; a panic of the encoder becomes one.
 func EncodeDelta(dictionary, src []byte) (delta []byte, err error) {
-	defer func() {
-		// The encoder is a library fed with strangers' bytes.
-		if p := recover(); p != nil {
-			delta, err = nil, fmt.Errorf("coding: encode %d bytes as a delta: the encoder panicked: %v", len(src), p)
+	return encodeVerified(DCZ, src, func() ([]byte, error) {
+		if len(dictionary) == 0 || len(dictionary) > MaxDictionary || len(src) == 0 || len(src) > MaxDictionary {
+			return nil, fmt.Errorf("it and the dictionary, which has %d, need 1 to %d bytes", len(dictionary), MaxDictionary)
 		}
-	}()
-	if len(dictionary) == 0 || len(dictionary) > MaxDictionary || len(src) == 0 || len(src) > MaxDictionary {
-		return nil, fmt.Errorf("coding: encode %d bytes as a delta against %d: both need 1 to %d bytes", len(src), len(dictionary), MaxDictionary)
-	}
-	w, err := zstd.NewWriter(nil, zstd.WithEncoderDictRaw(0, dictionary), zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1),
-		zstd.WithSingleSegment(true), zstd.WithWindowSize(windowFor(len(dictionary)+len(src))))
-	if err != nil {
-		return nil, fmt.Errorf("coding: encode %d bytes as a delta: %w", len(src), err)
-	}
-	defer w.Close()
-	sum := sha256.Sum256(dictionary)
-	delta = w.EncodeAll(src, append([]byte(deltaMagic), sum[:]...))
-	back, err := DecodeDelta(dictionary, delta, int64(len(src)))
-	if err != nil {
-		return nil, fmt.Errorf("coding: encode %d bytes as a delta: own output: %w", len(src), err)
-	}
-	if !bytes.Equal(back, src) {
-		return nil, fmt.Errorf("coding: encode %d bytes as a delta: own output decodes to something else", len(src))
-	}
-	return bytes.Clone(delta), nil
+		w, err := zstd.NewWriter(nil, zstd.WithEncoderDictRaw(0, dictionary), zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1),
+			zstd.WithSingleSegment(true), zstd.WithWindowSize(windowFor(len(dictionary)+len(src))))
+		if err != nil {
+			return nil, err
+		}
+		defer w.Close()
+		sum := sha256.Sum256(dictionary)
+		return bytes.Clone(w.EncodeAll(src, append([]byte(deltaMagic), sum[:]...))), nil
+	}, func(delta []byte) ([]byte, error) { return DecodeDelta(dictionary, delta, int64(len(src))) })
 }
 
 // windowFor returns the size in bytes of the encoder's smallest window that spans size bytes, so that matches can reach the whole dictionary.

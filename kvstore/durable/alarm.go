@@ -112,15 +112,7 @@ func (a *alarms) alarmChanged(name string, to *alarm) {
 		a.low = key
 	}
 	if to.next < a.until {
-		a.wakeLoop()
-	}
-}
-
-// wakeLoop makes the loop that fires alarms read them again. The caller holds a.mu.
-func (a *alarms) wakeLoop() {
-	select {
-	case a.wake <- struct{}{}:
-	default:
+		wake(a.wake)
 	}
 }
 
@@ -202,7 +194,7 @@ func (c *class) dueAlarms() (names []string, next int64, err error) {
 	if a.changes == changes {
 		a.low = first
 	} else {
-		a.wakeLoop()
+		wake(a.wake)
 	}
 	a.until = next
 	return names, next, nil
@@ -235,7 +227,7 @@ func (c *class) fireAlarm(name string) {
 		retry := max(failed.retry, held.retry)
 		a.held[name] = hold{until: c.retryAt(retry), retry: retry + 1}
 	}
-	a.wakeLoop()
+	wake(a.wake)
 }
 
 // handleAlarm calls the class's handler if the object's alarm is still due, and then deletes the alarm, or sets it to a later time if the handler

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -125,24 +126,21 @@ func (n *Namespace[Q, A]) NewUniqueID() string { return rand.Text() }
 func (n *Namespace[Q, A]) Names(after string, limit int) ([]string, error) {
 	class := kvstore.Prefix("o", n.class.name)
 	names := []string{}
-	for from := append(kvstore.Prefix("o", n.class.name), after...); len(names) < limit; {
+	for found := true; found && len(names) < limit; {
+		from := class
 		if after != "" {
-			from = append(from, 1) // past all keys of the last one, which follow a zero
+			from = slices.Concat(class, []byte(after), []byte{1}) // past all keys of the last one, which follow a zero
 		}
-		before := after
+		found = false
 		for item, err := range n.class.runtime.store.Scan(kvstore.Durable, kvstore.Range{Prefix: class, From: from}) {
 			if err != nil {
 				return nil, err
 			}
 			name, _, _ := bytes.Cut(item.Key[len(class):], []byte{0})
-			after = string(name)
+			after, found = string(name), true
+			names = append(names, after)
 			break
 		}
-		if after == before {
-			break
-		}
-		names = append(names, after)
-		from = append(kvstore.Prefix("o", n.class.name), after...)
 	}
 	return names, nil
 }

@@ -189,8 +189,13 @@ func (c *committer) add(w *write) {
 	c.mu.Lock()
 	c.queue = append(c.queue, w)
 	c.mu.Unlock()
+	wake(c.wake)
+}
+
+// wake wakes the goroutine that waits for a channel, which has room for one element, or that will wait for it next.
+func wake(waiting chan<- struct{}) {
 	select {
-	case c.wake <- struct{}{}:
+	case waiting <- struct{}{}:
 	default:
 	}
 }
@@ -266,10 +271,7 @@ func (c *committer) close() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	wake(c.wake)
 	<-c.done
 }
 

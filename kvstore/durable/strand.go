@@ -115,21 +115,15 @@ func (s *State) yieldTurn() (back func()) {
 		o.mu.Unlock()
 		return func() {
 			o.mu.Lock()
-			s.retakeTurn()
-			o.mu.Unlock()
+			defer o.mu.Unlock()
+			if s.strand.place == outside { // else the event has ended meanwhile
+				s.strand.place = inside
+			}
 		}
 	}
 	o.leave(s.strand)
 	o.mu.Unlock()
 	return func() { _ = o.enter(context.Background(), s.strand, false) }
-}
-
-// retakeTurn marks an event that kept the object's turn while it called out as running again, unless the event has ended meanwhile. The caller holds
-// the object's mu.
-func (s *State) retakeTurn() {
-	if s.strand.place == outside {
-		s.strand.place = inside
-	}
 }
 
 // Call calls f, which communicates with something outside, once every write before is durable, except those with [AllowUnconfirmed], and without the
@@ -227,10 +221,7 @@ func (s *State) Go(ctx context.Context, f func(context.Context, *State) error) {
 		err := task.runTask(ctx, f)
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		if task.strand.place == inside {
-			o.leave(task.strand)
-		}
-		task.strand.place = ended
+		o.endStrand(task.strand)
 		parent.failed = errors.Join(parent.failed, err)
 		if parent.tasks--; parent.tasks == 0 && parent.done != nil {
 			close(parent.done)
