@@ -140,12 +140,13 @@ type Store struct {
 
 	// changing is held while versions are read or created, and while subscribers run. It guards the fields up to mu.
 	changing sync.Mutex
-	listed   int64          // the greatest number in the last listing of the authority
-	pruned   int64          // the greatest number that was removed because of the limits of the history
-	owns     bool           // this store uploads what the authority lacks
-	foreign  bool           // the copy contains versions of another record
-	toCopy   map[int64]bool // versions that could not be copied
-	applying backoff        // of the version in force, where a subscriber could not apply it
+	listed   int64            // the greatest number in the last listing of the authority
+	pruned   int64            // the greatest number that was removed because of the limits of the history
+	owns     bool             // this store uploads what the authority lacks
+	foreign  bool             // the copy contains versions of another record
+	toCopy   map[int64]bool   // versions that could not be copied
+	reported map[int64]string // the damage of versions that was logged
+	applying backoff          // of the version in force, where a subscriber could not apply it
 
 	inForce Value[Version]
 
@@ -154,7 +155,6 @@ type Store struct {
 	confirm  time.Time
 	problems [problems]error
 	behind   bool      // the authority does not have the version in force
-	reported string    // the damage that was logged last
 	checked  time.Time // when the authority was listed and everything was in order; zero if something is left to do
 }
 
@@ -168,7 +168,7 @@ type backoff struct {
 // cannot be read. It returns an error if neither can be read or no version is sound, because the version in force is unknown
 // then.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	s := &Store{options: o, toCopy: map[int64]bool{}}
+	s := &Store{options: o, toCopy: map[int64]bool{}, reported: map[int64]string{}}
 	local := s.load(ctx, o.Copy)
 	if !s.Shared() {
 		s.setConfirmed()
@@ -191,42 +191,19 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 // isCorrupt reports whether err is or wraps a [*CorruptError].
 func isCorrupt(err error) bool { return errors.As(err, new(*CorruptError)) }
 
-// load reads the versions of a backend into the history, and puts the newest sound one into force, without notifying subscribers.
-// It only records and logs damaged versions, unless all are damaged: then it returns an error, as it does if the backend cannot
-// be read.
+// load reads the versions of a backend into the history, and puts the newest sound one into force. It only records and logs damaged
+// versions, unless all are damaged: then it returns an error, as it does if the backend cannot be read.
 func (s *Store) load(ctx context.Context, from *Backend) error {
 	all, err := from.list(ctx)
+	if err == nil {
+		err = s.readUnknown(ctx, from, all)
+	}
 	if err != nil {
 		return err
 	}
-	var current Version
-	var history []Version
-	var broken []error
-	for _, at := range all {
-		v, err := from.read(ctx, at.number)
-		switch {
-		case isCorrupt(err):
-			broken = append([]error{err}, broken...) // newest first, as a refresh finds them
-			s.options.Logger.Error("a version of the configuration record is damaged and not used; restore it from a backup, or remove it", "version", at.number, "err", err)
-			continue
-		case errors.Is(err, bucket.ErrNotFound):
-			continue // removed meanwhile
-		case err != nil:
-			return err
-		}
-		current, history = v, append(history, v.withoutContent())
-	}
-	wrong := errors.Join(broken...)
-	if len(history) == 0 && wrong != nil {
+	if wrong := s.problemOf(damaged); wrong != nil && s.inForce.Get().Number == 0 {
 		return fmt.Errorf("no version of the configuration record can be read, so the version in force is unknown; restore one from a backup, or remove all of them to start with the file: %w", wrong)
 	}
-	s.mu.Lock()
-	s.history, s.problems[damaged] = history, wrong
-	if wrong != nil {
-		s.reported = wrong.Error()
-	}
-	s.mu.Unlock()
-	s.inForce.Set(current)
 	return nil
 }
 

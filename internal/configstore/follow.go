@@ -99,7 +99,7 @@ func (s *Store) refresh(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if err := s.readUnknown(ctx, all); err != nil {
+	if err := s.readUnknown(ctx, s.options.Authority, all); err != nil {
 		return err
 	}
 	if !s.Shared() {
@@ -123,18 +123,23 @@ func (s *Store) setChecked(listed time.Time) {
 	s.checked = listed
 }
 
-// readUnknown reads those versions of a listing of the authority that the history does not have, copies them to this machine, and
-// puts the newest one into force. It only records damaged ones; an error says that the authority cannot be read. The caller holds
-// changing.
-func (s *Store) readUnknown(ctx context.Context, all []stored) error {
+// readUnknown reads those versions of a listing of a backend that the history does not have, copies those of the authority to this
+// machine, and puts the newest one into force. It only records damaged ones, and logs new damage once; an error says that the backend cannot be read.
+// The caller holds changing, or is [Open].
+func (s *Store) readUnknown(ctx context.Context, from *Backend, all []stored) error {
 	var broken error
 	for _, at := range slices.Backward(all) {
 		if at.number <= s.pruned || s.inHistory(at.number) {
 			continue
 		}
-		v, err := s.options.Authority.read(ctx, at.number)
+		v, err := from.read(ctx, at.number)
 		switch {
 		case isCorrupt(err):
+			if s.reported[at.number] != err.Error() {
+				s.reported[at.number] = err.Error()
+				s.options.Logger.Error("a version of the configuration record is damaged and not used; restore it from a backup, or remove it",
+					"version", at.number, "err", err)
+			}
 			broken = errors.Join(broken, err)
 			continue
 		case errors.Is(err, bucket.ErrNotFound):
@@ -142,27 +147,16 @@ func (s *Store) readUnknown(ctx context.Context, all []stored) error {
 		case err != nil:
 			return err
 		}
-		s.copyVersion(ctx, v)
+		if from == s.options.Authority {
+			s.copyVersion(ctx, v)
+		}
 		if known, _ := s.Get(); v.Number > known.Number {
 			s.putInForce(v) //nolint:errcheck // the subscriber reports it, and is notified again
 		}
 		s.addToHistory(v)
 	}
-	s.reportDamage(broken)
+	s.setProblem(damaged, broken)
 	return nil
-}
-
-// reportDamage records err, which says which versions are damaged, nil for none, and logs new damage once.
-func (s *Store) reportDamage(err error) {
-	s.mu.Lock()
-	fresh := err != nil && s.reported != err.Error()
-	if s.problems[damaged] = err; fresh {
-		s.reported = err.Error()
-	}
-	s.mu.Unlock()
-	if fresh {
-		s.options.Logger.Error("a version of the shared configuration record is damaged and not used; the last sound version stays in force", "err", err)
-	}
 }
 
 // Follow keeps the store current until ctx ends: at intervals it reads new versions of the authority (the shared backend), puts
