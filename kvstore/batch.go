@@ -29,6 +29,11 @@ func (s *Store) NewBatch() *Batch {
 	return &Batch{store: s, batch: pebbleOf(s).NewBatch()}
 }
 
+// newSizedBatch returns an empty batch with memory for a value of so many bytes and a few rows.
+func (s *Store) newSizedBatch(bytes int) *Batch {
+	return &Batch{store: s, batch: pebbleOf(s).NewBatchWithSize(bytes + 1<<10)}
+}
+
 // Set adds to the batch that key has value in ns. Both slices are copied. An error, such as that the batch is too large, is returned by Commit; after
 // one, Set and Delete do nothing.
 func (b *Batch) Set(ns Namespace, key, value []byte) {
@@ -70,11 +75,11 @@ func (b *Batch) Commit() error {
 	if b.err != nil {
 		return b.err
 	}
-	b.err = errDone
+	defer func() { b.err = errDone }()
 	if len(b.removed) > 0 {
-		return b.store.writeRemoving(b.batch, b.removed)
+		return b.store.writeRemoving(b)
 	}
-	return b.store.write(b.batch, pebble.Sync)
+	return b.store.write(b, pebble.Sync)
 }
 
 // Close releases the batch's memory and discards its changes if Commit was not called. After Commit, which releases it too, it does nothing, unless a
@@ -96,14 +101,14 @@ func (e *PinnedError) Error() string {
 	return fmt.Sprintf("%d contents are needed by a release that is being made, content %s among them", len(e.Hashes), e.Hashes[0])
 }
 
-// writeRemoving writes a batch, which it closes, and removes contents with their deltas in the same synced write. If any of them is pinned, it writes
-// nothing and returns a [PinnedError]. It holds the locks of the pins and the contents, so that [Pins.Has] either pins a content in time, or does not
+// writeRemoving writes a batch, which it closes, and removes its contents with their deltas in the same synced write. If any of them is pinned, it
+// writes nothing and returns a [PinnedError]. It holds the locks of the pins and the contents, so that [Pins.Has] either pins a content in time, or does not
 // find it.
-func (s *Store) writeRemoving(b handle, removed []Hash) error {
+func (s *Store) writeRemoving(b *Batch) error {
 	s.pins.Lock()
 	defer s.pins.Unlock()
 	var pinned []Hash
-	for _, h := range removed {
+	for _, h := range b.removed {
 		if s.pins.count[h] > 0 {
 			pinned = append(pinned, h)
 		}
@@ -111,7 +116,7 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 	if pinned != nil {
 		return errors.Join(&PinnedError{pinned}, b.Close())
 	}
-	_, _, err := s.removeContents(b, removed, true)
+	_, _, err := s.removeContents(b, b.removed, true)
 	return err
 }
 
@@ -119,7 +124,7 @@ func (s *Store) writeRemoving(b handle, removed []Hash) error {
 // and how many stored bytes of encodings and deltas the write makes useless; both are 0 with an error, after which nothing was removed, unless the
 // disk failed during the write. If erased is true, the write is synced, and disk space is reclaimed soon. After the write it deletes what is recorded
 // about damage of these contents. The caller holds the lock of the pins.
-func (s *Store) removeContents(b handle, removed []Hash, erased bool) (n int, stale int64, err error) {
+func (s *Store) removeContents(b *Batch, removed []Hash, erased bool) (n int, stale int64, err error) {
 	s.contents.Lock()
 	defer s.contents.Unlock()
 	deltas := map[[2]Hash]int64{} // bytes by content and dictionary, both of which may be removed
@@ -153,13 +158,12 @@ func (s *Store) removeContents(b handle, removed []Hash, erased bool) (n int, st
 // deleteContent adds to a batch the deletion of the content h, described by c, with its encodings, its deltas, and the deltas that have it as their
 // dictionary. It adds to deltas how many stored bytes each deleted delta has, by content and dictionary. After an error the caller closes the batch.
 // The caller holds s.contents.
-func (s *Store) deleteContent(batch handle, h Hash, c Content, deltas map[[2]Hash]int64) error {
-	b := batch.(*pebble.Batch)
-	err := b.Delete(Contents.physical(h[:]), nil)
+func (s *Store) deleteContent(b *Batch, h Hash, c Content, deltas map[[2]Hash]int64) error {
+	b.Delete(Contents, h[:])
 	for _, r := range c.Representations {
-		err = errors.Join(err, b.Delete(Blobs.physical(blobKey(h, r.Coding)), nil))
+		b.Delete(Blobs, blobKey(h, r.Coding))
 	}
-	if err = errors.Join(err, s.deleteDeltas(b, h, deltas)); err != nil {
+	if err := s.deleteDeltas(b, h, deltas); err != nil {
 		return fmt.Errorf("content %s: %w", h, err)
 	}
 	return nil

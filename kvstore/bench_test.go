@@ -107,12 +107,10 @@ func fill(b *testing.B, s *Store, keys int) {
 	rng := rand.NewChaCha8([32]byte{})
 	value := make([]byte, 50) // a hash, a size, a time
 	for i := 0; i < keys; {
-		batch := pebbleOf(s).NewBatch()
+		batch := s.NewBatch()
 		for range min(20_000, keys-i) {
 			_, _ = rng.Read(value)
-			if err := batch.Set(Files.physical(fileKey(i)), value, nil); err != nil {
-				b.Fatal(err)
-			}
+			batch.Set(Files, fileKey(i), value)
 			i++
 		}
 		if err := s.write(batch, pebble.NoSync); err != nil {

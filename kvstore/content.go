@@ -155,14 +155,11 @@ func (s *Store) putContent(h Hash, size int64, squeezed bool, coded []Coded, add
 	if !changed {
 		return nil
 	}
-	b := pebbleOf(s).NewBatchWithSize(int(bytes) + 1<<10)
+	b := s.newSizedBatch(int(bytes))
 	for c, coded := range replaced {
-		err = errors.Join(err, b.Set(Blobs.physical(blobKey(h, c)), coded, nil))
+		b.Set(Blobs, blobKey(h, c), coded)
 	}
-	err = errors.Join(err, b.Set(Contents.physical(h[:]), encodeContent(next), nil))
-	if err != nil {
-		return errors.Join(fmt.Errorf("content %s: %w", h, err), b.Close())
-	}
+	b.Set(Contents, h[:], encodeContent(next))
 	return s.writeReplacing(b, stale, pebble.NoSync)
 }
 

@@ -82,14 +82,10 @@ func (s *Store) PutDelta(h Hash, delta []byte) (stored bool, err error) {
 	case i >= 0:
 		stale = deltas[i].Length
 	}
-	b := pebbleOf(s).NewBatchWithSize(len(delta) + 1<<10)
-	err = errors.Join(
-		b.Set(Blobs.physical(deltaBlobKey(h, dictionary)), delta, nil),
-		b.Set(Deltas.physical(deltaKey(ofContent, h, dictionary)), encodeDeltaRow(next), nil),
-		b.Set(Deltas.physical(deltaKey(ofDictionary, dictionary, h)), nil, nil))
-	if err != nil {
-		return false, errors.Join(fmt.Errorf("content %s: %w", h, err), b.Close())
-	}
+	b := s.newSizedBatch(len(delta))
+	b.Set(Blobs, deltaBlobKey(h, dictionary), delta)
+	b.Set(Deltas, deltaKey(ofContent, h, dictionary), encodeDeltaRow(next))
+	b.Set(Deltas, deltaKey(ofDictionary, dictionary, h), nil)
 	return true, s.writeReplacing(b, stale, pebble.NoSync)
 }
 
@@ -203,14 +199,12 @@ func (s *Store) deltaRow(h, dictionary Hash) (Delta, error) {
 func (s *Store) RequeueDelta(h, dictionary Hash) error {
 	s.contents.Lock()
 	defer s.contents.Unlock()
-	b := pebbleOf(s).NewBatch()
+	b := s.NewBatch()
 	stale, err := s.deleteDelta(b, h, dictionary)
-	if err == nil {
-		err = b.Set(Queue.physical(QueuedDeltaKey(time.Time{}, h, dictionary)), nil, nil)
-	}
 	if err != nil {
 		return errors.Join(err, b.Close())
 	}
+	b.Set(Queue, QueuedDeltaKey(time.Time{}, h, dictionary), nil)
 	return s.writeReplacing(b, stale, pebble.NoSync)
 }
 
@@ -241,24 +235,22 @@ func ParseQueuedDeltaKey(key []byte) (h, dictionary Hash, ok bool) {
 // deleteDelta adds to a batch the deletion of the delta of h against a dictionary: its bytes and its two rows. It returns how many bytes the delta
 // has, 0 if it is not stored or its row is malformed or damaged: an erasure must not wait for its repair. After an error the caller closes the batch.
 // The caller holds s.contents.
-func (s *Store) deleteDelta(batch handle, h, dictionary Hash) (stale int64, err error) {
+func (s *Store) deleteDelta(b *Batch, h, dictionary Hash) (stale int64, err error) {
 	d, err := s.deltaRow(h, dictionary)
 	if ignoreMissing(err) != nil && !errors.Is(err, ErrCorrupt) {
 		return 0, err
 	}
-	b := batch.(*pebble.Batch)
-	return d.Length, errors.Join(
-		b.Delete(Deltas.physical(deltaKey(ofContent, h, dictionary)), nil),
-		b.Delete(Deltas.physical(deltaKey(ofDictionary, dictionary, h)), nil),
-		b.Delete(Blobs.physical(deltaBlobKey(h, dictionary)), nil))
+	b.Delete(Deltas, deltaKey(ofContent, h, dictionary))
+	b.Delete(Deltas, deltaKey(ofDictionary, dictionary, h))
+	b.Delete(Blobs, deltaBlobKey(h, dictionary))
+	return d.Length, nil
 }
 
 // deleteDeltas adds to a batch the deletion of all deltas of a content, and of all deltas of other contents that have it as their dictionary. It
 // records in stale how many stored bytes each of them has, by content and dictionary. It also deletes the content's rows with malformed keys, and the
 // bytes of its own deltas whose rows are lost. If damage ends the scan of the rows, it leaves the rest of them as they are, without an error. The
 // caller holds s.contents.
-func (s *Store) deleteDeltas(batch handle, h Hash, stale map[[2]Hash]int64) error {
-	b := batch.(*pebble.Batch)
+func (s *Store) deleteDeltas(b *Batch, h Hash, stale map[[2]Hash]int64) error {
 	for _, kind := range []byte{ofContent, ofDictionary} {
 		for item, err := range s.Scan(Deltas, Range{Prefix: deltaPrefix(kind, h)}) {
 			if errors.Is(err, ErrCorrupt) {
@@ -269,9 +261,7 @@ func (s *Store) deleteDeltas(batch handle, h Hash, stale map[[2]Hash]int64) erro
 			}
 			first, second, ok := parseDeltaKey(item.Key, kind)
 			if !ok { // not written by this version
-				if err := b.Delete(Deltas.physical(item.Key), nil); err != nil {
-					return err
-				}
+				b.Delete(Deltas, item.Key)
 				continue
 			}
 			if kind == ofDictionary {
@@ -288,9 +278,7 @@ func (s *Store) deleteDeltas(batch handle, h Hash, stale map[[2]Hash]int64) erro
 			return err
 		}
 		if len(item.Key) == len(blobs)+len(h) {
-			if err := b.Delete(Blobs.physical(item.Key), nil); err != nil {
-				return err
-			}
+			b.Delete(Blobs, item.Key)
 		}
 	}
 	return nil

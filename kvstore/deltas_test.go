@@ -159,7 +159,7 @@ func TestDeltasOfContentsRemovedTogether(t *testing.T) {
 		}
 	}
 	s.pins.Lock()
-	n, stale, err := s.removeContents(s.NewBatch().batch, []Hash{Sum(version(0)), Sum(version(1))}, true)
+	n, stale, err := s.removeContents(s.NewBatch(), []Hash{Sum(version(0)), Sum(version(1))}, true)
 	s.pins.Unlock()
 	if n != 2 || stale != want || err != nil {
 		t.Errorf("removed %d contents of %d bytes, %v; want 2 of %d", n, stale, err, want)

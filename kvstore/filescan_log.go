@@ -88,11 +88,7 @@ func (l *logReader) readBlock(b []byte, offset int64) error {
 // nextLogChunk returns the position in b of the next chunk after the damaged one at the position at, len(b) if none exists. sound is true if the
 // damaged chunk's length leads there. Otherwise each position is tried, and the chunk may be in the middle of a file that someone has published.
 func nextLogChunk(b []byte, at int) (next int, sound bool) {
-	if kind := b[at+chunkStart]; kind >= 5 && kind <= 12 {
-		header := logHeader
-		if kind >= 9 {
-			header = syncedHeader
-		}
+	if header := (&chunkReader{log: 1}).headerLength(b[at+chunkStart]); header > 0 { // of a log, whichever it is
 		next = at + header + int(binary.LittleEndian.Uint16(b[at+4:]))
 		if next <= len(b) {
 			if _, _, ok := parseLogChunk(b[next:]); ok || len(b)-next < syncedHeader || isZero(b[next:]) {

@@ -120,5 +120,5 @@ func (s *Store) removeUnpinned(h Hash) (removed int, bytes int64, err error) {
 	if _, ok := s.pins.spared[h]; ok {
 		return 0, 0, nil
 	}
-	return s.removeContents(pebbleOf(s).NewBatch(), []Hash{h}, false)
+	return s.removeContents(s.NewBatch(), []Hash{h}, false)
 }

@@ -63,14 +63,12 @@ func (s *Store) reclaimDue() int64 {
 // writeReplacing writes a batch that makes stale bytes of stored encodings useless, and closes it. In the same write it adds that number to the
 // store's count of them. If enough are stale, or something was erased, it starts a compaction in the background. A stale of 0 only writes the batch.
 // The caller holds s.contents.
-func (s *Store) writeReplacing(b handle, stale int64, o *pebble.WriteOptions) error {
+func (s *Store) writeReplacing(b *Batch, stale int64, o *pebble.WriteOptions) error {
 	r := &s.reclaim
 	if stale == 0 {
 		return s.write(b, o)
 	}
-	if err := b.(*pebble.Batch).Set(Meta.physical(staleKey), binary.AppendVarint(nil, r.stale+stale), nil); err != nil {
-		return errors.Join(err, b.Close())
-	}
+	b.Set(Meta, staleKey, binary.AppendVarint(nil, r.stale+stale))
 	if err := s.write(b, o); err != nil {
 		return err
 	}

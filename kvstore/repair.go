@@ -146,23 +146,19 @@ func (s *Store) rewriteContent(h Hash, found condition, asIdentity bool) (done b
 	}
 	_, err = s.get(s.db, Queue, repairedKey(h))
 	queued := err == nil
-	b := pebbleOf(s).NewBatchWithSize(len(found.identity) + 1<<10)
-	err = nil
+	b := s.newSizedBatch(len(found.identity))
 	for _, c := range found.damaged {
-		err = errors.Join(err, b.Delete(Blobs.physical(blobKey(h, c)), nil))
+		b.Delete(Blobs, blobKey(h, c))
 	}
 	next := Content{Size: int64(len(found.identity)), Representations: slices.Clone(found.sound)}
 	if asIdentity {
 		next.Representations = slices.DeleteFunc(next.Representations, func(r Representation) bool { return r.Coding == coding.Identity })
 		next.Representations = append(next.Representations, Representation{Coding: coding.Identity, Length: next.Size, Sum: h})
-		err = errors.Join(err, b.Set(Blobs.physical(blobKey(h, coding.Identity)), found.identity, nil))
+		b.Set(Blobs, blobKey(h, coding.Identity), found.identity)
 	}
 	slices.SortStableFunc(next.Representations, func(a, b Representation) int { return cmp.Compare(a.Length, b.Length) })
-	err = errors.Join(err, b.Set(Contents.physical(h[:]), encodeContent(next), nil),
-		b.Set(Queue.physical(repairedKey(h)), nil, nil))
-	if err != nil {
-		return false, errors.Join(fmt.Errorf("content %s: %w", h, err), b.Close())
-	}
+	b.Set(Contents, h[:], encodeContent(next))
+	b.Set(Queue, repairedKey(h), nil)
 	var stale int64
 	for _, r := range before.Representations {
 		if !slices.Contains(next.Representations, r) || asIdentity && r.Coding == coding.Identity {

@@ -239,26 +239,30 @@ func lockError(dir string, err error) error {
 	return fmt.Errorf("%w: another larder process uses %s: stop it, or choose another folder", ErrLocked, dir)
 }
 
-// write applies a batch to the database and closes it. It refuses the batch, and closes it too, if the store is closed or read-only, or its disk
-// nearly full. With [pebble.Sync] it returns when the batch is on the disk, and records that for the mark. An empty batch writes and syncs nothing.
-// If the disk fails meanwhile, write returns that error at once and does not close the batch: the write still hangs, and the next Open finds the
-// batch as a whole or not at all.
-func (s *Store) write(b handle, o *pebble.WriteOptions) error {
+// write applies a batch to the database and closes it. It refuses the batch, and closes it too, if a call that built it failed, the store is closed
+// or read-only, or its disk nearly full. With [pebble.Sync] it returns when the batch is on the disk, and records that for the mark. An empty batch
+// writes and syncs nothing. If the disk fails meanwhile, write returns that error at once and does not close the batch: the write still hangs, and the
+// next Open finds the batch as a whole or not at all.
+func (s *Store) write(b *Batch, o *pebble.WriteOptions) error {
+	batch := pebbleBatch(b)
 	if !s.users.enter() {
-		return errors.Join(s.closedError(), b.Close())
+		return errors.Join(s.closedError(), batch.Close())
 	}
 	defer s.users.leave()
-	batch := b.(*pebble.Batch)
-	if err := s.checkWritable(2 * uint64(batch.Len())); err != nil || batch.Empty() {
-		return errors.Join(err, b.Close())
+	err := b.err
+	if err == nil {
+		err = s.checkWritable(2 * uint64(batch.Len()))
 	}
-	// If the guard gives up on it, b is left to the write, which still holds it.
-	err := s.guard.do(func() error {
+	if err != nil || batch.Empty() {
+		return errors.Join(err, batch.Close())
+	}
+	// If the guard gives up on it, the batch is left to the write, which still holds it.
+	err = s.guard.do(func() error {
 		err := pebbleOf(s).Apply(batch, o)
 		if err == nil && o.Sync {
 			s.guard.disk.recordCommitted(uint64(batch.SeqNum()), uint64(batch.Count()))
 		}
-		return errors.Join(err, b.Close())
+		return errors.Join(err, batch.Close())
 	})
 	return s.describeFailure("write to", err)
 }
