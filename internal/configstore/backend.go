@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -106,6 +107,17 @@ func (b *Backend) read(ctx context.Context, number int64) (v Version, err error)
 		return Version{}, &CorruptError{b.bucket.String() + "/" + b.key(number), err}
 	}
 	return v, nil
+}
+
+// readNewest returns the newest sound version of a listing, the zero value if it has none. An error says that the bucket cannot be read.
+func (b *Backend) readNewest(ctx context.Context, all []stored) (Version, error) {
+	for _, at := range slices.Backward(all) {
+		v, err := b.read(ctx, at.number)
+		if !isCorrupt(err) && !errors.Is(err, bucket.ErrNotFound) {
+			return v, err
+		}
+	}
+	return Version{}, nil
 }
 
 // create stores a new version. It returns [bucket.ErrExists] if the number is in use, and changes nothing then. After another

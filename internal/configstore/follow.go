@@ -212,50 +212,40 @@ func (s *Store) followRecord(ctx context.Context, all []stored) error {
 	if err != nil || same {
 		return err
 	}
-	for _, at := range slices.Backward(all) {
-		v, err := s.options.Authority.read(ctx, at.number)
-		if isCorrupt(err) || errors.Is(err, bucket.ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		s.options.Logger.Warn("the configuration record of the cluster takes the place of the one that was here", "version", v.Number)
-		s.mu.Lock()
-		s.history = nil
-		s.mu.Unlock()
-		s.foreign, s.toCopy, s.pruned = true, map[int64]bool{}, 0
-		s.copyVersion(ctx, v)
-		s.putInForce(v) //nolint:errcheck // the subscriber reports it, and is notified again
-		return nil
+	v, err := s.options.Authority.readNewest(ctx, all)
+	if err != nil {
+		return err
 	}
-	return &CorruptError{s.options.Authority.bucket.String() + "/" + s.options.Authority.prefix, errors.New("no version of it can be read")}
+	if v.Number == 0 {
+		return &CorruptError{s.options.Authority.bucket.String() + "/" + s.options.Authority.prefix, errors.New("no version of it can be read")}
+	}
+	s.options.Logger.Warn("the configuration record of the cluster takes the place of the one that was here", "version", v.Number)
+	s.mu.Lock()
+	s.history = nil
+	s.mu.Unlock()
+	s.foreign, s.toCopy, s.pruned = true, map[int64]bool{}, 0
+	s.copyVersion(ctx, v)
+	s.putInForce(v) //nolint:errcheck // the subscriber reports it, and is notified again
+	return nil
 }
 
 // isSameRecord reports whether the history here and all, a listing of the authority, are of the same record: the newest version
 // that both have has the same ID. If they have no sound version in common, they are of the same record if one of them is empty, or
 // a common version is damaged or was deleted meanwhile. An error says that the authority cannot be read. The caller holds changing.
 func (s *Store) isSameRecord(ctx context.Context, all []stored) (bool, error) {
-	s.mu.Lock()
-	history := slices.Clone(s.history)
-	s.mu.Unlock()
-	unknown := len(all) == 0 || len(history) == 0
-	for _, at := range slices.Backward(all) {
-		i := slices.IndexFunc(history, func(v Version) bool { return v.Number == at.number })
-		if i < 0 {
-			continue
-		}
-		v, err := s.options.Authority.read(ctx, at.number)
-		switch {
-		case isCorrupt(err) || errors.Is(err, bucket.ErrNotFound):
-			unknown = true
-			continue
-		case err != nil:
-			return false, err
-		}
-		return v.ID == history[i].ID, nil
+	ids := map[int64]string{}
+	for _, v := range s.History() {
+		ids[v.Number] = v.ID
 	}
-	return unknown, nil
+	common := slices.DeleteFunc(slices.Clone(all), func(at stored) bool {
+		_, known := ids[at.number]
+		return !known
+	})
+	v, err := s.options.Authority.readNewest(ctx, common)
+	if err != nil || v.Number > 0 {
+		return v.ID == ids[v.Number], err
+	}
+	return len(all) == 0 || len(ids) == 0 || len(common) > 0, nil
 }
 
 // prune deletes the oldest versions of the backend b that exceed the limits of the history, and for this machine's own backend
