@@ -257,12 +257,12 @@ func decodeRows(b []byte) (rows []rowVersion, ok bool) {
 	if !ok {
 		return nil, false
 	}
-	keys, keysOK := c.keysAt(columnPrefix)
-	suffixes, suffixesOK := c.bytesAt(columnSuffix)
-	trailers, trailersOK := c.uintsAt(columnTrailer)
-	values, valuesOK := c.bytesAt(columnValue)
-	external, externalOK := c.bitsAt(columnExternal)
-	if !keysOK || !suffixesOK || !trailersOK || !valuesOK || !externalOK {
+	keys := c.keysAt(columnPrefix)
+	suffixes := c.bytesAt(columnSuffix)
+	trailers := c.uintsAt(columnTrailer)
+	values := c.bytesAt(columnValue)
+	external := c.bitsAt(columnExternal)
+	if c.failed {
 		return nil, false
 	}
 	for i := range c.rows {
@@ -301,8 +301,8 @@ func decodeValues(b []byte) (values [][]byte, ok bool) {
 	if !ok {
 		return nil, false
 	}
-	column, ok := c.bytesAt(0)
-	if !ok {
+	column := c.bytesAt(0)
+	if c.failed {
 		return nil, false
 	}
 	for i := range c.rows {

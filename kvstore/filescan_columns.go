@@ -15,6 +15,7 @@ type columnData struct {
 	rows   int
 	starts []int // where each column begins, and where the last one ends
 	types  []colblk.DataType
+	failed bool // whether a column was requested that has another type, or is malformed
 }
 
 // parseColumns checks the header of a block of columns, which follows custom bytes, and finds where each of its count columns begins. ok is false if
@@ -43,9 +44,10 @@ func parseColumns(data []byte, custom, count int) (c columnData, ok bool) {
 	return c, true
 }
 
-// column returns the offsets in data at which the i-th column begins and ends. ok reports whether the column has the data type want.
-func (c columnData) column(i int, want colblk.DataType) (at, end int, ok bool) {
-	return c.starts[i], c.starts[i+1], c.types[i] == want
+// column returns the offsets in data at which the i-th column begins and ends. It sets c.failed if the column does not have the data type want.
+func (c *columnData) column(i int, want colblk.DataType) (at, end int) {
+	c.failed = c.failed || c.types[i] != want
+	return c.starts[i], c.starts[i+1]
 }
 
 // uintColumn is a column of integers.
@@ -137,39 +139,36 @@ func (b bytesColumn) at(i int) []byte {
 	return b.data[from:to:to]
 }
 
-// bytesAt parses the i-th column as one of byte slices. The result is false if it has another type or is malformed.
-func (c columnData) bytesAt(i int) (bytesColumn, bool) {
-	at, end, ok := c.column(i, colblk.DataTypeBytes)
-	if !ok {
-		return bytesColumn{}, false
-	}
-	return c.parseBytes(at, end, c.rows)
+// bytesAt parses the i-th column as one of byte slices. It sets c.failed if the column has another type or is malformed.
+func (c *columnData) bytesAt(i int) bytesColumn {
+	at, end := c.column(i, colblk.DataTypeBytes)
+	b, ok := c.parseBytes(at, end, c.rows)
+	c.failed = c.failed || !ok
+	return b
 }
 
-// uintsAt parses the i-th column as one of integers. ok is false if it has another type or is malformed.
-func (c columnData) uintsAt(i int) (u uintColumn, ok bool) {
-	at, end, ok := c.column(i, colblk.DataTypeUint)
-	if ok {
-		u, _, ok = c.parseUints(at, end, c.rows)
-	}
-	return u, ok
+// uintsAt parses the i-th column as one of integers. It sets c.failed if the column has another type or is malformed.
+func (c *columnData) uintsAt(i int) uintColumn {
+	at, end := c.column(i, colblk.DataTypeUint)
+	u, _, ok := c.parseUints(at, end, c.rows)
+	c.failed = c.failed || !ok
+	return u
 }
 
-// bitsAt returns the i-th column, one of booleans, as bytes for isSet; nil if all are false. ok is false if it has another type or is malformed.
-func (c columnData) bitsAt(i int) (words []byte, ok bool) {
-	at, end, ok := c.column(i, colblk.DataTypeBool)
-	if !ok || at >= end {
-		return nil, false
+// bitsAt returns the i-th column, one of booleans, as bytes for isSet; nil if all are false. It sets c.failed if the column has another type or is
+// malformed.
+func (c *columnData) bitsAt(i int) []byte {
+	at, end := c.column(i, colblk.DataTypeBool)
+	if at < end && c.data[at] == 1 { // all are false
+		return nil
 	}
-	if c.data[at] == 1 { // all are false
-		return nil, true
+	first := alignUp(at+1, 8)
+	next := first + (c.rows+63)/64*8
+	if next > end || c.data[at] != 0 {
+		c.failed = true
+		return nil
 	}
-	at = alignUp(at+1, 8)
-	length := (c.rows + 63) / 64 * 8
-	if c.data[c.starts[i]] != 0 || at+length > end {
-		return nil, false
-	}
-	return c.data[at : at+length], true
+	return c.data[first:next]
 }
 
 // isSet reports whether the boolean in row i is true in a column that bitsAt returned.
@@ -181,16 +180,19 @@ type keyColumn struct {
 	shift int // a bundle has 1 << shift keys
 }
 
-// keysAt parses the i-th column as one of keys, which share prefixes. ok is false if it has another type or is malformed.
-func (c columnData) keysAt(i int) (k keyColumn, ok bool) {
-	at, end, ok := c.column(i, colblk.DataTypePrefixBytes)
-	if !ok || at >= end || c.data[at] > 31 {
-		return k, false
+// keysAt parses the i-th column as one of keys, which share prefixes. It sets c.failed if the column has another type or is malformed.
+func (c *columnData) keysAt(i int) (k keyColumn) {
+	at, end := c.column(i, colblk.DataTypePrefixBytes)
+	if at >= end || c.data[at] > 31 {
+		c.failed = true
+		return k
 	}
 	k.shift = int(c.data[at])
 	bundles := 1 + (c.rows-1)>>k.shift
-	k.parts, ok = c.parseBytes(at+1, end, c.rows+bundles)
-	return k, ok
+	parts, ok := c.parseBytes(at+1, end, c.rows+bundles)
+	c.failed = c.failed || !ok
+	k.parts = parts
+	return k
 }
 
 // appendKey appends the full key of a row to key: the prefix of all keys, that of its bundle, and its own rest.
