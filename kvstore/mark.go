@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -57,16 +58,8 @@ func (m mark) encode() []byte {
 // readMark reads the mark of a store, the record of what it has had on its disk, from the file at path. It returns an empty mark if the file does not
 // exist. A wrong checksum and malformed JSON are errors without a sentinel.
 func readMark(fs vfs.FS, path string) (mark, error) {
-	f, err := fs.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return mark{}, nil
-	}
-	if err != nil {
-		return mark{}, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(f)
-	if err != nil {
+	text, err := readFile(fs, path, math.MaxInt64)
+	if err != nil || text == nil {
 		return mark{}, err
 	}
 	line, sum, _ := bytes.Cut(text, []byte("\n"))
@@ -75,6 +68,19 @@ func readMark(fs vfs.FS, path string) (mark, error) {
 		return mark{}, errors.New("it does not have its checksum")
 	}
 	return m, json.Unmarshal(line, &m)
+}
+
+// readFile returns the content of the file at path, at most limit bytes of it; nil if the file does not exist.
+func readFile(fs vfs.FS, path string, limit int64) ([]byte, error) {
+	f, err := fs.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, limit))
 }
 
 // replaceFile writes content to the file at path, durably and atomically: after a crash it has the old content or the new one. It uses path with

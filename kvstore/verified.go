@@ -2,7 +2,6 @@ package kvstore
 
 import (
 	"errors"
-	"io"
 	"os"
 
 	"github.com/larder-cdn/larder/internal/disk"
@@ -21,15 +20,7 @@ func (s *Store) ReadVerified() ([]byte, error) {
 	if s.Behind() != nil {
 		return nil, nil
 	}
-	f, err := s.opts.FS.Open(s.opts.FS.PathJoin(s.dir, verifiedFile))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxVerified))
+	return readFile(s.opts.FS, s.opts.FS.PathJoin(s.dir, verifiedFile), maxVerified)
 }
 
 // WriteVerified replaces the record of the last check of the whole store, durably. It also does so in a store that was opened read-only, unless its

@@ -113,19 +113,17 @@ func (n *Node) SaveSharedState(ctx context.Context, key *Key, state []byte) erro
 			return fmt.Errorf("the cluster's own state has %d bytes, over the limit of %d", len(data), maxSharedState)
 		}
 		_, err = n.Bucket.Create(ctx, sharedStateKey(number), data)
-		if errors.Is(err, bucket.ErrExists) {
-			if now, err := n.latestEpoch(ctx); err != nil || now != epoch {
-				return errors.Join(err, n.notLeaderError())
-			}
-			continue // an unconfirmed one of this node, or one of the leader before
-		}
-		if err != nil {
+		exists := errors.Is(err, bucket.ErrExists)
+		if err != nil && !exists {
 			return fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		// A node that takes over claims its epoch first, and reads the state then. So if there is no
 		// later epoch now, it reads this one.
 		if now, err := n.latestEpoch(ctx); err != nil || now != epoch {
 			return errors.Join(err, n.notLeaderError())
+		}
+		if exists {
+			continue // an unconfirmed one of this node, or one of the leader before
 		}
 		if last > 0 {
 			// The one before stays, for a node that reads it now. An older one does no harm.
