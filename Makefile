@@ -170,7 +170,7 @@ modules: ## does Chromium import the modules that are built from 107 npm package
 	@command -v npm >/dev/null || { echo "make modules needs npm"; exit 1; }
 	mkdir -p bin/modules && echo '{}' >bin/modules/package.json
 	npm install --prefix bin/modules --ignore-scripts --no-audit --no-fund --no-save $$(cat api/site/browsertest/testdata/modules.txt)
-	LARDER_TEST_MODULES=$(CURDIR)/bin/modules/node_modules $(GO) test -count 1 -timeout 1h -v -run '^(TestModules|TestInstalled)$$' ./api/site/browsertest ./bot/worker/esm
+	LARDER_TEST_MODULES=$(CURDIR)/bin/modules/node_modules $(GO) test -count 1 -timeout 1h -v -run '^(TestModules|TestInstalled)$$' ./api/site/browsertest ./bot/worker
 
 bin/background bin/ingest bin/sample bin/serving bin/attack bin/rehearsal bin/size: FORCE # so that they run here, and paths in their options are from here
 	$(GO) build -C bench -o ../$@ ./$(@F)

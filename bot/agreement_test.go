@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/bot/modules"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/bot/submission"
@@ -162,8 +162,8 @@ func (r *rig) agree(client *npm.Client) (published, refused int) {
 			_, err := minifiers.Do(ctx, "owner", task, data)
 			return err
 		},
-		BuildModules: func(ctx context.Context, r modules.Release) (*logs.Modules, []worker.ModuleFile, error) {
-			return modules.Build(ctx, minifiers, r)
+		BuildModules: func(ctx context.Context, r ingest.ModulesRelease) (*logs.Modules, []worker.ModuleFile, error) {
+			return ingest.BuildModules(ctx, minifiers, r)
 		},
 	})
 	for _, p := range catalogue.Packages() {

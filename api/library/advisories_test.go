@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/worker/render"
+	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
@@ -138,7 +138,7 @@ func TestNewestIn(t *testing.T) {
 		about.Dependencies["of "+wanted] = wanted
 	}
 	w, _, err := ReadWanted(t.Context(), "jar@1.0.0", about, func(_ context.Context, _ string, ranges []string) ([]document.Range, bool, error) {
-		r, err := render.Render(document.Request{Kind: document.Ranges, Ranges: ranges})
+		r, err := worker.RenderRequest(document.Request{Kind: document.Ranges, Ranges: ranges})
 		return r.Ranges, false, err
 	})
 	if err != nil {

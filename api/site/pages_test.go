@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/rendering"
-	"github.com/larder-cdn/larder/bot/worker/render"
+	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/internal/requests"
@@ -188,7 +188,7 @@ func TestUnrenderedPages(t *testing.T) {
 		if refuse {
 			return document.Result{}, &document.RefusedError{Reason: "it is a bomb"}
 		}
-		return render.Render(r)
+		return worker.RenderRequest(r)
 	}})
 	s := newSite(t, shelf, func(o *Options) {
 		o.Renderer, o.SiteBase, o.AssetBase = renderer, "http://larder.example", "http://larder.example"

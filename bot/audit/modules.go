@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 
-	"github.com/larder-cdn/larder/bot/modules"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
@@ -38,8 +40,8 @@ func (c *comparison) compareModules(ctx context.Context, src archive.Source) (fo
 		return found, nil
 	}
 	m := c.claim.Manifest
-	again, files, err := modules.Build(ctx, c.o.Minifiers, modules.Release{
-		Owner: m.Package + "@" + m.Version, Package: m.Source.Name, Subpaths: modules.RequestedSubpaths(record), Archive: src,
+	again, files, err := ingest.BuildModules(ctx, c.o.Minifiers, ingest.ModulesRelease{
+		Owner: m.Package + "@" + m.Version, Package: m.Source.Name, Subpaths: requestedSubpaths(record), Archive: src,
 	})
 	if err != nil {
 		return found, err
@@ -53,6 +55,15 @@ func (c *comparison) compareModules(ctx context.Context, src archive.Source) (fo
 		found.built[f.Path] = kvstore.Sum(f.Data)
 	}
 	return found, nil
+}
+
+// requestedSubpaths returns the value for [ingest.ModulesRelease].Subpaths with which a build makes the modules of a record again: all subpaths
+// in the record, built or skipped, sorted, whether the package JSON named them or not; without the mark [worker.OtherSubpaths] of
+// the skipped ones. For a record without subpaths the result is empty, which has [ingest.BuildModules] take all that the package exports.
+func requestedSubpaths(record *logs.Modules) []string {
+	all := slices.AppendSeq(slices.Collect(maps.Keys(record.Subpaths)), maps.Keys(record.Skipped))
+	slices.Sort(all)
+	return slices.DeleteFunc(all, func(subpath string) bool { return subpath == worker.OtherSubpaths })
 }
 
 // recordedModules returns the manifest's record of how modules were built. It returns nil if none exists or if it does not list the

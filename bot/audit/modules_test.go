@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/larder-cdn/larder/bot/modules"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -32,7 +32,7 @@ func (r *rig) addModules() verify.Claim {
 	if err != nil {
 		r.Fatal(err)
 	}
-	record, files, err := modules.Build(r.Context(), r.pool, modules.Release{Owner: "log", Package: "ui", Archive: archive})
+	record, files, err := ingest.BuildModules(r.Context(), r.pool, ingest.ModulesRelease{Owner: "log", Package: "ui", Archive: archive})
 	if err != nil || record.Problem != "" {
 		r.Fatal(record, err)
 	}

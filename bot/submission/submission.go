@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/bot/modules"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/logs"
@@ -146,8 +146,8 @@ type Maker struct {
 	// Minify returns an error if no minified form can be made of a script (".js") or a style sheet (".css"), and ctx's error if it could not
 	// find out.
 	Minify func(ctx context.Context, extension string, data []byte) error
-	// BuildModules builds the modules of a release, as [modules.Build] does.
-	BuildModules func(ctx context.Context, r modules.Release) (*logs.Modules, []worker.ModuleFile, error)
+	// BuildModules builds the modules of a release, as [ingest.BuildModules] does.
+	BuildModules func(ctx context.Context, r ingest.ModulesRelease) (*logs.Modules, []worker.ModuleFile, error)
 }
 
 // WithMaker returns a source of whose releases [NewPreview] lists modules, and only those minified files that can be made. Without it, a preview lists
@@ -192,7 +192,7 @@ func previewRelease(ctx context.Context, source sources.Source, p *packages.Pack
 // replaces Integrity by their hashes.
 func (r *Release) buildModules(ctx context.Context, p *packages.Package, a archive.Source, with makingSource) error {
 	published := r.paths()
-	record, files, err := with.BuildModules(ctx, modules.Release{
+	record, files, err := with.BuildModules(ctx, ingest.ModulesRelease{
 		Owner: p.Name + "@" + r.Name, Package: p.Autoupdate.Target, Subpaths: p.Autoupdate.Modules.Subpaths, Archive: a,
 		Published: func(path string) bool { return slices.Contains(published, path) },
 	})

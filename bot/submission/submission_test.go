@@ -15,7 +15,7 @@ import (
 	"unicode"
 
 	"github.com/larder-cdn/larder/bot/fetch"
-	"github.com/larder-cdn/larder/bot/modules"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/bot/worker"
@@ -170,7 +170,7 @@ func TestModuleProblems(t *testing.T) {
 		}
 		preview, err := NewPreview(t.Context(), WithMaker(npm, Maker{
 			Minify: func(context.Context, string, []byte) error { return errors.New("not now") },
-			BuildModules: func(_ context.Context, r modules.Release) (*logs.Modules, []worker.ModuleFile, error) {
+			BuildModules: func(_ context.Context, r ingest.ModulesRelease) (*logs.Modules, []worker.ModuleFile, error) {
 				if r.Package != "slider" || !r.Published("slider.js") || r.Published("esm/index.mjs") {
 					t.Errorf("%+v", r)
 				}

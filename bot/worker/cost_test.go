@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/larder-cdn/larder/bot/worker/esm"
-	"github.com/larder-cdn/larder/bot/worker/render"
 	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/internal/testkit/cost"
 )
@@ -38,7 +36,7 @@ func rendered(kind document.Kind, name string) func(string) []byte {
 
 // wrapModule returns a request to build the module of a package with one script.
 func wrapModule(text string) []byte {
-	data, err := json.Marshal(esm.Request{Package: "jar", Files: map[string][]byte{"package.json": []byte("{}"), "index.js": []byte(text)}})
+	data, err := json.Marshal(ModulesRequest{Package: "jar", Files: map[string][]byte{"package.json": []byte("{}"), "index.js": []byte(text)}})
 	if err != nil {
 		panic(err)
 	}
@@ -91,7 +89,7 @@ func TestEveryTaskHasACost(t *testing.T) {
 			has(string(task))
 		}
 	}
-	for _, kind := range render.Kinds() {
+	for kind := range renderers {
 		has("render-" + string(kind))
 	}
 }

@@ -10,7 +10,9 @@
 // which of these protections a system lacks. A child that cannot apply what the system has runs no job. A child has none of the
 // parent's descriptors besides its pipes, and only those environment variables that Go itself reads.
 //
-// The package knows bytes only. It must not know packages or stores.
+// The package also has what its children run: the minifier, the builder of ES modules, and the renderers of READMEs, source,
+// comparisons, imports and ranges of versions. Their output is not trusted: package document, and whoever asked for modules, check it
+// again. The package must not know stores or HTTP.
 package worker
 
 import (
@@ -32,8 +34,6 @@ import (
 	"github.com/evanw/esbuild/pkg/api"
 	"github.com/evanw/esbuild/pkg/cli"
 
-	"github.com/larder-cdn/larder/bot/worker/esm"
-	"github.com/larder-cdn/larder/bot/worker/render"
 	"github.com/larder-cdn/larder/internal/priority"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -48,7 +48,7 @@ const (
 	MinifyCSS   Task = "minify-css"
 	FindFormat  Task = "find-format"  // returns "esm", "cjs", or nothing for a script that is neither
 	FindImports Task = "find-imports" // returns a JSON array of the specifiers that a module imports
-	Render      Task = "render"       // has the input and the result of render.Run
+	Render      Task = "render"       // has a [document.Request] and a [document.Result] in JSON
 	SqueezeBr   Task = "squeeze-br"
 	SqueezeGzip Task = "squeeze-gzip"
 	// BuildModules has a [ModulesRequest] as its input and a [ModulesResult] as its result, in JSON.
@@ -97,11 +97,11 @@ var tasks = map[Task]func(data []byte) ([]byte, error){
 	MinifyCSS:   func(data []byte) ([]byte, error) { return minify(data, api.LoaderCSS) },
 	FindFormat:  findFormat,
 	FindImports: findImports,
-	Render:      render.Run,
+	Render:      renderDocument,
 	SqueezeBr:   func(data []byte) ([]byte, error) { return coding.Encode(coding.Brotli, coding.Best, data) },
 	SqueezeGzip: func(data []byte) ([]byte, error) { return coding.Encode(coding.Gzip, coding.Best, data) },
 
-	BuildModules: buildModules,
+	BuildModules: runBuildModules,
 	EncodeDelta:  encodeDelta,
 }
 
@@ -195,13 +195,13 @@ func minify(data []byte, loader api.Loader) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	options.Loader, options.LogLevel, options.LogOverride = loader, api.LogLevelSilent, esm.Silent
+	options.Loader, options.LogLevel, options.LogOverride = loader, api.LogLevelSilent, silentWarnings
 	out := api.Transform(string(data), options)
 	if len(out.Errors) > 0 {
 		return nil, newParseError(out.Errors[0])
 	}
 	// Without white space and long names, whose cost grows with the square of the depth of blocks and functions.
-	again := api.Transform(string(out.Code), api.TransformOptions{Loader: loader, Target: api.ESNext, MinifyWhitespace: true, MinifyIdentifiers: true, LogLevel: api.LogLevelSilent, LogOverride: esm.Silent})
+	again := api.Transform(string(out.Code), api.TransformOptions{Loader: loader, Target: api.ESNext, MinifyWhitespace: true, MinifyIdentifiers: true, LogLevel: api.LogLevelSilent, LogOverride: silentWarnings})
 	if len(again.Errors) > 0 {
 		return nil, fmt.Errorf("the minified form does not parse: %w", newParseError(again.Errors[0]))
 	}
@@ -261,7 +261,7 @@ func readMetadata(data []byte) (scriptMetadata, error) {
 		Target:            api.ESNext,
 		TreeShaking:       api.TreeShakingFalse,
 		LogLevel:          api.LogLevelSilent,
-		LogOverride:       esm.Silent,
+		LogOverride:       silentWarnings,
 	})
 	if len(out.Errors) > 0 {
 		return scriptMetadata{}, newParseError(out.Errors[0])

@@ -7,7 +7,6 @@ import (
 
 	"github.com/evanw/esbuild/pkg/api"
 
-	"github.com/larder-cdn/larder/bot/worker/esm"
 	"golang.org/x/mod/modfile"
 )
 
@@ -66,9 +65,9 @@ func TestSilent(t *testing.T) {
 		"switch(a){case a:case a:}", "a={b:1,b:2}", "a===-0", "a===NaN", "a=!b in c", "class A{a(){}a(){}}", "typeof a==='b'", "eval(a);import.meta",
 		"delete super.a", "return\na", "<!-- a", "import*as a from 'a';a()",
 	} {
-		warnings := api.Transform(text, api.TransformOptions{MinifySyntax: true, LogLevel: api.LogLevelSilent, LogOverride: esm.Silent}).Warnings
+		warnings := api.Transform(text, api.TransformOptions{MinifySyntax: true, LogLevel: api.LogLevelSilent, LogOverride: silentWarnings}).Warnings
 		warnings = append(warnings, api.Build(api.BuildOptions{
-			Stdin: &api.StdinOptions{Contents: text}, Bundle: true, External: []string{"*"}, LogLevel: api.LogLevelSilent, LogOverride: esm.Silent,
+			Stdin: &api.StdinOptions{Contents: text}, Bundle: true, External: []string{"*"}, LogLevel: api.LogLevelSilent, LogOverride: silentWarnings,
 		}).Warnings...)
 		if len(warnings) > 0 {
 			t.Errorf("%q: %s: %s", text, warnings[0].ID, warnings[0].Text)

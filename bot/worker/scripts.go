@@ -6,8 +6,6 @@ import (
 	"fmt"
 
 	"github.com/tdewolff/parse/v2/js"
-
-	"github.com/larder-cdn/larder/bot/worker/render"
 )
 
 // The limits of a script. The minifier's work on these grows with the square of their number.
@@ -24,7 +22,7 @@ const (
 // not check that the script is valid.
 func checkScriptCost(data []byte) error {
 	s := scriptCost{open: []bracketCost{{}}}
-	for t, text := range render.ScriptTokens(data) {
+	for t, text := range scriptTokens(data) {
 		s.addToken(t, len(text))
 		switch inner := s.open[len(s.open)-1]; {
 		case s.blocks > maxScriptBlocks:
@@ -195,7 +193,7 @@ func (s *scriptCost) newLineStarts(t js.TokenType) (joins, ends bool) {
 func (s *scriptCost) openBracket(t js.TokenType) {
 	outer := s.open[len(s.open)-1]
 	inner := bracketCost{questions: outer.questions, outerQuestions: outer.questions, operand: s.read}
-	startsObject := render.StartsObject(s.last, s.newLine)
+	isObject := startsObject(s.last, s.newLine)
 	switch t {
 	case js.OpenParenToken:
 		switch s.last {
@@ -207,10 +205,10 @@ func (s *scriptCost) openBracket(t js.TokenType) {
 			inner.isList = js.IsIdentifier(s.last) && s.last != js.OfToken
 		}
 	case js.OpenBracketToken:
-		inner.isList = startsObject || s.last == js.ColonToken
+		inner.isList = isObject || s.last == js.ColonToken
 	case js.OpenBraceToken:
 		s.blocks++
-		inner.isList = startsObject || s.last == js.ColonToken && (outer.isList || outer.pending > 0)
+		inner.isList = isObject || s.last == js.ColonToken && (outer.isList || outer.pending > 0)
 		inner.isBare = s.last == js.ErrorToken || s.last == js.SemicolonToken || s.last == js.OpenBraceToken || s.last == js.CloseBraceToken
 		inner.questions, inner.outerQuestions = 0, 0
 	}

@@ -98,7 +98,7 @@ func TestServingPackagesParseNoDocuments(t *testing.T) {
 	for _, file := range list("-f", `{{$dir := .Dir}}{{range .GoFiles}}{{$dir}}/{{.}} {{end}}`, "./...") {
 		for _, name := range strings.Fields(file) {
 			if source, err := os.ReadFile(name); err != nil || strings.Contains(string(source), "semver.NewConstraint") {
-				t.Errorf("%s reads ranges of versions (%v): only bot/worker/render may", name, err)
+				t.Errorf("%s reads ranges of versions (%v): only bot/worker may", name, err)
 			}
 		}
 	}

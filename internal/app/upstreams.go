@@ -10,7 +10,7 @@ import (
 	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/git"
-	"github.com/larder-cdn/larder/bot/modules"
+	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/bot/submission"
 	"github.com/larder-cdn/larder/bot/worker"
@@ -68,8 +68,8 @@ func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error
 		return nil, err
 	}
 	u.minifiers = newWorkers(worker.Options{Size: 2, Timeout: worker.Timeout})
-	maker := submission.Maker{Minify: u.minify, BuildModules: func(ctx context.Context, r modules.Release) (*logs.Modules, []worker.ModuleFile, error) {
-		return modules.Build(ctx, u.minifiers, r)
+	maker := submission.Maker{Minify: u.minify, BuildModules: func(ctx context.Context, r ingest.ModulesRelease) (*logs.Modules, []worker.ModuleFile, error) {
+		return ingest.BuildModules(ctx, u.minifiers, r)
 	}}
 	kinds := sources.Sources{Npm: c.Npm, Git: c.Git}
 	u.Sources = make(map[string]sources.Source)

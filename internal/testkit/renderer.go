@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/rendering"
-	"github.com/larder-cdn/larder/bot/worker/render"
+	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/kvstore"
 )
@@ -15,7 +15,7 @@ import (
 func Renderer(tb testing.TB, store *kvstore.Store) *rendering.Renderer {
 	tb.Helper()
 	x := rendering.New(rendering.Options{Store: store, Render: func(_ context.Context, _ string, r document.Request) (document.Result, error) {
-		result, err := render.Render(r)
+		result, err := worker.RenderRequest(r)
 		if err != nil {
 			return result, &document.RefusedError{Reason: err.Error()}
 		}

@@ -1,4 +1,4 @@
-package modules
+package ingest
 
 import (
 	"bytes"
@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/worker"
-	"github.com/larder-cdn/larder/bot/worker/esm"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
 )
@@ -78,7 +77,7 @@ const jarHash = "4f37b16b929a62f1fd23519dd86a68dc9258b2f1e4ca5962556c65a57c9f224
 func hashBuild(reversed bool) string {
 	pool := newPool(worker.Options{Timeout: time.Minute})
 	defer pool.Close()
-	record, files, err := Build(context.Background(), pool, Release{Package: "jar", Archive: newArchive(jar, reversed)})
+	record, files, err := BuildModules(context.Background(), pool, ModulesRelease{Package: "jar", Archive: newArchive(jar, reversed)})
 	if err != nil || len(files) == 0 {
 		return fmt.Sprintf("%+v, %v", record, err)
 	}
@@ -138,7 +137,7 @@ func TestBuildIsBounded(t *testing.T) {
 			files := map[string]string{"package.json": manifest}
 			maps.Copy(files, tt.files)
 			waited := false
-			record, built, err := Build(t.Context(), pool, Release{
+			record, built, err := BuildModules(t.Context(), pool, ModulesRelease{
 				Package: "jar", Archive: newArchive(files, false), Published: func(path string) bool { return tt.name == "published already" },
 				Acquire: func(here, child int64) (func(), error) { waited = true; return func() {}, nil },
 			})
@@ -169,7 +168,7 @@ func TestTransientErrors(t *testing.T) {
 		"not acquired": {t.Context(), worker.Options{}, func(int64, int64) (func(), error) { return nil, busy }, busy},
 	} {
 		pool := newPool(tt.options)
-		record, _, err := Build(tt.ctx, pool, Release{Package: "jar", Archive: newArchive(jar, false), Acquire: tt.acquire})
+		record, _, err := BuildModules(tt.ctx, pool, ModulesRelease{Package: "jar", Archive: newArchive(jar, false), Acquire: tt.acquire})
 		if err == nil || record != nil || tt.want != nil && !errors.Is(err, tt.want) {
 			t.Errorf("%s: %+v, %v", name, record, err)
 		}
@@ -189,7 +188,7 @@ func TestCheckResult(t *testing.T) {
 	}
 	for want, r := range map[string]worker.ModulesResult{
 		"":                        {Files: []worker.ModuleFile{file("esm/index.mjs")}, Inputs: []string{"index.js"}},
-		"over the limits of 2000": of(maxFiles+1, func(i int) worker.ModuleFile { return file(fmt.Sprintf("esm/%d.mjs", i)) }),
+		"over the limits of 2000": of(worker.MaxModulesFiles+1, func(i int) worker.ModuleFile { return file(fmt.Sprintf("esm/%d.mjs", i)) }),
 		`a file at "dist/a.js"`:   of(1, func(int) worker.ModuleFile { return file("dist/a.js") }),
 		`a file at "esm/../a.js"`: of(1, func(int) worker.ModuleFile { return file("esm/../a.js") }),
 		`a file at "esm/a\nb"`:    of(1, func(int) worker.ModuleFile { return file("esm/a\nb") }),
@@ -205,11 +204,11 @@ func TestCheckResult(t *testing.T) {
 		"67108865 bytes": of(64, func(i int) worker.ModuleFile {
 			return worker.ModuleFile{Path: fmt.Sprintf("esm/%d.mjs", i), Data: make([]byte, 1<<20+i/63)}
 		}),
-		"names have": of(maxFiles, func(i int) worker.ModuleFile {
+		"names have": of(worker.MaxModulesFiles, func(i int) worker.ModuleFile {
 			return worker.ModuleFile{Path: fmt.Sprintf("esm/%d.mjs", i), Imports: []string{long[1:], long[2:]}}
 		}),
-		`lacks "esm/index.mjs"`:  {Modules: []esm.Module{{Subpath: ".", Path: "esm/index.mjs"}}},
-		"a subpath has over 500": {Skipped: []esm.Skipped{{Subpath: long}}},
+		`lacks "esm/index.mjs"`:  {Modules: []worker.Module{{Subpath: ".", Path: "esm/index.mjs"}}},
+		"a subpath has over 500": {Skipped: []worker.SkippedSubpath{{Subpath: long}}},
 		`has read "/etc/passwd"`: {Inputs: []string{"/etc/passwd"}},
 		`globals of "a.js"`:      {Globals: map[string][]string{"a.js": {"process"}}},
 		`globals of "index.js"`:  {Globals: map[string][]string{"index.js": {long}}},

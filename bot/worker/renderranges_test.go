@@ -1,4 +1,4 @@
-package render
+package worker
 
 import (
 	"math/rand/v2"

@@ -1,4 +1,4 @@
-package esm
+package worker
 
 import (
 	"strings"
@@ -6,9 +6,9 @@ import (
 	"github.com/evanw/esbuild/pkg/api"
 )
 
-// Silent disables all of esbuild's warnings, which Larder does not use. For each of them, esbuild looks for the end of its line,
+// silentWarnings disables all of esbuild's warnings, which Larder does not use. For each of them, esbuild looks for the end of its line,
 // so that the time for a script in one line grows with the square of their number.
-var Silent = func() map[string]api.LogLevel {
+var silentWarnings = func() map[string]api.LogLevel {
 	levels := map[string]api.LogLevel{}
 	for _, id := range strings.Fields(`
 		assert-to-with assert-type-json assign-to-constant assign-to-define assign-to-import bigint call-import-namespace class-name-will-throw

@@ -1,4 +1,4 @@
-package esm
+package worker
 
 import (
 	"errors"
@@ -12,17 +12,14 @@ import (
 	"github.com/evanw/esbuild/pkg/api"
 )
 
-// acceptAll is a check that accepts every file.
-func acceptAll(string, []byte) error { return nil }
-
 // build builds a package with these files.
-func build(t *testing.T, files map[string]string, subpaths ...string) (Result, error) {
+func build(t *testing.T, files map[string]string, subpaths ...string) (ModulesResult, error) {
 	t.Helper()
-	q := Request{Package: "jar", Subpaths: subpaths, Files: map[string][]byte{}}
+	q := ModulesRequest{Package: "jar", Subpaths: subpaths, Files: map[string][]byte{}}
 	for name, text := range files {
 		q.Files[name] = []byte(text)
 	}
-	return Build(q, acceptAll)
+	return buildModules(q)
 }
 
 func TestBuild(t *testing.T) {
@@ -100,7 +97,7 @@ func TestBuild(t *testing.T) {
 			}
 			var text string
 			for _, f := range got.Files {
-				if f.Path == PathOf(strings.TrimPrefix(names[0], "-")) || strings.Contains(f.Path, "/chunks/") && !strings.HasSuffix(f.Path, ".map") {
+				if f.Path == modulePath(strings.TrimPrefix(names[0], "-")) || strings.Contains(f.Path, "/chunks/") && !strings.HasSuffix(f.Path, ".map") {
 					text += string(f.Data)
 				}
 			}
@@ -189,18 +186,13 @@ func TestBuildRefuses(t *testing.T) {
 	if _, err := build(t, ring); !errors.Is(err, errTooMuchExported) {
 		t.Errorf("a ring of files: %v", err)
 	}
-	large := api.BuildResult{Metafile: "{}", OutputFiles: []api.OutputFile{{Path: "/esm/index.mjs"}, {Path: "/esm/index.mjs.map", Contents: make([]byte, MaxOutput+1)}}}
+	large := api.BuildResult{Metafile: "{}", OutputFiles: []api.OutputFile{{Path: "/esm/index.mjs"}, {Path: "/esm/index.mjs.map", Contents: make([]byte, MaxModulesOutput+1)}}}
 	if _, err := (&builder{entries: []*entry{{}}}).makeResult(large); err == nil || !strings.Contains(err.Error(), "the modules have over 67108864 bytes") {
 		t.Errorf("a large result: %v", err)
 	}
-	q := Request{Package: "jar", Files: map[string][]byte{"package.json": []byte(`{"exports":{".":"./a.js","./b":"./b.js"}}`), "a.js": []byte(`import "./c.js"`), "b.js": {}, "c.js": []byte("costly")}}
-	checked, err := Build(q, func(file string, data []byte) error {
-		if string(data) == "costly" {
-			return errors.New("it would take long")
-		}
-		return nil
-	})
-	if err != nil || len(checked.Modules) != 1 || len(checked.Skipped) != 1 || checked.Skipped[0] != (Skipped{".", "c.js: it would take long"}) {
+	q := ModulesRequest{Package: "jar", Files: map[string][]byte{"package.json": []byte(`{"exports":{".":"./a.js","./b":"./b.js"}}`), "a.js": []byte(`import "./c.js"`), "b.js": {}, "c.js": []byte(strings.Repeat("{", 300))}}
+	checked, err := buildModules(q)
+	if err != nil || len(checked.Modules) != 1 || len(checked.Skipped) != 1 || checked.Skipped[0] != (SkippedSubpath{".", "c.js: over 256 blocks in each other"}) {
 		t.Errorf("a costly file: %+v, %v", checked, err)
 	}
 	pattern := map[string]string{"package.json": `{"exports":{".":"./index.js","./lib/*":"./lib/*.js"}}`, "index.js": ``}
@@ -208,7 +200,7 @@ func TestBuildRefuses(t *testing.T) {
 		pattern["lib/"+strings.Repeat("a", i+1)+".js"] = ``
 	}
 	got, err := build(t, pattern)
-	if err != nil || len(got.Modules) != 1 || len(got.Skipped) != 1 || got.Skipped[0].Subpath != Others {
+	if err != nil || len(got.Modules) != 1 || len(got.Skipped) != 1 || got.Skipped[0].Subpath != OtherSubpaths {
 		t.Errorf("%d modules, skipped %+v, %v", len(got.Modules), got.Skipped, err)
 	}
 }
@@ -238,7 +230,7 @@ func TestManySubpaths(t *testing.T) {
 		{"flat ones", exports(append(numbered("./", 501), ".")...), 1, "the package exports 501 more, 502 in all"},
 	} {
 		got, err := build(t, tt.files)
-		if err != nil || len(got.Modules) != tt.modules || (tt.reason != "") != (len(got.Skipped) == 1) || tt.reason != "" && (got.Skipped[0].Subpath != Others || !strings.HasPrefix(got.Skipped[0].Reason, tt.reason)) {
+		if err != nil || len(got.Modules) != tt.modules || (tt.reason != "") != (len(got.Skipped) == 1) || tt.reason != "" && (got.Skipped[0].Subpath != OtherSubpaths || !strings.HasPrefix(got.Skipped[0].Reason, tt.reason)) {
 			t.Errorf("%s: %d modules, skipped %+v, %v", tt.name, len(got.Modules), got.Skipped, err)
 		}
 	}
@@ -252,7 +244,7 @@ func TestLoadedOnDemand(t *testing.T) {
 	files := map[string]string{"package.json": `{"exports":{".":"./index.js","./dynamic":"./dynamic.js","./few":"./few.js"}}`, "index.js": `export let a = 1`, "few.js": `export let few = () => import("./0.js")`}
 	for _, tt := range []struct {
 		icons, modules int
-	}{{MaxFiles/2 - 10, 3}, {MaxFiles/2 + 10, 2}} {
+	}{{MaxModulesFiles/2 - 10, 3}, {MaxModulesFiles/2 + 10, 2}} {
 		var dynamic strings.Builder
 		for i := range tt.icons {
 			name := fmt.Sprintf("./%d.js", i)
@@ -261,8 +253,8 @@ func TestLoadedOnDemand(t *testing.T) {
 		}
 		files["dynamic.js"] = dynamic.String()
 		got, err := build(t, files)
-		if err != nil || len(got.Modules) != tt.modules || len(got.Files) > MaxFiles || len(got.Skipped) != 3-tt.modules ||
-			tt.modules == 2 && got.Skipped[0] != (Skipped{"./dynamic", fmt.Sprintf("it loads %d files on demand, over the limit of 500 for packages whose modules would have over 2000 files", tt.icons)}) {
+		if err != nil || len(got.Modules) != tt.modules || len(got.Files) > MaxModulesFiles || len(got.Skipped) != 3-tt.modules ||
+			tt.modules == 2 && got.Skipped[0] != (SkippedSubpath{"./dynamic", fmt.Sprintf("it loads %d files on demand, over the limit of 500 for packages whose modules would have over 2000 files", tt.icons)}) {
 			t.Errorf("%d icons: %d modules, %d files, skipped %+v, %v", tt.icons, len(got.Modules), len(got.Files), got.Skipped, err)
 		}
 	}

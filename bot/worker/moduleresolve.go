@@ -1,4 +1,4 @@
-package esm
+package worker
 
 import (
 	"cmp"

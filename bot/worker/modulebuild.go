@@ -1,11 +1,4 @@
-// Package esm builds ES modules for browsers from the files of an npm release, with esbuild.
-//
-// It reads files only from the release, which it gets in memory, and runs none of their code. Other packages stay imports by their names.
-// The output depends on nothing but the request and [Options].
-//
-// Hostile files can make it take much more time and memory than their size suggests, so only worker processes run it. It must not know stores or
-// HTTP.
-package esm
+package worker
 
 import (
 	"encoding/json"
@@ -25,11 +18,15 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// Options are the options of esbuild's command line with which modules are built. The last word is the version of what Larder
-// adds: how imports are resolved, and the text of entry points.
-const Options = options + " larder-modules-3"
+// This file and the others whose names begin with module build ES modules for browsers from the files of an npm release, with
+// esbuild. They read files only from the release, which they get in memory, and run none of their code. Other packages stay
+// imports by their names. The output depends on nothing but the request and moduleOptions.
 
-const options = `--bundle --format=esm --splitting --minify --target=esnext --platform=browser --charset=utf8 --legal-comments=eof --tree-shaking=true ` +
+// moduleOptions are the options of esbuild's command line with which modules are built. The last word is the version of what Larder
+// adds: how imports are resolved, and the text of entry points.
+const moduleOptions = moduleFlags + " larder-modules-3"
+
+const moduleFlags = `--bundle --format=esm --splitting --minify --target=esnext --platform=browser --charset=utf8 --legal-comments=eof --tree-shaking=true ` +
 	`--conditions=import,production --entry-names=[dir]/[name] --chunk-names=chunks/[hash] --out-extension:.js=.mjs`
 
 // defines replaces what only Node.js has. Browsers have no environment variables.
@@ -37,41 +34,51 @@ var defines = map[string]string{"process.env": "{}", "process.env.NODE_ENV": `"p
 
 // The limits of one build.
 const (
-	MaxSubpaths = 500
-	MaxInput    = 32 << 20 // bytes of all files in a request
-	MaxOutput   = 64 << 20 // bytes of all files in a result
-	MaxFiles    = 4 * MaxSubpaths
-	maxOnDemand = 500      // files that a module loads on demand, if there are more than MaxFiles
-	maxLoaded   = 4000     // files that esbuild parses
-	maxExported = 16 << 20 // bytes of the names that entry points export, and of the specifiers from which they export others
-	maxSkipped  = 20       // rounds in which subpaths are skipped
-	maxReason   = 400      // bytes of the reason why a subpath is skipped
+	MaxSubpaths      = 500
+	MaxModulesInput  = 32 << 20 // bytes of all files in a request
+	MaxModulesOutput = 64 << 20 // bytes of all files in a result
+	MaxModulesFiles  = 4 * MaxSubpaths
+	maxOnDemand      = 500      // files that a module loads on demand, if there are more than MaxModulesFiles
+	maxLoaded        = 4000     // files that esbuild parses
+	maxExported      = 16 << 20 // bytes of the names that entry points export, and of the specifiers from which they export others
+	maxSkipped       = 20       // rounds in which subpaths are skipped
+	maxReason        = 400      // bytes of the reason why a subpath is skipped
 )
 
-// Others stands among the skipped subpaths for those that are left out because the package exports more than MaxSubpaths.
-const Others = "*"
+// ModulesMemory is what a child that builds modules may have, in bytes, besides several copies of its input. It is a third more
+// than three and lucide-react need, so that a build does not fail at one time and succeed at another.
+const ModulesMemory = 384 << 20
 
-// Folder is where the modules of a release are, and Extension ends their names.
-const (
-	Folder    = "esm"
-	Extension = ".mjs"
-)
-
-// A Request is a request to build the modules of a release.
-type Request struct {
-	Package  string            `json:"package"`            // npm's name
-	Subpaths []string          `json:"subpaths,omitempty"` // such as "." and "./client"; all if empty
-	Files    map[string][]byte `json:"files"`              // those of the release for which [IsInput] is true
+// ModuleBuilder returns the program that builds modules here ("esbuild"), its version, and its options, as a record of how
+// modules were built.
+func ModuleBuilder() (program, version, options string) {
+	return "esbuild", minifierVersion, moduleOptions
 }
 
-// A Result is the modules of a release. It has no modules only if Skipped says why.
-type Result struct {
-	Modules []Module `json:"modules"`
-	Files   []File   `json:"files"`
-	Inputs  []string `json:"inputs"` // the files of the release that were read, sorted
+// OtherSubpaths stands among the skipped subpaths for those that are left out because the package exports more than MaxSubpaths.
+const OtherSubpaths = "*"
+
+// ModulesFolder is where the modules of a release are, and ModuleExtension ends their names.
+const (
+	ModulesFolder   = "esm"
+	ModuleExtension = ".mjs"
+)
+
+// A ModulesRequest is a request to build the modules of a release.
+type ModulesRequest struct {
+	Package  string            `json:"package"`            // npm's name
+	Subpaths []string          `json:"subpaths,omitempty"` // such as "." and "./client"; all if empty
+	Files    map[string][]byte `json:"files"`              // those of the release for which [IsModuleInput] is true
+}
+
+// A ModulesResult is the modules of a release. It has no modules only if Skipped says why.
+type ModulesResult struct {
+	Modules []Module     `json:"modules"`
+	Files   []ModuleFile `json:"files"`
+	Inputs  []string     `json:"inputs"` // the files of the release that were read, sorted
 	// Globals are the globals of Node.js that scripts of the release use although browsers lack them, by the script.
 	Globals map[string][]string `json:"globals,omitempty"`
-	Skipped []Skipped           `json:"skipped,omitempty"`
+	Skipped []SkippedSubpath    `json:"skipped,omitempty"`
 }
 
 // A Module is the module for a subpath.
@@ -80,16 +87,16 @@ type Module struct {
 	Path    string `json:"path"` // of its file
 }
 
-// A File is one file of the modules: a module, what several of them share, a style sheet, or a source map.
-type File struct {
+// A ModuleFile is one file of the modules: a module, what several of them share, a style sheet, or a source map.
+type ModuleFile struct {
 	Path    string   `json:"path"`
 	Data    []byte   `json:"data"`
 	Imports []string `json:"imports,omitempty"` // the specifiers that it imports, sorted
 	Dynamic []string `json:"dynamic,omitempty"` // those that it imports only when its code calls import, sorted
 }
 
-// Skipped is a subpath that has no module.
-type Skipped struct {
+// A SkippedSubpath is a subpath that has no module.
+type SkippedSubpath struct {
 	Subpath string `json:"subpath"`
 	Reason  string `json:"reason"`
 }
@@ -100,54 +107,68 @@ var loaders = map[string]api.Loader{
 	".svg": api.LoaderDataURL, ".png": api.LoaderDataURL, ".gif": api.LoaderDataURL, ".jpg": api.LoaderDataURL, ".woff": api.LoaderDataURL, ".woff2": api.LoaderDataURL,
 }
 
-// IsInput reports whether the extension of a path, in lower case, is one of the files that modules may import: scripts, JSON,
-// style sheets, some images (.svg, .png, .gif, .jpg) and fonts (.woff, .woff2). [Build] needs no other files of a release.
-func IsInput(file string) bool { return loaders[path.Ext(file)] != 0 }
+// IsModuleInput reports whether the extension of a path, in lower case, is one of the files that modules may import: scripts, JSON,
+// style sheets, some images (.svg, .png, .gif, .jpg) and fonts (.woff, .woff2). [BuildModules] needs no other files of a release.
+func IsModuleInput(file string) bool { return loaders[path.Ext(file)] != 0 }
 
-// PathOf returns the path in the release of the module that is built for a subpath: esm/client.mjs for "./client", esm/index.mjs
+// modulePath returns the path in the release of the module that is built for a subpath: esm/client.mjs for "./client", esm/index.mjs
 // for "." and "./index". It does not check the subpath: with ".." in it, the path may be outside of esm.
-func PathOf(subpath string) string {
+func modulePath(subpath string) string {
 	if subpath == "." {
 		subpath = "index"
 	}
-	return path.Join(Folder, subpath) + Extension
+	return path.Join(ModulesFolder, subpath) + ModuleExtension
 }
 
-// Build builds one ES module for each subpath in q or, if it has none, for all subpaths that the release's package.json exports,
-// up to MaxSubpaths. It calls check, which is not nil, from several goroutines and maybe more than once, with each file of the
-// release that it loads. A file for which check returns an error is not built, and neither are the subpaths that import it.
-// Result.Skipped has the subpaths without a module and the reasons; these may be all. The error says why the release has no
+// runBuildModules is the function of the task [BuildModules]. data is a [ModulesRequest] in JSON, with the contents of the
+// release's files, and the result a [ModulesResult] in JSON. The error says that the request is malformed, or why the release has
+// no modules at all, such as a package.json that is missing.
+func runBuildModules(data []byte) ([]byte, error) {
+	var q ModulesRequest
+	if err := json.Unmarshal(data, &q); err != nil {
+		return nil, fmt.Errorf("malformed request: %w", err)
+	}
+	result, err := buildModules(q)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(result)
+}
+
+// buildModules builds one ES module for each subpath in q or, if it has none, for all subpaths that the release's package.json
+// exports, up to MaxSubpaths. A script or style sheet that would take esbuild long is not built, and neither are the subpaths that
+// import it. ModulesResult.Skipped has the subpaths without a module and the reasons; these may be all. The error says why the release has no
 // modules at all.
-func Build(q Request, check func(file string, data []byte) error) (Result, error) {
+func buildModules(q ModulesRequest) (ModulesResult, error) {
 	r, err := newRelease(q.Package, q.Files)
 	if err != nil {
-		return Result{}, err
+		return ModulesResult{}, err
 	}
-	b := &builder{release: r, check: check, esCache: map[string]*fileExports{}, commonJSCache: map[string]*fileExports{}, required: map[importSite]bool{}}
+	b := &builder{release: r, esCache: map[string]*fileExports{}, commonJSCache: map[string]*fileExports{}, required: map[importSite]bool{}}
 	subpaths := q.Subpaths
 	if len(subpaths) == 0 {
 		var others int
 		if subpaths, others = r.selectSubpaths(); others > 0 {
-			b.skipSubpath(Others, fmt.Sprintf("the package exports %d more, %d in all, over the limit of %d: list those that you need in the package JSON", others, len(subpaths)+others, MaxSubpaths))
+			b.skipSubpath(OtherSubpaths, fmt.Sprintf("the package exports %d more, %d in all, over the limit of %d: list those that you need in the package JSON", others, len(subpaths)+others, MaxSubpaths))
 		}
 	}
 	if len(subpaths) > MaxSubpaths {
-		return Result{}, fmt.Errorf("the package exports %d subpaths, over the limit of %d: list those that you need in the package JSON", len(subpaths), MaxSubpaths)
+		return ModulesResult{}, fmt.Errorf("the package exports %d subpaths, over the limit of %d: list those that you need in the package JSON", len(subpaths), MaxSubpaths)
 	}
 	for _, subpath := range subpaths {
 		if err := b.addEntry(subpath); err != nil {
-			return Result{}, err
+			return ModulesResult{}, err
 		}
 	}
 	// The first build finds out what the entry points export, and which of them cannot be built.
 	first, err := b.buildEntries(api.BuildOptions{MinifyWhitespace: true})
 	if err != nil {
-		return Result{}, err
+		return ModulesResult{}, err
 	}
 	var m metafile
 	if len(b.entries) > 0 {
 		if err := json.Unmarshal([]byte(first.Metafile), &m); err != nil {
-			return Result{}, err
+			return ModulesResult{}, err
 		}
 		b.skipLargeEntries(m)
 	}
@@ -155,11 +176,11 @@ func Build(q Request, check func(file string, data []byte) error) (Result, error
 		return b.makeResult(first)
 	}
 	if err := b.rewriteCommonJSEntries(m); err != nil {
-		return Result{}, err
+		return ModulesResult{}, err
 	}
 	out, err := b.buildEntries(api.BuildOptions{MinifyWhitespace: true, MinifyIdentifiers: true, MinifySyntax: true, Sourcemap: api.SourceMapLinked})
 	if err != nil {
-		return Result{}, err
+		return ModulesResult{}, err
 	}
 	return b.makeResult(out)
 }
@@ -167,12 +188,11 @@ func Build(q Request, check func(file string, data []byte) error) (Result, error
 // A builder builds the modules of one release.
 type builder struct {
 	release       *release
-	check         func(file string, data []byte) error
 	esCache       map[string]*fileExports // those of ES modules by file
 	commonJSCache map[string]*fileExports // those of CommonJS modules by file
 	exported      int                     // see maxExported
 	entries       []*entry
-	skipped       []Skipped
+	skipped       []SkippedSubpath
 
 	mu         sync.Mutex
 	loaded     map[string]bool // files of the release
@@ -196,10 +216,10 @@ const (
 // skipSubpath adds a subpath that gets no module to b.skipped, with the reason, which it cuts to maxReason bytes. It does not
 // remove the entry point from b.entries.
 func (b *builder) skipSubpath(subpath, reason string) {
-	b.skipped = append(b.skipped, Skipped{subpath, text.Cut(reason, maxReason)})
+	b.skipped = append(b.skipped, SkippedSubpath{subpath, text.Cut(reason, maxReason)})
 }
 
-// buildEntries runs esbuild on the entry points b.entries with the constant options. Of more, it uses only the three options to
+// buildEntries runs esbuild on the entry points b.entries with moduleFlags. Of more, it uses only the three options to
 // minify and Sourcemap. After errors it has skipFailed remove or change the entry points that fail, and runs esbuild again, up to
 // maxSkipped times in all. If no entry point is left, it returns an empty result and no error. Before each run it clears
 // b.loaded, b.imports and b.unresolved, which the run fills. The error, such as errTooManyFiles, says why the release has no
@@ -209,15 +229,15 @@ func (b *builder) buildEntries(more api.BuildOptions) (api.BuildResult, error) {
 		if len(b.entries) == 0 {
 			return api.BuildResult{}, nil
 		}
-		o, err := cli.ParseBuildOptions(strings.Fields(options))
+		o, err := cli.ParseBuildOptions(strings.Fields(moduleFlags))
 		if err != nil {
 			return api.BuildResult{}, err
 		}
-		o.Define, o.Metafile, o.LogLevel, o.LogOverride, o.AbsWorkingDir, o.Outdir = defines, true, api.LogLevelSilent, Silent, "/", "/"+Folder
+		o.Define, o.Metafile, o.LogLevel, o.LogOverride, o.AbsWorkingDir, o.Outdir = defines, true, api.LogLevelSilent, silentWarnings, "/", "/"+ModulesFolder
 		o.MinifyWhitespace, o.MinifyIdentifiers, o.MinifySyntax, o.Sourcemap = more.MinifyWhitespace, more.MinifyIdentifiers, more.MinifySyntax, more.Sourcemap
 		o.Plugins = []api.Plugin{{Name: "release", Setup: b.setUp}}
 		for _, e := range b.entries {
-			name := strings.TrimPrefix(strings.TrimSuffix(PathOf(e.subpath), Extension), Folder+"/")
+			name := strings.TrimPrefix(strings.TrimSuffix(modulePath(e.subpath), ModuleExtension), ModulesFolder+"/")
 			o.EntryPointsAdvanced = append(o.EntryPointsAdvanced, api.EntryPoint{InputPath: e.subpath, OutputPath: name})
 		}
 		b.loaded, b.imports, b.unresolved = map[string]bool{}, map[string][]string{}, map[importSite]resolved{}
@@ -284,15 +304,15 @@ func (b *builder) skipFailed(all []api.Message) error {
 
 // skipLargeEntries removes from b.entries each entry point that loads more than maxOnDemand files by import(), as countOnDemand
 // counts, and records its subpath as skipped. m is esbuild's report of a build without source maps. If that build, with a source
-// map for each of its files, has at most MaxFiles files, skipLargeEntries does nothing.
+// map for each of its files, has at most MaxModulesFiles files, skipLargeEntries does nothing.
 func (b *builder) skipLargeEntries(m metafile) {
-	if 2*len(m.Outputs) <= MaxFiles {
+	if 2*len(m.Outputs) <= MaxModulesFiles {
 		return
 	}
 	b.entries = slices.DeleteFunc(b.entries, func(e *entry) bool {
-		onDemand := countOnDemand(m, PathOf(e.subpath))
+		onDemand := countOnDemand(m, modulePath(e.subpath))
 		if onDemand > maxOnDemand {
-			b.skipSubpath(e.subpath, fmt.Sprintf("it loads %d files on demand, over the limit of %d for packages whose modules would have over %d files", onDemand, maxOnDemand, MaxFiles))
+			b.skipSubpath(e.subpath, fmt.Sprintf("it loads %d files on demand, over the limit of %d for packages whose modules would have over %d files", onDemand, maxOnDemand, MaxModulesFiles))
 		}
 		return onDemand > maxOnDemand
 	})
@@ -441,7 +461,7 @@ func (b *builder) resolveToFile(file string) api.OnResolveResult {
 var errTooManyFiles = fmt.Errorf("the modules import over %d files", maxLoaded)
 
 // loadFile is esbuild's callback that returns the text of a file of the release and how to parse it. It records the file in
-// b.loaded, and locks b.mu for that. If b.check rejects the file, or files of its type cannot be imported, the result has an
+// b.loaded, and locks b.mu for that. If esbuild would take long for the file, or files of its type cannot be imported, the result has an
 // error for this file, and the returned error is nil. If a run loads more than maxLoaded files, loadFile returns errTooManyFiles.
 func (b *builder) loadFile(a api.OnLoadArgs) (api.OnLoadResult, error) {
 	b.mu.Lock()
@@ -452,8 +472,14 @@ func (b *builder) loadFile(a api.OnLoadArgs) (api.OnLoadResult, error) {
 		return api.OnLoadResult{}, errTooManyFiles
 	}
 	data := b.release.files[a.Path]
-	err := b.check(a.Path, data)
 	loader := loaders[path.Ext(a.Path)]
+	var err error
+	switch loader {
+	case api.LoaderJS:
+		err = checkScriptCost(data)
+	case api.LoaderCSS:
+		err = checkStyles(data)
+	}
 	if strings.HasSuffix(a.Path, ".module.css") {
 		loader = api.LoaderLocalCSS
 	}
@@ -513,23 +539,23 @@ func quote(s string) string {
 // makeResult returns the result of the last run of esbuild, whose output is out: the files with their imports, a module for each
 // of b.entries, the skipped subpaths, the files that were read, among them all valid package.json files, and the globals of
 // Node.js. Without entry points it returns only the skipped subpaths and the files that esbuild read. It sorts b.skipped. It
-// returns an error if the files have over MaxOutput bytes, source maps included.
-func (b *builder) makeResult(out api.BuildResult) (Result, error) {
-	slices.SortFunc(b.skipped, func(x, y Skipped) int { return strings.Compare(x.Subpath, y.Subpath) })
-	result := Result{Skipped: b.skipped, Inputs: slices.Collect(maps.Keys(b.loaded))}
+// returns an error if the files have over MaxModulesOutput bytes, source maps included.
+func (b *builder) makeResult(out api.BuildResult) (ModulesResult, error) {
+	slices.SortFunc(b.skipped, func(x, y SkippedSubpath) int { return strings.Compare(x.Subpath, y.Subpath) })
+	result := ModulesResult{Skipped: b.skipped, Inputs: slices.Collect(maps.Keys(b.loaded))}
 	if len(b.entries) == 0 {
 		return result, nil
 	}
 	var m metafile
 	if err := json.Unmarshal([]byte(out.Metafile), &m); err != nil {
-		return Result{}, err
+		return ModulesResult{}, err
 	}
 	size := 0
 	for _, f := range out.OutputFiles {
-		if size += len(f.Contents); size > MaxOutput {
-			return Result{}, fmt.Errorf("the modules have over %d bytes with their source maps, the limit for one release", MaxOutput)
+		if size += len(f.Contents); size > MaxModulesOutput {
+			return ModulesResult{}, fmt.Errorf("the modules have over %d bytes with their source maps, the limit for one release", MaxModulesOutput)
 		}
-		file := File{Path: strings.TrimPrefix(f.Path, "/"), Data: f.Contents}
+		file := ModuleFile{Path: strings.TrimPrefix(f.Path, "/"), Data: f.Contents}
 		for _, i := range m.Outputs[file.Path].Imports {
 			into := &file.Imports
 			if i.Kind == "dynamic-import" {
@@ -544,7 +570,7 @@ func (b *builder) makeResult(out api.BuildResult) (Result, error) {
 	}
 	result.Globals = b.findGlobals(m)
 	for _, e := range b.entries {
-		result.Modules = append(result.Modules, Module{e.subpath, PathOf(e.subpath)})
+		result.Modules = append(result.Modules, Module{e.subpath, modulePath(e.subpath)})
 	}
 	result.Inputs = append(result.Inputs, "package.json")
 	for folder := range b.release.packages {

@@ -1,4 +1,4 @@
-package render
+package worker
 
 import (
 	"bytes"
@@ -61,11 +61,11 @@ func splitSource(file, source string) []piece {
 	return []piece{{source, ""}}
 }
 
-// ScriptTokens returns an iterator over the types and texts of a script's tokens, white space and comments included; the texts
+// scriptTokens returns an iterator over the types and texts of a script's tokens, white space and comments included; the texts
 // joined together are the script or its start. It ends early, without a sign of that, where the lexer finds an error, and where
 // only a complete parser could say whether a slash divides or starts a regular expression: a lexer that guesses wrong would take
 // code for a text.
-func ScriptTokens(source []byte) iter.Seq2[js.TokenType, []byte] {
+func scriptTokens(source []byte) iter.Seq2[js.TokenType, []byte] {
 	return func(yield func(js.TokenType, []byte) bool) {
 		if bytes.HasPrefix(source, []byte("#!")) {
 			end := bytes.IndexAny(source, "\r\n")
@@ -169,7 +169,7 @@ func (r *slashReader) meaningAfter(opening js.TokenType) slashMeaning {
 		return divides
 	}
 	switch {
-	case StartsObject(r.last, r.newLine):
+	case startsObject(r.last, r.newLine):
 		return divides
 	case r.last == js.CloseParenToken && r.meaning == startsRegExp: // of a condition
 		return startsRegExp
@@ -181,9 +181,9 @@ func (r *slashReader) meaningAfter(opening js.TokenType) slashMeaning {
 	return unclear // after a function or a class, which may be a value
 }
 
-// StartsObject reports whether an opening brace in a script certainly starts an object or a list of names, not a block. If it is
+// startsObject reports whether an opening brace in a script certainly starts an object or a list of names, not a block. If it is
 // false, the brace may start either. last is the token before the brace, and newLine says that a new line is between them.
-func StartsObject(last js.TokenType, newLine bool) bool {
+func startsObject(last js.TokenType, newLine bool) bool {
 	switch last {
 	case js.OpenParenToken, js.OpenBracketToken, js.CommaToken, js.QuestionToken, js.EllipsisToken:
 		return true
@@ -204,10 +204,10 @@ func endsValue(t js.TokenType) bool {
 }
 
 // scriptPieces splits a script into pieces with the CSS classes of their colors, one for each token. It ends where
-// ScriptTokens does, which may be before the end of the script.
+// scriptTokens does, which may be before the end of the script.
 func scriptPieces(source string) []piece {
 	var found []piece
-	for t, text := range ScriptTokens([]byte(source)) {
+	for t, text := range scriptTokens([]byte(source)) {
 		found = append(found, piece{string(text), scriptClass(t)})
 	}
 	return found

@@ -1,4 +1,4 @@
-package esm
+package worker
 
 import (
 	"testing"
@@ -14,7 +14,7 @@ var exportSeeds = []string{
 }
 
 // TestCost holds that the time for finding exports does not grow faster than a script.
-func TestCost(t *testing.T) {
+func TestExportsCost(t *testing.T) {
 	words := []string{"exports.a=", "module.exports=", "module.exports={", "a:", "{", "}", "[", "]", "(", ")", ",", ";", "...", `require("a")`, "=", "Object.defineProperty(exports,'a',{", "enumerable:true", "get", "value:", "__export(", "Object.keys(a).forEach(", "var a=", "export ", "export {", "export *", " from 'a'", "default", "`${", "`", "/", "'a'", "\n"}
 	cost.Check(t,
 		cost.Parser{Name: "read-exports", Parse: func(data []byte) { scanCommonJS(data) }, Seeds: exportSeeds, Words: words, Size: 8 << 10, MaxMilliseconds: 8, MaxKiB: 1000},

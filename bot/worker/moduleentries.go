@@ -1,4 +1,4 @@
-package esm
+package worker
 
 import (
 	"fmt"
@@ -25,9 +25,9 @@ const ownFilePrefix = "./"
 func (b *builder) addEntry(subpath string) error {
 	file, err := b.release.resolveSubpath(subpath, importConditions)
 	at := b.release.applyBrowserField(file)
-	lower := strings.ToLower(PathOf(subpath)) // esbuild refuses to write files whose paths differ only in case
+	lower := strings.ToLower(modulePath(subpath)) // esbuild refuses to write files whose paths differ only in case
 	switch {
-	case strings.Contains(subpath, "*") || !fs.ValidPath(PathOf(subpath)) || !strings.HasPrefix(PathOf(subpath), Folder+"/"): // esbuild would look for files that a pattern matches
+	case strings.Contains(subpath, "*") || !fs.ValidPath(modulePath(subpath)) || !strings.HasPrefix(modulePath(subpath), ModulesFolder+"/"): // esbuild would look for files that a pattern matches
 		b.skipSubpath(subpath, "it does not name a file")
 	case err != nil:
 		b.skipSubpath(subpath, err.Error())
@@ -35,7 +35,7 @@ func (b *builder) addEntry(subpath string) error {
 		b.skipSubpath(subpath, "the package has nothing for browsers there")
 	case !isScript(at.file):
 		b.skipSubpath(subpath, at.file+" is not a script")
-	case slices.ContainsFunc(b.entries, func(e *entry) bool { return strings.ToLower(PathOf(e.subpath)) == lower }):
+	case slices.ContainsFunc(b.entries, func(e *entry) bool { return strings.ToLower(modulePath(e.subpath)) == lower }):
 		b.skipSubpath(subpath, "another subpath has a module with the same path, perhaps in other case")
 	default:
 		text, err := b.namedExportsText(at.file)
@@ -163,7 +163,7 @@ func (b *builder) rewriteCommonJSEntries(m metafile) error {
 	for _, e := range b.entries {
 		p, _ := b.release.packageOf(e.file)
 		format := m.Inputs[fromRelease+":"+e.file].Format
-		isModule := format == "esm" || format == "" && path.Ext(e.file) != ".cjs" && (p.isModule || path.Ext(e.file) == Extension)
+		isModule := format == "esm" || format == "" && path.Ext(e.file) != ".cjs" && (p.isModule || path.Ext(e.file) == ModuleExtension)
 		if isModule {
 			continue
 		}

@@ -1,5 +1,5 @@
 //go:build !race
 
-package modules
+package ingest
 
 const raceEnabled = false

@@ -1,4 +1,4 @@
-package esm
+package worker
 
 import (
 	"bytes"
@@ -28,10 +28,10 @@ func TestInstalled(t *testing.T) {
 		for _, manifest := range found {
 			q := readInstalled(t, filepath.Dir(manifest))
 			start := time.Now()
-			first, err := Build(q, acceptAll)
+			first, err := buildModules(q)
 			used := time.Since(start)
 			before := runtime.GOMAXPROCS(1)
-			second, secondErr := Build(q, acceptAll)
+			second, secondErr := buildModules(q)
 			runtime.GOMAXPROCS(before)
 			if (err == nil) != (secondErr == nil) || len(first.Files) != len(second.Files) {
 				t.Fatalf("%s: %d files, %v; then %d, %v", q.Package, len(first.Files), err, len(second.Files), secondErr)
@@ -51,14 +51,14 @@ func TestInstalled(t *testing.T) {
 }
 
 // readInstalled returns a request for all modules of a package in a folder.
-func readInstalled(t *testing.T, folder string) Request {
-	q := Request{Files: map[string][]byte{}}
+func readInstalled(t *testing.T, folder string) ModulesRequest {
+	q := ModulesRequest{Files: map[string][]byte{}}
 	source := os.DirFS(folder)
 	err := fs.WalkDir(source, ".", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && d.Name() == "node_modules" {
 			return fs.SkipDir
 		}
-		if err != nil || d.IsDir() || !IsInput(path) {
+		if err != nil || d.IsDir() || !IsModuleInput(path) {
 			return err
 		}
 		q.Files[path], err = fs.ReadFile(source, path)

@@ -1,4 +1,4 @@
-package esm
+package worker
 
 import (
 	"bytes"
@@ -8,8 +8,6 @@ import (
 
 	"github.com/evanw/esbuild/pkg/api"
 	"github.com/tdewolff/parse/v2/js"
-
-	"github.com/larder-cdn/larder/bot/worker/render"
 )
 
 // maxExports bounds the names that are exported from one CommonJS module.
@@ -31,7 +29,7 @@ func readCommonJS(source []byte) commonJS {
 		return found
 	}
 	// The module may export one of two others, for production or for development.
-	out := api.Transform(string(source), api.TransformOptions{Define: defines, MinifySyntax: true, LogLevel: api.LogLevelSilent, LogOverride: Silent})
+	out := api.Transform(string(source), api.TransformOptions{Define: defines, MinifySyntax: true, LogLevel: api.LogLevelSilent, LogOverride: silentWarnings})
 	if len(out.Errors) == 0 {
 		found.Reexports = scanCommonJS(out.Code).Reexports
 	}
@@ -63,7 +61,7 @@ type exportScanner struct {
 func newExportScanner(source []byte) (s *exportScanner, complete bool) {
 	s = &exportScanner{required: map[string]string{}, seen: map[string]bool{}, reexports: map[string]bool{}}
 	read := 0
-	for t, text := range render.ScriptTokens(source) {
+	for t, text := range scriptTokens(source) {
 		read += len(text)
 		switch t {
 		case js.WhitespaceToken, js.LineTerminatorToken, js.CommentToken, js.CommentLineTerminatorToken:
@@ -340,7 +338,7 @@ func findNodeGlobals(source []byte) (found []string) {
 		return nil
 	}
 	// esbuild knows which of the names are variables of the script, and drops what runs only for development.
-	out := api.Transform(string(source), api.TransformOptions{Define: marked, MinifySyntax: true, LogLevel: api.LogLevelSilent, LogOverride: Silent})
+	out := api.Transform(string(source), api.TransformOptions{Define: marked, MinifySyntax: true, LogLevel: api.LogLevelSilent, LogOverride: silentWarnings})
 	s, _ := newExportScanner(out.Code)
 	tested := map[string]bool{}
 	for at := range s.tokens {
