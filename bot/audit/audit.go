@@ -161,10 +161,10 @@ func (c *comparison) compareSignature(ctx context.Context, v npm.Version, source
 		if err := kept.Check(); err != nil {
 			return differs("the signature that the log keeps: %v", err)
 		}
-		switch published, err := c.o.Npm.Publishes(ctx, source.Name, kept.Key, kept.PublicKey); {
+		switch published, _, err := c.o.Npm.Key(ctx, source.Name, kept.Key); {
 		case err != nil:
 			return err
-		case !published:
+		case published.Text == "" || published.Text != kept.PublicKey:
 			ours = fmt.Sprintf("the log keeps a signature by a key that the registry does not publish: %s", text.Short(kept.Key, 100))
 		}
 	}

@@ -38,6 +38,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -290,10 +291,7 @@ func (b *body) Read(p []byte) (int, error) {
 		b.err = newSizeError(b.limit)
 		return 0, b.err
 	case err != nil && err != io.EOF:
-		b.err = err
-		if cause := context.Cause(b.ctx); cause != nil {
-			b.err = cause
-		}
+		b.err = cmp.Or(context.Cause(b.ctx), err)
 		return n, b.err
 	}
 	if b.read-b.reported >= b.step {
@@ -410,14 +408,6 @@ func parseRetryAfter(value string, now time.Time) time.Time {
 	return at
 }
 
-// causeOf returns the cause for which a context ended if it has ended, else err.
-func causeOf(ctx context.Context, err error) error {
-	if because := context.Cause(ctx); because != nil {
-		return because
-	}
-	return err
-}
-
 // LocalError is the error of a download that could not be written to the disk. The disk is full or broken (errors.Is with
 // syscall.ENOSPC and so on tells which), and other downloads fail too until the operator repairs that.
 type LocalError struct {
@@ -437,6 +427,18 @@ func NewLocalError(err error) error {
 		err = path.Err
 	}
 	return &LocalError{Err: err}
+}
+
+// Truncate empties a file and moves to its beginning. Its error is a *[LocalError].
+func Truncate(f *os.File) error {
+	_, err := f.Seek(0, io.SeekStart)
+	if err == nil {
+		err = f.Truncate(0)
+	}
+	if err != nil {
+		return NewLocalError(err)
+	}
+	return nil
 }
 
 // LocalWriter returns a writer whose errors are *LocalError, so that they differ from errors of reading the body.

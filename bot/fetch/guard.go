@@ -103,7 +103,7 @@ func (c *Client) followRedirects(ctx context.Context, r *Request, target *url.UR
 	for range maxRedirects + 1 {
 		response, err := c.guard.get(ctx, r, at, atHome)
 		if err != nil {
-			return nil, c.newError(at, causeOf(ctx, err))
+			return nil, c.newError(at, cmp.Or(context.Cause(ctx), err))
 		}
 		switch response.StatusCode {
 		case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther,
@@ -313,7 +313,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	response, err := c.guard.send(sent, c.guard.allowsHost(r.URL) || t.o.Trusted != nil && t.o.Trusted(r.URL))
 	if err != nil {
-		err = causeOf(ctx, err)
+		err = cmp.Or(context.Cause(ctx), err)
 		end()
 		return abandon(err)
 	}

@@ -158,17 +158,6 @@ type Release struct {
 	Notes []string
 }
 
-// truncateFile empties a file and moves to its beginning. Its error is a *[fetch.LocalError].
-func truncateFile(dst *os.File) error {
-	if _, err := dst.Seek(0, 0); err != nil {
-		return fetch.NewLocalError(err)
-	}
-	if err := dst.Truncate(0); err != nil {
-		return fetch.NewLocalError(err)
-	}
-	return nil
-}
-
 // nameRepository adds the repository's address to an error, if err is not nil: that of target without a user, a password and a
 // query, which may be secret. It adds nothing if target is not an address.
 func nameRepository(target string, err error) error {
@@ -310,13 +299,12 @@ type Head struct {
 
 // access returns how requests to the remote are sent: URLs with its origin are trusted, and get the token if they use TLS or stay
 // on this machine.
-func (r Remote) access() access {
+func (r Remote) access() fetch.TransportOptions {
 	host := *r.URL
-	local := host.Hostname() == "127.0.0.1" || host.Hostname() == "::1" || host.Hostname() == "localhost"
-	return access{
-		trusted: func(u *url.URL) bool { return fetch.SameOrigin(u, &host) },
-		authorization: func(u *url.URL) string {
-			if r.Token == "" || !fetch.SameOrigin(u, &host) || u.Scheme != "https" && !local {
+	return fetch.TransportOptions{
+		Trusted: func(u *url.URL) bool { return fetch.SameOrigin(u, &host) },
+		Authorization: func(u *url.URL) string {
+			if r.Token == "" || !fetch.SameOrigin(u, &host) || u.Scheme != "https" && !isLoopback(host.Hostname()) {
 				return ""
 			}
 			// GitHub, Gitea and GitLab accept any user name, with the token as the password.
@@ -335,7 +323,7 @@ func (c *Client) Head(ctx context.Context, r Remote) (Head, error) {
 // Snapshot fetches the files of the last commit of a remote's branch into dst, which is emptied first, as an archive. It returns
 // the commit, and the release with the archive. With an error the release is nil, and dst has no meaning.
 func (c *Client) Snapshot(ctx context.Context, r Remote, dst *os.File) (Head, *Release, error) {
-	if err := truncateFile(dst); err != nil {
+	if err := fetch.Truncate(dst); err != nil {
 		return Head{}, nil, err
 	}
 	s, head, err := c.openBranch(ctx, r)
@@ -410,7 +398,7 @@ func openLocalBranch(dir, branch string) (storer.Storer, Head, error) {
 // LocalSnapshot writes the files of the last commit of a branch, "" for the default one, of the bare repository in the folder dir
 // into dst, which is emptied first, as an archive. It returns the commit, and the release with the archive.
 func LocalSnapshot(ctx context.Context, dir, branch string, dst *os.File) (Head, *Release, error) {
-	if err := truncateFile(dst); err != nil {
+	if err := fetch.Truncate(dst); err != nil {
 		return Head{}, nil, err
 	}
 	r, head, err := openLocalBranch(dir, branch)

@@ -2,6 +2,7 @@ package git
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,26 +94,18 @@ func (t *githubTransport) send(r *http.Request) (*http.Response, []byte, error) 
 	}
 	response, err := t.base.RoundTrip(sent)
 	if err != nil {
-		return nil, nil, causeOf(ctx, err)
+		return nil, nil, cmp.Or(context.Cause(ctx), err)
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, answerSize+1))
 	response.Body.Close()
 	switch {
 	case err != nil:
-		return nil, nil, causeOf(ctx, err)
+		return nil, nil, cmp.Or(context.Cause(ctx), err)
 	case len(body) > answerSize:
 		return nil, nil, fmt.Errorf("github: an answer of more than %d MiB", answerSize>>20)
 	}
 	response.Body, response.Request = io.NopCloser(bytes.NewReader(body)), r
 	return response, body, nil
-}
-
-// causeOf returns why ctx ended if it has ended, such as its own timeout, else err.
-func causeOf(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return err
 }
 
 // waitForTurn waits until the rate limits allow a request, or returns the error of ctx. write says that the request changes
@@ -143,7 +136,8 @@ func (t *githubTransport) waitForTurn(ctx context.Context, write bool) error {
 func (t *githubTransport) recordLimits(response *http.Response, body []byte, attempt int) (over bool) {
 	h := response.Header
 	used := h.Get(remainingHeader) == "0"
-	after, hasAfter := parseSeconds(h.Get(retryHeader))
+	after, err := strconv.ParseUint(h.Get(retryHeader), 10, 31)
+	hasAfter := err == nil
 	switch response.StatusCode {
 	case http.StatusTooManyRequests:
 		over = true
@@ -153,7 +147,7 @@ func (t *githubTransport) recordLimits(response *http.Response, body []byte, att
 	var wait time.Duration
 	switch {
 	case over && hasAfter:
-		wait = after
+		wait = time.Duration(after) * time.Second
 	case used:
 		wait = untilReset(h)
 	}
@@ -171,17 +165,13 @@ func (t *githubTransport) recordLimits(response *http.Response, body []byte, att
 	}
 	t.mu.Unlock()
 	if later {
-		t.logger.Info("waiting until GitHub takes more requests", "limit", limitName(used), "wait", wait.Round(time.Second))
+		limit := "secondary" // GitHub's name of the limits on abuse; the primary one counts requests
+		if used {
+			limit = "primary"
+		}
+		t.logger.Info("waiting until GitHub takes more requests", "limit", limit, "wait", wait.Round(time.Second))
 	}
 	return over
-}
-
-// limitName returns GitHub's name for a kind of rate limit: "primary", which counts requests, or "secondary", which limits abuse.
-func limitName(primary bool) string {
-	if primary {
-		return "primary"
-	}
-	return "secondary"
 }
 
 // untilReset returns how long the present window of the primary rate limit still lasts by the header of a response; a minute if
@@ -196,10 +186,4 @@ func untilReset(h http.Header) time.Duration {
 		now = time.Now()
 	}
 	return time.Unix(reset, 0).Sub(now) + time.Second // both are rounded
-}
-
-// parseSeconds returns the time that s, a number of seconds in decimal digits, stands for; ok is false for other text.
-func parseSeconds(s string) (d time.Duration, ok bool) {
-	n, err := strconv.ParseUint(s, 10, 31)
-	return time.Duration(n) * time.Second, err == nil
 }

@@ -115,17 +115,13 @@ func receivePack(ctx context.Context, r io.Reader, dir string, slots packSlots) 
 	return &pack{file, packfile.NewPackfileWithCache(found, nil, packFile{file}, cache.NewObjectLRU(baseCache), 0), leave}, nil
 }
 
-// classifyPackError returns the error for err, an error of parsing a pack: the cause for which ctx ended if it has, err itself if
-// it is a *[RefusedError], a *[fetch.LocalError] if the pack's file could not be used, else a *[RefusedError].
+// classifyPackError returns the error for err, an error of parsing a pack: the cause for which ctx ended if it has,
+// a *[fetch.LocalError] if the pack's file could not be used, else a *[RefusedError].
 func classifyPackError(ctx context.Context, err error) error {
-	var local *os.PathError
-	var own *RefusedError
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case errors.As(err, &own):
-		return err
-	case errors.As(err, &local):
+	case errors.As(err, new(*os.PathError)):
 		return fetch.NewLocalError(err)
 	}
 	return refusef("the pack is malformed: %.200v", err)
@@ -434,7 +430,7 @@ func (e *export) writeEntry(h *tar.Header, data []byte) error {
 // parseTreeEntry parses the first entry of a git tree, which consists of mode, space, name, NUL and the bytes of a hash, and
 // returns the rest of data. go-git's own parser changes and refuses names, which the rules of package archive decide here.
 func parseTreeEntry(data []byte) (entry object.TreeEntry, rest []byte, err error) {
-	space := indexByte(data, ' ', 7)
+	space := bytes.IndexByte(data[:min(len(data), 7)], ' ')
 	if space < 0 {
 		return entry, nil, errors.New("an entry without a mode")
 	}
@@ -442,7 +438,7 @@ func parseTreeEntry(data []byte) (entry object.TreeEntry, rest []byte, err error
 		return entry, nil, fmt.Errorf("an entry of the mode %q", data[:space])
 	}
 	data = data[space+1:]
-	end := indexByte(data, 0, 4096)
+	end := bytes.IndexByte(data[:min(len(data), 4096)], 0)
 	switch {
 	case end < 0:
 		return entry, nil, errors.New("an entry whose name has no end")
@@ -455,16 +451,6 @@ func parseTreeEntry(data []byte) (entry object.TreeEntry, rest []byte, err error
 	data = data[end+1:]
 	n := copy(entry.Hash[:], data)
 	return entry, data[n:], nil
-}
-
-// indexByte returns the index of the byte c in the first most bytes of data, -1 if it is not there.
-func indexByte(data []byte, c byte, most int) int {
-	for i, b := range data[:min(len(data), most)] {
-		if b == c {
-			return i
-		}
-	}
-	return -1
 }
 
 // maxPointer is the size below which a file may be a Git LFS pointer

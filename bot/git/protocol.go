@@ -39,23 +39,18 @@ type reference struct {
 	target string        // the branch that HEAD is; "" for other references
 }
 
-// access says how requests to a repository are sent.
-type access struct {
-	authorization func(*url.URL) string // nil for none
-	trusted       func(*url.URL) bool   // whether an address is the operator's choice; nil for none
-}
-
 const (
 	serviceType = "application/x-git-upload-pack-"
 	agent       = "agent=larder"
 )
 
 // open starts a session with the repository at an address: it requests the host's capabilities and follows redirects. how says
-// how requests are sent. Old hosts list their references, too.
-func (c *Client) open(ctx context.Context, at *url.URL, how access) (*session, error) {
+// how requests are sent; its limit does not count. Old hosts list their references, too.
+func (c *Client) open(ctx context.Context, at *url.URL, how fetch.TransportOptions) (*session, error) {
 	client := func(limit int64) *http.Client {
+		how.Limit = limit
 		return &http.Client{
-			Transport: c.o.Fetch.Transport(fetch.TransportOptions{Authorization: how.authorization, Trusted: how.trusted, Limit: limit}),
+			Transport: c.o.Fetch.Transport(how),
 			CheckRedirect: func(r *http.Request, via []*http.Request) error {
 				if r.Method != http.MethodGet || len(via) > maxRedirects { // later requests go to where the first one arrived
 					return http.ErrUseLastResponse
@@ -118,21 +113,19 @@ func (c *Client) send(through *http.Client, r *http.Request, kind string) (*http
 // protocolError returns the error of a request or response for err: the cause for which ctx ended if it has, the *fetch.Error,
 // *fetch.LocalError or *RefusedError in err, or else that the repository could not be read. The text contains no URL.
 func protocolError(ctx context.Context, err error) error {
-	var ours *fetch.Error
-	var local *fetch.LocalError
-	var refused *RefusedError
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return context.Cause(ctx)
-	case errors.As(err, &ours):
+	}
+	if ours, ok := errors.AsType[*fetch.Error](err); ok {
 		return ours
-	case errors.As(err, &local):
+	}
+	if local, ok := errors.AsType[*fetch.LocalError](err); ok {
 		return local
-	case errors.As(err, &refused):
+	}
+	if errors.As(err, new(*RefusedError)) {
 		return err
 	}
-	var request *url.Error // it repeats the URL
-	if errors.As(err, &request) {
+	if request, ok := errors.AsType[*url.Error](err); ok { // it repeats the URL
 		err = request.Err
 	}
 	return fmt.Errorf("couldn't read from the repository: %.200w", err)

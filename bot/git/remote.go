@@ -15,6 +15,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/object"
 
+	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
@@ -63,12 +64,12 @@ func (c *Client) openTarget(ctx context.Context, target string) (*session, error
 	if err != nil {
 		return nil, err
 	}
-	var how access
+	var how fetch.TransportOptions
 	if c.hub != nil && c.hub.hosts(at) {
 		if at, err = c.hub.repositoryAddress(at); err != nil {
 			return nil, err
 		}
-		how.trusted = c.hub.isTrusted
+		how.Trusted = c.hub.isTrusted
 	}
 	return c.open(ctx, at, how)
 }
@@ -105,7 +106,7 @@ func (c *Client) Release(ctx context.Context, target string, tag Tag, selection 
 // fetchTag is Release without notes about the tag, and without leaving out Git LFS pointers. It returns an error if the tag names
 // another commit by now than tag.Commit.
 func (c *Client) fetchTag(ctx context.Context, target string, tag Tag, selection Selection, dst *os.File) (*Release, error) {
-	if err := truncateFile(dst); err != nil {
+	if err := fetch.Truncate(dst); err != nil {
 		return nil, err
 	}
 	s, err := c.openTarget(ctx, target)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strings"
 
 	"github.com/larder-cdn/larder/bot/fetch"
 )
@@ -18,7 +17,8 @@ const maxAttestations = 1 << 20
 // Attestations gets the registry's response about the attestations of a version, without verifying it; [ParseAttestations] parses it. The
 // error is [ErrNotFound] if the registry has none, and for any other status 4xx that is not temporary, such as 401.
 func (c *Client) Attestations(ctx context.Context, v Version) (answer []byte, err error) {
-	at, err := c.config.attestationsURL(v.Package, v.Version)
+	defer v.wrapError(&err, "couldn't get its attestations: ")
+	at, err := c.config.endpoint(v.Package, "-/npm/v1/attestations/"+escapeName(v.Package)+"@"+url.PathEscape(v.Version))
 	if err == nil {
 		err = c.fetch.Get(ctx, c.newRequest(at, http.Header{"Accept": {"application/json"}}, maxAttestations), func(r *fetch.Response) error {
 			if r.Status != http.StatusOK {
@@ -29,23 +29,22 @@ func (c *Client) Attestations(ctx context.Context, v Version) (answer []byte, er
 			return err
 		})
 	}
-	var failure *fetch.Error
-	if errors.As(err, &failure) && failure.Status/100 == 4 && !failure.Temporary {
-		err = ErrNotFound // nothing is there, or nothing for us, as of a mirror that passes on packuments only
+	if hasNothing(err) {
+		err = ErrNotFound // or nothing for us, as of a mirror that passes on packuments only
 	}
-	if err != nil {
-		return nil, fmt.Errorf("npm package %s %s: couldn't get its attestations: %w", v.Package, v.Version, err)
-	}
-	return answer, nil
+	return answer, err
 }
 
-// attestationsURL returns where the registry of a package has the attestations of a version. As in npm, the host in the packument does not
-// count.
-func (c *Config) attestationsURL(name, version string) (*url.URL, error) {
-	if !ValidName(name) {
-		return nil, &NameError{Name: name}
+// hasNothing reports whether an error says that a registry has nothing at an address, or nothing for this client: a status 4xx that is not
+// temporary.
+func hasNothing(err error) bool {
+	failure, ok := errors.AsType[*fetch.Error](err)
+	return ok && failure.Status/100 == 4 && !failure.Temporary
+}
+
+// wrapError puts the package, the version and doing in front of *err, unless that is nil. Methods that are about a version defer it.
+func (v Version) wrapError(err *error, doing string) {
+	if *err != nil {
+		*err = fmt.Errorf("npm package %s %s: %s%w", v.Package, v.Version, doing, *err)
 	}
-	base := *c.registryFor(name)
-	base.RawQuery, base.Fragment = "", ""
-	return url.Parse(strings.TrimRight(base.String(), "/") + "/-/npm/v1/attestations/" + strings.Replace(name, "/", "%2f", 1) + "@" + url.PathEscape(version))
 }

@@ -85,8 +85,7 @@ func (c *Client) Changes(ctx context.Context, feed, since string, take func(name
 			"feed": {"longpoll"}, "timeout": {strconv.FormatInt(changesWait.Milliseconds(), 10)},
 		})
 	}
-	var answered *fetch.Error
-	if errors.As(err, &answered) && answered.Status == http.StatusBadRequest && c.plainFeed.CompareAndSwap(false, true) {
+	if answered, ok := errors.AsType[*fetch.Error](err); ok && answered.Status == http.StatusBadRequest && c.plainFeed.CompareAndSwap(false, true) {
 		return c.Changes(ctx, feed, since, take)
 	}
 	if err == errEnough {
@@ -100,15 +99,11 @@ func (c *Client) Changes(ctx context.Context, feed, since string, take func(name
 
 // readUpdateSequence reads the current sequence from what a database reports about itself.
 func (d *decoder) readUpdateSequence() (sequence string, err error) {
-	err = d.readObject("", func(key string) error {
+	err = d.readObject("", func(key string) (err error) {
 		if key != "update_seq" {
 			return d.readValue(key, new(skipped))
 		}
-		var raw json.RawMessage
-		if err := d.readValue(key, &raw); err != nil {
-			return err
-		}
-		sequence, err = d.parseSequence(key, raw)
+		sequence, err = d.readSequence(key)
 		return err
 	})
 	if err == nil && sequence == "" {
@@ -139,13 +134,8 @@ func (d *decoder) readChanges(change func(sequence, name string)) error {
 				return err
 			})
 		case "last_seq":
-			var raw json.RawMessage
-			if err := d.readValue(key, &raw); err != nil {
-				return err
-			}
-			found = true
-			sequence, err := d.parseSequence(key, raw)
-			if err == nil {
+			sequence, err := d.readSequence(key)
+			if found = err == nil; found {
 				change(sequence, "")
 			}
 			return err
@@ -156,6 +146,15 @@ func (d *decoder) readChanges(change func(sequence, name string)) error {
 		return d.newMalformedError("last_seq", "missing")
 	}
 	return err
+}
+
+// readSequence reads the sequence that a field has; see parseSequence.
+func (d *decoder) readSequence(field string) (string, error) {
+	var raw json.RawMessage
+	if err := d.readValue(field, &raw); err != nil {
+		return "", err
+	}
+	return d.parseSequence(field, raw)
 }
 
 // parseSequence returns a sequence as text: a string, or any other JSON such as a number unchanged. A missing or too long one is an error.

@@ -256,14 +256,22 @@ func isValidPart(part string) bool {
 	return true
 }
 
-// packumentURL returns the URL of a package's packument. It encodes the slash of a scoped name as npm does.
+// packumentURL returns the URL of a package's packument.
 func (c *Config) packumentURL(name string) (*url.URL, error) {
+	return c.endpoint(name, escapeName(name))
+}
+
+// escapeName encodes the slash of a scoped name as npm does.
+func escapeName(name string) string { return strings.Replace(name, "/", "%2f", 1) }
+
+// endpoint returns the URL of a path, which is escaped, at the registry of a package. As in npm, the host in the packument does not count.
+func (c *Config) endpoint(name, path string) (*url.URL, error) {
 	if !ValidName(name) {
 		return nil, &NameError{Name: name}
 	}
 	base := *c.registryFor(name)
 	base.RawQuery, base.Fragment = "", ""
-	return url.Parse(strings.TrimRight(base.String(), "/") + "/" + strings.Replace(name, "/", "%2f", 1))
+	return url.Parse(strings.TrimRight(base.String(), "/") + "/" + path)
 }
 
 // keysURL returns where the registry of a package publishes its signing keys.

@@ -2,7 +2,6 @@ package npm
 
 import (
 	_ "embed"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -119,12 +118,8 @@ func packageURL(name, version string) string {
 
 // sha512Of returns the first valid SHA-512 in an integrity, as in Subresource Integrity. None is an error.
 func sha512Of(integrity string) ([]byte, error) {
-	for token := range strings.FieldsSeq(integrity) {
-		encoded, ok := strings.CutPrefix(token, "sha512-")
-		encoded, _, _ = strings.Cut(encoded, "?")
-		if digest, err := base64.StdEncoding.DecodeString(encoded); ok && err == nil && len(digest) == 64 {
-			return digest, nil
-		}
+	if sums := parseIntegrityOf(algorithms[0], integrity).sums; len(sums) > 0 {
+		return sums[0], nil
 	}
 	return nil, errors.New("the registry states no SHA-512 of the archive that an attestation could be about")
 }

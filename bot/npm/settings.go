@@ -1,6 +1,7 @@
 package npm
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -17,25 +19,21 @@ import (
 // loadSettings returns npm's settings, those that decide last: of the file beside npm, the global one, the user's, the one of the project in dir, and
 // the environment. A file that exists and cannot be read or parsed is an error.
 func loadSettings(dir string) ([]setting, error) {
+	var failed error // the first
+	read := func(name string) []setting {
+		settings, err := readNpmrc(name)
+		failed = cmp.Or(failed, err)
+		return settings
+	}
 	environment := environmentSettings(os.Environ())
-	builtin, err := readNpmrc(builtinFile())
-	if err != nil {
-		return nil, err
-	}
-	project, err := readNpmrc(filepath.Join(dir, ".npmrc"))
-	if err != nil {
-		return nil, err
-	}
+	builtin, project := read(builtinFile()), read(filepath.Join(dir, ".npmrc"))
 	userFile, ok := findPath("userconfig", builtin, project, environment)
 	if !ok {
 		if home, err := os.UserHomeDir(); err == nil {
 			userFile = filepath.Join(home, ".npmrc")
 		}
 	}
-	user, err := readNpmrc(userFile)
-	if err != nil {
-		return nil, err
-	}
+	user := read(userFile)
 	globalFile, ok := findPath("globalconfig", builtin, user, project, environment)
 	if !ok {
 		prefix, ok := findPath("prefix", builtin, user, project, environment)
@@ -46,15 +44,7 @@ func loadSettings(dir string) ([]setting, error) {
 			globalFile = filepath.Join(prefix, "etc", "npmrc")
 		}
 	}
-	global, err := readNpmrc(globalFile)
-	if err != nil {
-		return nil, err
-	}
-	var all []setting
-	for _, source := range [][]setting{builtin, global, user, project, environment} {
-		all = append(all, source...)
-	}
-	return all, nil
+	return slices.Concat(builtin, read(globalFile), user, project, environment), failed
 }
 
 // findPath returns the path that the last source with a value for the key has for it, with ~ expanded. ok is false if none has one.
@@ -88,10 +78,10 @@ func readNpmrc(name string) ([]setting, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("couldn't read npm's configuration: %w", err)
+	var settings []setting
+	if err == nil {
+		settings, err = parseNpmrc(name, string(text))
 	}
-	settings, err := parseNpmrc(name, string(text))
 	if err != nil {
 		return nil, fmt.Errorf("couldn't read npm's configuration: %w", err)
 	}

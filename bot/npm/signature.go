@@ -70,19 +70,8 @@ func (e *SignatureError) Error() string {
 // contain signatures of the registry that it mirrors; KeyID is "" in both cases. The error of a wrong signature is a *[SignatureError]. If the
 // registry does not publish the signing key, that is another error, because its keys may be older than its packuments for a while. If v.Err is
 // set, it is that.
-func (c *Client) Verify(ctx context.Context, v Version) (Signed, error) {
-	signed, err := c.verifySignatures(ctx, v)
-	if err != nil {
-		return Signed{}, fmt.Errorf("npm package %s %s: %w", v.Package, v.Version, err)
-	}
-	return signed, nil
-}
-
-// verifySignatures does the work of [Client.Verify]: it checks each signature of v with the registry's keys, which it may request, and returns the
-// first one. A signature that is wrong, or by a key that had expired when v was published or is no ECDSA key, and malformed signatures are a
-// *[SignatureError]; a key that the registry does not publish, and a failed request, are other errors. If v.Err is set, it returns that. Neither a
-// version without signatures is an error (KeyID is "" then), nor a registry without keys, whose Signed is zero. Its errors do not name the package.
-func (c *Client) verifySignatures(ctx context.Context, v Version) (Signed, error) {
+func (c *Client) Verify(ctx context.Context, v Version) (signed Signed, err error) {
+	defer v.wrapError(&err, "")
 	if v.Err != nil {
 		return Signed{}, v.Err
 	}
@@ -100,7 +89,7 @@ func (c *Client) verifySignatures(ctx context.Context, v Version) (Signed, error
 			return Signed{}, &SignatureError{Reason: "dist.signatures is no list of key ids and signatures"}
 		}
 	}
-	signed := Signed{Keys: true}
+	signed.Keys = true
 	for i, s := range signatures {
 		key, ok, err := ring.find(ctx, c, s.KeyID)
 		if err != nil {
@@ -113,7 +102,7 @@ func (c *Client) verifySignatures(ctx context.Context, v Version) (Signed, error
 			return Signed{}, &SignatureError{KeyID: s.KeyID, Reason: err}
 		}
 		if i == 0 {
-			signed = Signed{Keys: true, KeyID: s.KeyID, Text: v.signedText(), Sig: plainBase64(s.Sig), PublicKey: key.text}
+			signed = Signed{Keys: true, KeyID: s.KeyID, Text: v.signedText(), Sig: plainBase64(s.Sig), PublicKey: key.Text}
 		}
 	}
 	return signed, nil
@@ -124,55 +113,31 @@ func plainBase64(sig string) string {
 	return strings.NewReplacer("\r", "", "\n", "").Replace(sig)
 }
 
-// Publishes reports whether the registry of a package publishes a key, in base64, under an id. It requests the registry's keys if they were not
-// requested in the last hour.
-func (c *Client) Publishes(ctx context.Context, name, id, key string) (bool, error) {
-	keys, err := c.keyring(name).get(ctx, c, keysFresh)
-	if err != nil {
-		return false, fmt.Errorf("npm package %s: %w", name, err)
-	}
-	published, ok := keys[id]
-	return ok && published.text != "" && published.text == key, nil
-}
-
 // A RegistryKey is a key that a registry publishes.
 type RegistryKey struct {
 	ID      string
 	Key     *ecdsa.PublicKey // nil for one that is not understood
-	Text    string           // in base64, as the registry has it
+	Text    string           // in base64, as the registry has it; "" for one that cannot be read
 	Expires time.Time        // zero for never
+	expires string           // as the registry has it, "" for never
 }
 
 // Key returns the key that the registry of a package publishes under an id, also an expired one. ok is false if it publishes none. Key.Key is nil if
 // the key or the time at which it expires is not understood. It requests the registry's keys if they are old or lack the id.
 func (c *Client) Key(ctx context.Context, name, id string) (key RegistryKey, ok bool, err error) {
-	found, ok, err := c.keyring(name).find(ctx, c, id)
+	key, ok, err = c.keyring(name).find(ctx, c, id)
 	if err != nil {
 		return RegistryKey{}, false, fmt.Errorf("npm package %s: %w", name, err)
 	}
-	if !ok {
-		return RegistryKey{}, false, nil
+	if key.expires != "" && key.Expires.IsZero() {
+		key.Key = nil // whether it is valid cannot be determined
 	}
-	key = RegistryKey{ID: id, Key: found.key, Text: found.text}
-	if found.expires != "" {
-		if key.Expires = parseTime(found.expires); key.Expires.IsZero() {
-			key.Key = nil // whether it is valid cannot be determined
-		}
-	}
-	return key, true, nil
-}
-
-// A publicKey is one of a registry's.
-type publicKey struct {
-	// key is nil for one that is not understood, which verifies nothing.
-	key     *ecdsa.PublicKey
-	text    string // as the registry has it
-	expires string // as the registry has it, "" for never
+	return key, ok, nil
 }
 
 // check returns what is wrong with the signature of v, "" if it is valid. A key that had expired when v was published verifies nothing.
-func (k publicKey) check(v Version, signature string) string {
-	if k.key == nil {
+func (k RegistryKey) check(v Version, signature string) string {
+	if k.Key == nil {
 		return "the key is no ECDSA key that Larder can read"
 	}
 	if k.expires != "" {
@@ -180,7 +145,7 @@ func (k publicKey) check(v Version, signature string) string {
 		if published.IsZero() {
 			published = parseTime(undated)
 		}
-		if end := parseTime(k.expires); end.IsZero() || !published.Before(end) {
+		if k.Expires.IsZero() || !published.Before(k.Expires) {
 			return fmt.Sprintf("the key expired on %.40s, and this version was published after that", k.expires)
 		}
 	}
@@ -189,7 +154,7 @@ func (k publicKey) check(v Version, signature string) string {
 		return "it is not in base64"
 	}
 	sum := sha256.Sum256([]byte(v.signedText()))
-	if !ecdsa.VerifyASN1(k.key, sum[:], sig) {
+	if !ecdsa.VerifyASN1(k.Key, sum[:], sig) {
 		return "it does not fit name, version and integrity; this version may have been tampered with"
 	}
 	return ""
@@ -217,7 +182,7 @@ type keyring struct {
 	turn       chan struct{} // holds one while what follows is not in use
 	asked      time.Time
 	validators Validators
-	keys       map[string]publicKey
+	keys       map[string]RegistryKey
 }
 
 // keyrings are those of a client, by URL.
@@ -245,7 +210,7 @@ func (c *Client) keyring(name string) *keyring {
 
 // get returns the registry's keys by id, from the cache unless they were requested longer than age ago; none if it publishes none. Callers that need
 // the same keys wait for one request. The map does not change later.
-func (k *keyring) get(ctx context.Context, c *Client, age time.Duration) (map[string]publicKey, error) {
+func (k *keyring) get(ctx context.Context, c *Client, age time.Duration) (map[string]RegistryKey, error) {
 	select {
 	case <-k.turn:
 		defer func() { k.turn <- struct{}{} }()
@@ -268,11 +233,11 @@ func (k *keyring) get(ctx context.Context, c *Client, age time.Duration) (map[st
 }
 
 // find returns the key with an id. If the key is unknown, it may be new, so find requests the keys again unless it did so recently.
-func (k *keyring) find(ctx context.Context, c *Client, id string) (key publicKey, ok bool, err error) {
+func (k *keyring) find(ctx context.Context, c *Client, id string) (key RegistryKey, ok bool, err error) {
 	for _, age := range []time.Duration{keysFresh, keysAgain} {
 		keys, err := k.get(ctx, c, age)
 		if err != nil {
-			return publicKey{}, false, err
+			return RegistryKey{}, false, err
 		}
 		if key, ok = keys[id]; ok {
 			break
@@ -284,7 +249,7 @@ func (k *keyring) find(ctx context.Context, c *Client, id string) (key publicKey
 // requestKeys requests the keys of a registry. The error is [ErrNotModified] if known describes the current ones. The registry publishes none, which
 // is no error, if it responds with any 4xx that is not temporary, 401 and 403 included, or with something else than a JSON object. Other malformed
 // responses are errors.
-func (c *Client) requestKeys(ctx context.Context, at *url.URL, known Validators) (keys map[string]publicKey, validators Validators, err error) {
+func (c *Client) requestKeys(ctx context.Context, at *url.URL, known Validators) (keys map[string]RegistryKey, validators Validators, err error) {
 	err = c.fetch.Get(ctx, c.newRequest(at, conditionalHeader(known), maxKeys), func(r *fetch.Response) error {
 		if r.Status == http.StatusNotModified {
 			return ErrNotModified
@@ -297,9 +262,7 @@ func (c *Client) requestKeys(ctx context.Context, at *url.URL, known Validators)
 		keys, err = parseKeys(data)
 		return err
 	})
-	var failure *fetch.Error
-	if errors.As(err, &failure) && failure.Status/100 == 4 && !failure.Temporary {
-		// There is nothing at that address, or nothing for us: it publishes none.
+	if hasNothing(err) { // it publishes none
 		return nil, Validators{}, nil
 	}
 	return keys, validators, err
@@ -309,33 +272,30 @@ func (c *Client) requestKeys(ctx context.Context, at *url.URL, known Validators)
 // maxKeyText bytes is in the result with a nil key. Of several under one id the first counts; keys with an empty or overlong id are left out. A
 // response that does not begin with { counts as that of a registry without keys, because some respond with a page for people; any other malformed one
 // is an error.
-func parseKeys(data []byte) (map[string]publicKey, error) {
+func parseKeys(data []byte) (map[string]RegistryKey, error) {
 	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
 		return nil, nil
 	}
 	var answer struct {
 		Keys []struct {
-			KeyID   string  `json:"keyid"`
-			Key     string  `json:"key"`
-			Expires *string `json:"expires"`
+			KeyID   string `json:"keyid"`
+			Key     string `json:"key"`
+			Expires string `json:"expires"`
 		} `json:"keys"`
 	}
 	if err := json.Unmarshal(data, &answer); err != nil {
 		return nil, fmt.Errorf("they are malformed: %.200v", err)
 	}
-	keys := make(map[string]publicKey, len(answer.Keys))
+	keys := make(map[string]RegistryKey, len(answer.Keys))
 	for _, k := range answer.Keys {
 		if _, ok := keys[k.KeyID]; ok || k.KeyID == "" || len(k.KeyID) > maxKeyID {
 			continue // of several under one id the first counts, as for npm
 		}
-		var key publicKey
-		if k.Expires != nil {
-			key.expires = *k.Expires
-		}
+		key := RegistryKey{ID: k.KeyID, Expires: parseTime(k.Expires), expires: k.Expires}
 		if der, err := base64.StdEncoding.DecodeString(k.Key); err == nil && len(k.Key) <= maxKeyText {
 			if parsed, err := x509.ParsePKIXPublicKey(der); err == nil {
-				key.key, _ = parsed.(*ecdsa.PublicKey)
-				key.text = plainBase64(k.Key)
+				key.Key, _ = parsed.(*ecdsa.PublicKey)
+				key.Text = plainBase64(k.Key)
 			}
 		}
 		keys[k.KeyID] = key

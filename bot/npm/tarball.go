@@ -44,16 +44,8 @@ func (e *IntegrityError) Error() string {
 // dist.integrity, else dist.shasum. If there is no usable hash or it differs, the error is an *[IntegrityError]; if v.Err is set, it is that.
 // If dst cannot be written, the error is a *[fetch.LocalError]. Other errors are those of package fetch. After any error the content of dst is
 // undefined. The caller closes dst.
-func (c *Client) Tarball(ctx context.Context, v Version, dst *os.File) error {
-	if err := c.download(ctx, v, dst); err != nil {
-		return fmt.Errorf("npm package %s %s: %w", v.Package, v.Version, err)
-	}
-	return nil
-}
-
-// download does the work of [Client.Tarball]: it truncates dst, downloads the tarball of v into it, and compares the hash. Its errors do not name the
-// package.
-func (c *Client) download(ctx context.Context, v Version, dst *os.File) error {
+func (c *Client) Tarball(ctx context.Context, v Version, dst *os.File) (err error) {
+	defer v.wrapError(&err, "")
 	if v.Err != nil {
 		return v.Err
 	}
@@ -71,11 +63,8 @@ func (c *Client) download(ctx context.Context, v Version, dst *os.File) error {
 		if r.Status != http.StatusOK {
 			return fmt.Errorf("the registry answers %d instead of a tarball", r.Status)
 		}
-		if _, err := dst.Seek(0, io.SeekStart); err != nil {
-			return fetch.NewLocalError(err)
-		}
-		if err := dst.Truncate(0); err != nil {
-			return fetch.NewLocalError(err)
+		if err := fetch.Truncate(dst); err != nil {
+			return err
 		}
 		sum := want.algorithm.new()
 		if _, err := io.Copy(io.MultiWriter(fetch.LocalWriter(dst), sum), r.Body); err != nil {
@@ -218,10 +207,7 @@ func (h hashes) check(v Version, got []byte) error {
 // packument lists. So may other statuses (401 and 403 depend on credentials or on the registry's state), certificates, redirects and a
 // *[fetch.LocalError].
 func IsPermanent(err error) bool {
-	var integrity *IntegrityError
-	var signature *SignatureError
-	var malformed *MalformedError
-	var name *NameError
-	return errors.As(err, &integrity) && integrity.Got == "" || errors.As(err, &signature) || errors.As(err, &malformed) || errors.As(err, &name) ||
+	integrity, ok := errors.AsType[*IntegrityError](err)
+	return ok && integrity.Got == "" || errors.As(err, new(*SignatureError)) || errors.As(err, new(*MalformedError)) || errors.As(err, new(*NameError)) ||
 		errors.Is(err, fetch.ErrTooLarge) || errors.Is(err, fetch.ErrForbidden)
 }
