@@ -119,7 +119,8 @@ type Response struct {
 // Client sends requests. It is safe for concurrent use.
 type Client struct {
 	o     Options
-	guard *guard
+	allow map[string]bool // "host" or "host:port", lower case
+	transports
 	slots chan struct{}
 
 	mu      sync.Mutex
@@ -150,11 +151,11 @@ func New(o Options) (*Client, error) {
 	if o.resolver == nil {
 		o.resolver = net.DefaultResolver
 	}
-	guard, err := newGuard(&o)
+	allow, err := parseAllowed(o.Allow)
 	if err != nil {
 		return nil, err
 	}
-	return &Client{o: o, guard: guard, slots: make(chan struct{}, o.Concurrency)}, nil
+	return &Client{o: o, allow: allow, transports: newTransports(&o), slots: make(chan struct{}, o.Concurrency)}, nil
 }
 
 // With returns a client that reaches hosts as n says, and as c does where n has no setting. Both clients share the limit of concurrent
@@ -170,20 +171,16 @@ func (c *Client) With(n Network) *Client {
 	if n.Unverified != "" {
 		o.Unverified = n.Unverified
 	}
-	derived := &Client{o: o, guard: c.guard.withOptions(&o), slots: c.slots}
+	derived := &Client{o: o, allow: c.allow, transports: newTransports(&o), slots: c.slots}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.derived = append(c.derived, derived)
 	return derived
 }
 
-// Reconnect closes the idle connections of c, but not of clients that [Client.With] derived from it, so that the next requests open new ones, perhaps
-// to another server of a pool.
-func (c *Client) Reconnect() { c.guard.close() }
-
 // Close closes the idle connections of c and of the clients that were derived from it. They can still be used.
 func (c *Client) Close() {
-	c.guard.close()
+	c.Reconnect()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, derived := range c.derived {

@@ -257,7 +257,7 @@ func TestRate(t *testing.T) {
 				var served sync.WaitGroup
 				defer served.Wait()
 				c := client(t, Options{Tries: 1, Allow: []string{"pipe.example"}})
-				c.guard.trusted.DialContext = func(context.Context, string, string) (net.Conn, error) {
+				c.trusted.DialContext = func(context.Context, string, string) (net.Conn, error) {
 					ours, theirs := net.Pipe()
 					served.Go(func() {
 						defer theirs.Close()

@@ -25,22 +25,18 @@ const maxRedirects = 5
 
 var errRedirect = errors.New("bad redirect")
 
-// guard makes single requests and holds the address rules. It keeps one pool of connections for each
-// degree of trust, so that no connection opened for a trusted request can serve another.
-type guard struct {
-	allow    map[string]bool // "host" or "host:port", lower case
-	strict   *http.Transport // checks each address as it is dialled
-	trusted  *http.Transport // dials anything
-	proxied  *http.Transport // dials the operator's proxy
-	proxy    func(*http.Request) (*url.URL, error)
-	resolver *net.Resolver
-	agent    string
+// transports are pools of connections, one for each degree of trust, so that no connection opened for a trusted request can serve
+// another.
+type transports struct {
+	strict  *http.Transport // checks each address as it is dialled
+	trusted *http.Transport // dials anything
+	proxied *http.Transport // dials the operator's proxy
 }
 
-// newGuard returns the guard with the rules and the network of options. It returns an error if a host in Options.Allow is malformed.
-func newGuard(o *Options) (*guard, error) {
+// parseAllowed returns the hosts of Options.Allow in the form of hostKey. It returns an error if one is malformed.
+func parseAllowed(hosts []string) (map[string]bool, error) {
 	allow := make(map[string]bool)
-	for _, host := range o.Allow {
+	for _, host := range hosts {
 		if host == "" || strings.ContainsAny(host, "/@ \t") {
 			return nil, fmt.Errorf("allowed host %q: want a host or host:port, without scheme and path", host)
 		}
@@ -50,16 +46,15 @@ func newGuard(o *Options) (*guard, error) {
 		}
 		allow[hostKey(name, port)] = true
 	}
-	return (&guard{allow: allow, resolver: o.resolver, agent: o.UserAgent}).withOptions(o), nil
+	return allow, nil
 }
 
 // unverified are the settings of which the log has said that they accept every certificate.
 var unverified sync.Map
 
-// withOptions returns a guard with the same address rules, and with the proxy, resolver and TLS settings of the options. It
-// keeps the User-Agent, and the resolver with which hosts are checked before a proxy is asked. If these accept every
+// newTransports returns transports with the resolver, the proxy and the TLS settings of the options. If these accept every
 // certificate, it logs a warning, once in the process for each setting that says so.
-func (g *guard) withOptions(o *Options) *guard {
+func newTransports(o *Options) transports {
 	if o.Unverified != "" && o.Logger.Enabled(context.Background(), slog.LevelWarn) {
 		if _, said := unverified.LoadOrStore(o.Unverified, true); !said {
 			o.Logger.Warn("certificates are not verified", "setting", o.Unverified)
@@ -77,8 +72,7 @@ func (g *guard) withOptions(o *Options) *guard {
 			MaxResponseHeaderBytes: 256 << 10,
 		}
 	}
-	made := &guard{
-		allow: g.allow, resolver: g.resolver, agent: g.agent, proxy: o.Proxy,
+	made := transports{
 		strict:  transport(&net.Dialer{Control: checkDial, Resolver: o.resolver}),
 		trusted: transport(&net.Dialer{Resolver: o.resolver}),
 		proxied: transport(&net.Dialer{}),
@@ -87,11 +81,12 @@ func (g *guard) withOptions(o *Options) *guard {
 	return made
 }
 
-// close closes idle connections.
-func (g *guard) close() {
-	g.strict.CloseIdleConnections()
-	g.trusted.CloseIdleConnections()
-	g.proxied.CloseIdleConnections()
+// Reconnect closes the idle connections of c, but not of clients that [Client.With] derived from it, so that the next requests open new ones, perhaps
+// to another server of a pool.
+func (c *Client) Reconnect() {
+	c.strict.CloseIdleConnections()
+	c.trusted.CloseIdleConnections()
+	c.proxied.CloseIdleConnections()
 }
 
 // followRedirects sends the request and follows up to five redirects. It returns the response that is no redirect, whatever its status; the caller
@@ -101,7 +96,7 @@ func (c *Client) followRedirects(ctx context.Context, r *Request, target *url.UR
 	at := target
 	atHome := true // no redirect has left the first origin yet
 	for range maxRedirects + 1 {
-		response, err := c.guard.get(ctx, r, at, atHome)
+		response, err := c.getOnce(ctx, r, at, atHome)
 		if err != nil {
 			return nil, c.newError(at, cmp.Or(context.Cause(ctx), err))
 		}
@@ -122,27 +117,27 @@ func (c *Client) followRedirects(ctx context.Context, r *Request, target *url.UR
 	return nil, c.newError(target, fmt.Errorf("%w: more than %d in a row", errRedirect, maxRedirects))
 }
 
-// get sends one request to one URL, which the rules must allow unless the operator or the request trusts it. atHome says that the URL has the origin
+// getOnce sends one request to one URL, which the rules must allow unless the operator or the request trusts it. atHome says that the URL has the origin
 // of the request's own URL, so that credentials may be sent.
-func (g *guard) get(ctx context.Context, r *Request, at *url.URL, atHome bool) (*http.Response, error) {
+func (c *Client) getOnce(ctx context.Context, r *Request, at *url.URL, atHome bool) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
 		return nil, err
 	}
 	maps.Copy(request.Header, r.Header)
-	request.Header.Set("User-Agent", g.agent)
+	request.Header.Set("User-Agent", c.o.UserAgent)
 	if atHome && r.Authorization != nil {
 		if value := r.Authorization(at); value != "" {
 			request.Header.Set("Authorization", value)
 		}
 	}
-	return g.send(request, g.allowsHost(at) || r.Trusted != nil && r.Trusted(at))
+	return c.send(request, c.allowsHost(at) || r.Trusted != nil && r.Trusted(at))
 }
 
 // send sends a request once, through the operator's proxy if there is one for it, and returns [ErrForbidden] if the rules forbid the address. trusted
 // says that the operator named the URL; then it may have any address, and http. For a URL that is not trusted, send resolves and checks the host
 // before it asks a proxy.
-func (g *guard) send(request *http.Request, trusted bool) (*http.Response, error) {
+func (c *Client) send(request *http.Request, trusted bool) (*http.Response, error) {
 	at := request.URL
 	switch {
 	case at.Scheme != "https" && !(at.Scheme == "http" && trusted):
@@ -152,36 +147,36 @@ func (g *guard) send(request *http.Request, trusted bool) (*http.Response, error
 	case at.User != nil:
 		return nil, fmt.Errorf("%w: a user or password in the URL", ErrForbidden)
 	}
-	proxy, err := g.proxy(request)
+	proxy, err := c.o.Proxy(request)
 	if err != nil {
 		// Not err itself: it quotes the setting, which may hold a password.
 		return nil, errors.New("the proxy settings in the environment are no URLs")
 	}
 	if proxy != nil {
 		if !trusted {
-			if err := g.checkHost(request.Context(), at.Hostname()); err != nil {
+			if err := c.checkHost(request.Context(), at.Hostname()); err != nil {
 				return nil, err
 			}
 		}
-		return g.proxied.RoundTrip(request)
+		return c.proxied.RoundTrip(request)
 	}
 	if trusted {
-		return g.trusted.RoundTrip(request)
+		return c.trusted.RoundTrip(request)
 	}
-	return g.strict.RoundTrip(request)
+	return c.strict.RoundTrip(request)
 }
 
 // allowsHost reports whether the operator allows the host of a URL to have any address.
-func (g *guard) allowsHost(u *url.URL) bool {
-	return g.allow[hostKey(u.Hostname(), "")] || g.allow[hostKey(u.Hostname(), portOf(u))]
+func (c *Client) allowsHost(u *url.URL) bool {
+	return c.allow[hostKey(u.Hostname(), "")] || c.allow[hostKey(u.Hostname(), portOf(u))]
 }
 
 // checkHost resolves a host before a proxy does, and returns an error unless each of its addresses is on the public Internet.
-func (g *guard) checkHost(ctx context.Context, host string) error {
+func (c *Client) checkHost(ctx context.Context, host string) error {
 	if address, err := netip.ParseAddr(host); err == nil {
 		return checkAddress(address)
 	}
-	addresses, err := g.resolver.LookupNetIP(ctx, "ip", host)
+	addresses, err := c.o.resolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
 		return fmt.Errorf("couldn't check the address before asking the proxy (an operator can allow the host): %w", err)
 	}
@@ -311,7 +306,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			sent.Header.Set("Authorization", value)
 		}
 	}
-	response, err := c.guard.send(sent, c.guard.allowsHost(r.URL) || t.o.Trusted != nil && t.o.Trusted(r.URL))
+	response, err := c.send(sent, c.allowsHost(r.URL) || t.o.Trusted != nil && t.o.Trusted(r.URL))
 	if err != nil {
 		err = cmp.Or(context.Cause(ctx), err)
 		end()

@@ -117,7 +117,7 @@ func TestAddressRules(t *testing.T) {
 func TestTrustIsNotPooled(t *testing.T) {
 	s := secure(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "x") })
 	c := client(t, Options{}, s)
-	c.guard.allow = nil
+	c.allow = nil
 	trusted := Request{URL: s.URL, Trusted: func(u *url.URL) bool { return true }}
 	if _, err := text(c, trusted); err != nil {
 		t.Fatal(err)

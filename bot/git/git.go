@@ -362,12 +362,10 @@ func (c *Client) openBranch(ctx context.Context, r Remote) (*session, Head, erro
 // IsRepository reports whether a folder looks like a bare git repository, such as one made with `git clone --bare`: it has the
 // entries HEAD, objects and refs.
 func IsRepository(dir string) bool {
-	for _, name := range []string{"HEAD", "objects", "refs"} {
-		if _, err := os.Stat(dir + string(os.PathSeparator) + name); err != nil {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc([]string{"HEAD", "objects", "refs"}, func(name string) bool {
+		_, err := os.Stat(dir + string(os.PathSeparator) + name)
+		return err != nil
+	})
 }
 
 // ReadLocalHead returns the last commit of a branch, "" for the default one, of the bare repository in the folder dir.

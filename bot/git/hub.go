@@ -72,70 +72,58 @@ const requestTimeout = 90 * time.Second
 // errNotModified says that a response is the known one.
 var errNotModified = errors.New("not modified")
 
-// get requests the JSON at a path of GitHub's API, decodes it into the pointer into, and returns its entity tag. If the JSON is
-// still the one with the entity tag etag, which may be "", the error is errNotModified and into stays as it is. Other errors are
-// those of callAPI.
-func (h *hub) get(ctx context.Context, path, etag string, into any) (fresh string, err error) {
-	err = h.callAPI(ctx, func(ctx context.Context) error {
-		request, err := API(h.client).NewRequest(http.MethodGet, path, nil)
-		if err != nil {
-			return err
-		}
-		if etag != "" {
-			request.Header.Set("If-None-Match", etag)
-		}
-		response, err := API(h.client).Do(ctx, request, into)
-		if err == nil {
-			fresh = response.Header.Get("ETag")
-		}
-		return err
-	})
-	return fresh, err
-}
-
-// callAPI calls do, which sends a request to GitHub, after others have ended, and with a time limit. It maps GitHub's errors: to
-// errNotModified, fetch.ErrNotFound, or a *[LimitError] if the rate limit would delay the request for long. Redirects stay errors
-// of the library, for movedPath.
-func (h *hub) callAPI(parent context.Context, do func(context.Context) error) error {
+// get requests the JSON at a path of GitHub's API, after other requests have ended and with a time limit. It decodes it into the
+// pointer into, and returns its entity tag. If the JSON is still the one with the entity tag etag, which may be "", the error is
+// errNotModified and into stays as it is. It is fetch.ErrNotFound for what GitHub does not have, and a *[LimitError] if the rate
+// limit would delay the request for long. Redirects stay errors of the library, for movedPath.
+func (h *hub) get(parent context.Context, path, etag string, into any) (fresh string, err error) {
 	select {
 	case h.turn <- struct{}{}:
 		defer func() { <-h.turn }()
 	case <-parent.Done():
-		return context.Cause(parent)
+		return "", context.Cause(parent)
 	}
 	if until := h.client.LimitedUntil(); time.Until(until) > requestTimeout {
-		return &LimitError{until}
+		return "", &LimitError{until}
 	}
 	ctx, cancel := context.WithTimeout(parent, requestTimeout)
 	defer cancel()
-	err := do(ctx)
+	api := API(h.client)
+	request, err := api.NewRequest(http.MethodGet, path, nil)
+	if err != nil {
+		return "", err
+	}
+	if etag != "" {
+		request.Header.Set("If-None-Match", etag)
+	}
+	response, err := api.Do(ctx, request, into)
 	if err == nil {
-		return nil
+		return response.Header.Get("ETag"), nil
 	}
 	if parent.Err() != nil {
-		return context.Cause(parent)
+		return "", context.Cause(parent)
 	}
 	if until := h.client.LimitedUntil(); ctx.Err() != nil && !until.IsZero() {
-		return &LimitError{until}
+		return "", &LimitError{until}
 	}
 	switch GitHubStatus(err) {
 	case http.StatusNotModified:
-		return errNotModified
+		return "", errNotModified
 	case http.StatusNotFound:
-		return fmt.Errorf("%w (%s)", fetch.ErrNotFound, DescribeGitHubError(err))
+		return "", fmt.Errorf("%w (%s)", fetch.ErrNotFound, DescribeGitHubError(err))
 	case http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
-		return err // for movedPath
+		return "", err // for movedPath
 	}
-	return errors.New(DescribeGitHubError(err))
+	return "", errors.New(DescribeGitHubError(err))
 }
 
 var movedTo = text.NewRegexp(`/repositories/([0-9]{1,20})(?:/|$)`)
 
-// movedPath returns the path in GitHub's API to which err, an error of callAPI, says that a repository has moved; "" for other
+// movedPath returns the path in GitHub's API to which err, an error of get, says that a repository has moved; "" for other
 // errors.
 func (h *hub) movedPath(err error) string {
-	var answered *gogithub.ErrorResponse
-	if !errors.As(err, &answered) || answered.Response == nil {
+	answered, ok := errors.AsType[*gogithub.ErrorResponse](err)
+	if !ok || answered.Response == nil {
 		return ""
 	}
 	location, err := answered.Response.Request.URL.Parse(answered.Response.Header.Get("Location"))
@@ -151,7 +139,7 @@ func (h *hub) movedPath(err error) string {
 
 // describe requests the description of the repository at an address from GitHub's API, and follows a redirect to its new name.
 // found is nil if the description is still the one with the entity tag etag; fresh is the present entity tag. Errors are those of
-// callAPI, or a *[RefusedError] for an address of another form.
+// get, or a *[RefusedError] for an address of another form.
 func (h *hub) describe(ctx context.Context, at *url.URL, etag string) (found *Repository, fresh string, err error) {
 	name, err := h.ownerAndName(at)
 	if err != nil {

@@ -25,14 +25,15 @@ const tagPrefix = "refs/tags/"
 // or ""; if the tags are the same, the listing has none. Tags whose names have over 1024 bytes are left out.
 //
 // Errors are package fetch's, among them [fetch.ErrNotFound], and a *[RefusedError].
-func (c *Client) Tags(ctx context.Context, target, validator string) (*Listing, error) {
+func (c *Client) Tags(ctx context.Context, target, validator string) (_ *Listing, err error) {
+	defer func() { err = nameRepository(target, err) }()
 	s, err := c.openTarget(ctx, target)
 	if err != nil {
-		return nil, nameRepository(target, err)
+		return nil, err
 	}
 	refs, err := c.listReferences(ctx, s, tagPrefix)
 	if err != nil {
-		return nil, nameRepository(target, err)
+		return nil, err
 	}
 	commits := make(map[string]string)
 	for _, ref := range refs {
@@ -45,7 +46,7 @@ func (c *Client) Tags(ctx context.Context, target, validator string) (*Listing, 
 		return listing, nil
 	}
 	listing.Tags, err = tagsByVersion(commits)
-	return listing, nameRepository(target, err)
+	return listing, err
 }
 
 // commitHash returns the hash of the object that a reference names, normally a commit: the target of an annotated tag, else the
