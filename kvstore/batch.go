@@ -34,6 +34,16 @@ func (s *Store) newSizedBatch(bytes int) *Batch {
 	return &Batch{store: s, batch: pebbleOf(s).NewBatchWithSize(bytes + 1<<10)}
 }
 
+// WriteBatch commits the changes that fill adds to a new batch, see [Batch.Commit]. If fill returns an error, it writes nothing and returns that.
+func (s *Store) WriteBatch(fill func(*Batch) error) error {
+	b := s.NewBatch()
+	defer b.Close()
+	if err := fill(b); err != nil {
+		return err
+	}
+	return b.Commit()
+}
+
 // Set adds to the batch that key has value in ns. Both slices are copied. An error, such as that the batch is too large, is returned by Commit; after
 // one, Set and Delete do nothing.
 func (b *Batch) Set(ns Namespace, key, value []byte) {

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 
@@ -20,6 +21,13 @@ type Hash [sha256.Size]byte
 
 // Sum returns the SHA-256 of bytes. For the identity bytes of a content, that is its [Hash].
 func Sum(identity []byte) Hash { return sha256.Sum256(identity) }
+
+// SumReader returns the SHA-256 of all that r reads.
+func SumReader(r io.Reader) (Hash, error) {
+	sum := sha256.New()
+	_, err := io.Copy(sum, r)
+	return Hash(sum.Sum(nil)), err
+}
 
 // String returns the hash in lower-case hexadecimal.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }

@@ -11,7 +11,6 @@ package audit
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -57,7 +56,7 @@ func New(o Options) *Auditor { return &Auditor{o} }
 func (a *Auditor) Compare(ctx context.Context, r verify.Claim) verify.Comparison {
 	c := &comparison{Auditor: a, claim: r, at: make(map[string]string), unchecked: make(map[string]string)}
 	err := c.run(ctx)
-	c.found.At = func(path string) (string, error) { return c.upstreamPath(path) }
+	c.found.At = c.upstreamPath
 	c.found.Outcome, c.found.Err = verify.Proven, err
 	if err != nil {
 		c.found.Outcome, c.found.Problem = verify.OutcomeOf(err), err.Error()
@@ -99,8 +98,7 @@ func (c *comparison) run(ctx context.Context) error {
 		return err
 	}
 	err = c.compareFiles(ctx, src)
-	var difference *verify.Difference
-	if source := c.claim.Manifest.Source; source.Tree == "" && source.Type == "git" && c.o.Git.AtGitHub(source.Name) && errors.As(err, &difference) {
+	if source := c.claim.Manifest.Source; source.Tree == "" && source.Type == "git" && c.o.Git.AtGitHub(source.Name) && errors.As(err, new(*verify.Difference)) {
 		return fmt.Errorf("the release was published by version 0.1 from the host's archive of the commit, in which files may be missing or changed, so it cannot be compared with the commit: %v", err) //nolint:errorlint // not a difference
 	}
 	if err != nil {
@@ -175,12 +173,9 @@ func (c *comparison) compareSignature(ctx context.Context, v npm.Version, source
 		return differs("the log has the integrity %s, and the registry states %s; %s", shortIntegrity(source.Integrity), shortIntegrity(v.Hash()), ours)
 	}
 	signed, err := c.o.Npm.Verify(ctx, v)
-	var invalid *npm.SignatureError
 	switch {
-	case errors.As(err, &invalid):
-		return differs("%v", err)
 	case err != nil:
-		return err
+		return asSignatureDifference(err)
 	case !signed.Keys:
 		c.addNote("the registry publishes no keys, so that nothing is known of signatures")
 	case signed.KeyID == "":
@@ -308,8 +303,11 @@ func (c *comparison) compareFiles(ctx context.Context, src archive.Source) error
 		}
 		made[i], results[i] = true, built.compareFile(f)
 	}
+	if errors.As(err, new(*archive.RefusedError)) {
+		return differs("upstream's archive is none that is published: %v", err)
+	}
 	if err != nil {
-		return asArchiveDifference(err)
+		return err
 	}
 	return c.summarize(remake, made, results)
 }
@@ -339,11 +337,8 @@ func (c *comparison) matchEntry(x *index, name string, hash kvstore.Hash) (paths
 // minified files cannot be made again, "" if they can; made and results say which were and with which result, by index.
 func (c *comparison) summarize(cannotRemake string, made []bool, results []error) error {
 	var wrong error
-	problem := func(err error) {
-		wrong = cmp.Or(wrong, err)
-	}
+	problem := func(err error) { wrong = cmp.Or(wrong, err) }
 	for i, f := range c.claim.Manifest.Files {
-		var difference *verify.Difference
 		isMade := f.Origin == logs.Minified || f.Origin == logs.Built
 		switch {
 		case !isMade && c.at[f.Path] != "":
@@ -360,7 +355,7 @@ func (c *comparison) summarize(cannotRemake string, made []bool, results []error
 			c.unchecked[f.Path] = cannotRemake
 		case !made[i]:
 			c.unchecked[f.Path] = "what it was made from is too large to be minified"
-		case errors.As(results[i], &difference):
+		case errors.As(results[i], new(*verify.Difference)):
 			problem(results[i])
 		case results[i] != nil:
 			c.unchecked[f.Path] = results[i].Error()
@@ -543,9 +538,8 @@ func hashEntry(r io.Reader, keep bool) (kvstore.Hash, []byte, error) {
 		data, err := io.ReadAll(r)
 		return kvstore.Sum(data), data, err
 	}
-	h := sha256.New()
-	_, err := io.Copy(h, r)
-	return kvstore.Hash(h.Sum(nil)), nil, err
+	hash, err := kvstore.SumReader(r)
+	return hash, nil, err
 }
 
 // differs returns a [verify.Difference] with a formatted message.
@@ -556,19 +550,8 @@ func shortIntegrity(integrity string) string { return text.Short(integrity, 120)
 
 // asSignatureDifference returns an invalid signature of the registry as a [verify.Difference], and any other error unchanged.
 func asSignatureDifference(err error) error {
-	var invalid *npm.SignatureError
-	if errors.As(err, &invalid) {
+	if errors.As(err, new(*npm.SignatureError)) {
 		return differs("%v", err)
-	}
-	return err
-}
-
-// asArchiveDifference returns the refusal of an archive, which no release can be made from, as a [verify.Difference], and any
-// other error unchanged.
-func asArchiveDifference(err error) error {
-	var refused *archive.RefusedError
-	if errors.As(err, &refused) {
-		return differs("upstream's archive is none that is published: %v", err)
 	}
 	return err
 }

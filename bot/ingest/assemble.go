@@ -67,13 +67,13 @@ func (pb *Publisher) assemble(ctx context.Context, in pendingRelease, pins *kvst
 	a := &assembly{
 		Publisher: pb, pipeline: pb.backlog, pendingRelease: in, pins: pins,
 		manifest: &logs.Manifest{
-			Package: in.pkg.Name, Version: in.version, Released: in.released, Source: in.source,
+			Package: in.pkg.Name, Version: in.version, Released: in.Released, Source: in.Source,
 		},
 	}
 	if in.fresh {
 		a.pipeline = pb.fresh
 	}
-	for _, note := range in.notes {
+	for _, note := range in.Notes {
 		a.addNote("%s", note)
 	}
 	if err := a.selectFiles(ctx); err != nil {
@@ -92,18 +92,24 @@ func (pb *Publisher) assemble(ctx context.Context, in pendingRelease, pins *kvst
 	if a.silent > 0 {
 		m.Notes = append(m.Notes, fmt.Sprintf("%d more notes and files left out are not listed", a.silent))
 	}
-	paths := make([]string, len(m.Files))
-	for i, f := range m.Files {
-		paths[i] = f.Path
-	}
-	if m.Alike = packages.Alike(paths); len(m.Alike) > 0 {
-		m.Notes = slices.Insert(m.Notes, 0, alikeNote(m.Alike))
-	}
-	m.Default = packages.DefaultFile(in.pkg.Filename, paths)
+	completeManifest(m, in.pkg)
 	if in.pkg.Filename != "" && m.Default != in.pkg.Filename {
 		m.Notes = append(m.Notes, fmt.Sprintf("the package JSON's filename %q is not in this release; the default file is %q", in.pkg.Filename, m.Default))
 	}
 	return m, nil
+}
+
+// completeManifest sets the default file in the manifest of a release of p, and lists in it the paths that differ only in case or
+// Unicode form, with a note about them in front.
+func completeManifest(m *logs.Manifest, p *packages.Package) {
+	paths := make([]string, len(m.Files))
+	for i, f := range m.Files {
+		paths[i] = f.Path
+	}
+	m.Default = packages.DefaultFile(p.Filename, paths)
+	if m.Alike = packages.Alike(paths); len(m.Alike) > 0 {
+		m.Notes = slices.Insert(m.Notes, 0, alikeNote(m.Alike))
+	}
 }
 
 // alikeNote returns a note for the manifest about groups of paths that differ only in case or Unicode form, with the first two
@@ -119,7 +125,7 @@ func alikeNote(alike [][]string) string {
 // package JSON. It lists in the manifest the selected files that cannot be published, such as links and files that are too large,
 // up to maxLeftOut, and counts the others in a.silent. If no file is selected, the error is a *sources.Refusal.
 func (a *assembly) selectFiles(ctx context.Context) (err error) {
-	if a.selected, err = packages.NewPlan(ctx, a.pkg, a.archive); err != nil {
+	if a.selected, err = packages.NewPlan(ctx, a.pkg, a.Archive); err != nil {
 		return err
 	}
 	if reason := a.selected.Nothing(); reason != "" {
@@ -141,7 +147,7 @@ func (a *assembly) selectFiles(ctx context.Context) (err error) {
 // selectFiles has run before.
 func (a *assembly) processFiles(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	err := archive.Walk(ctx, a.archive, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
+	err := archive.Walk(ctx, a.Archive, archive.DefaultLimits, func(e archive.Entry, r io.Reader) error {
 		paths := a.selected.Targets[e.Name]
 		if e.Skipped != "" || len(paths) == 0 && !describesRelease(e) {
 			return nil

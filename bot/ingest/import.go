@@ -131,15 +131,17 @@ func (pb *Publisher) publishImport(ctx context.Context, in *pendingImport, recei
 	}
 	pb.options.Events.Emit(ctx, events.Event{Kind: events.Releasing, Package: in.Package, Version: in.Version})
 	return pb.publish(ctx, pendingRelease{
-		pkg: in.pkg, version: in.Version, released: pb.options.Now(), actor: ActorOperator,
-		archive: in.newSource(func(f ImportFile) (io.ReadCloser, error) {
-			if content := received[f.SHA256]; content != nil {
-				return io.NopCloser(io.NewSectionReader(content, 0, f.Size)), nil
-			}
-			data, err := pb.store.Identity(f.SHA256)
-			return io.NopCloser(bytes.NewReader(data)), err
-		}),
-		source: logs.Source{Type: "import", Name: in.Package}, override: in.Override,
+		Fetched: sources.Fetched{
+			Archive: in.newSource(func(f ImportFile) (io.ReadCloser, error) {
+				if content := received[f.SHA256]; content != nil {
+					return io.NopCloser(io.NewSectionReader(content, 0, f.Size)), nil
+				}
+				data, err := pb.store.Identity(f.SHA256)
+				return io.NopCloser(bytes.NewReader(data)), err
+			}),
+			Source: logs.Source{Type: "import", Name: in.Package}, Released: pb.options.Now(),
+		},
+		pkg: in.pkg, version: in.Version, actor: ActorOperator, override: in.Override,
 	})
 }
 

@@ -2,7 +2,6 @@ package ingest
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -70,11 +69,10 @@ func listFiles(ctx context.Context, source archive.Source) ([]ImportFile, error)
 			files = append(files, f)
 			return nil
 		}
-		sum := sha256.New()
-		if _, err := io.Copy(sum, r); err != nil {
+		var err error
+		if f.SHA256, err = kvstore.SumReader(r); err != nil {
 			return fmt.Errorf("couldn't read %s: %w", e.Name, err)
 		}
-		f.SHA256 = kvstore.Hash(sum.Sum(nil))
 		files = append(files, f)
 		regular[f.Path] = true
 		return nil

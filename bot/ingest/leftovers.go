@@ -23,10 +23,10 @@ func (pb *Publisher) markUnclean() error {
 	case !errors.Is(err, kvstore.ErrNotFound):
 		return err
 	}
-	batch := pb.store.NewBatch()
-	defer batch.Close()
-	batch.Set(kvstore.Meta, uncleanKey, nil)
-	return batch.Commit()
+	return pb.store.WriteBatch(func(b *kvstore.Batch) error {
+		b.Set(kvstore.Meta, uncleanKey, nil)
+		return nil
+	})
 }
 
 // markClean deletes the mark that markUnclean stored, so that the next process does not look for contents without a release. It
@@ -35,10 +35,10 @@ func (pb *Publisher) markClean() error {
 	if pb.leftovers.Load() {
 		return nil
 	}
-	batch := pb.store.NewBatch()
-	defer batch.Close()
-	batch.Delete(kvstore.Meta, uncleanKey)
-	return batch.Commit()
+	return pb.store.WriteBatch(func(b *kvstore.Batch) error {
+		b.Delete(kvstore.Meta, uncleanKey)
+		return nil
+	})
 }
 
 // RemoveLeftovers deletes the contents that no release names, which interrupted and failed publications have left. It does

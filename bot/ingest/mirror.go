@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"time"
@@ -159,7 +160,7 @@ func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror
 		}
 	}
 	if manifest.Default == "" && manifest.Source.Type == cdnjsType {
-		m.completeManifest(manifest)
+		completeManifest(manifest, m.pkg)
 	}
 	if err := b.commit(m.pins, manifest, ActorBot, "", logs.Entry{Kind: logs.Mirrored, Mirror: &mirror}); err != nil {
 		return nil, err
@@ -172,19 +173,6 @@ func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror
 
 // cdnjsType is the type of source of a release that was listed by an origin with cdnjs's API.
 const cdnjsType = "cdnjs"
-
-// completeManifest sets the default file in a manifest that an origin with cdnjs's API has listed. It also lists in it the paths
-// that differ only in case or Unicode form, with a note about them. It stores nothing.
-func (m *Mirroring) completeManifest(manifest *logs.Manifest) {
-	paths := make([]string, len(manifest.Files))
-	for i, f := range manifest.Files {
-		paths[i] = f.Path
-	}
-	manifest.Default = packages.DefaultFile(m.pkg.Filename, paths)
-	if manifest.Alike = packages.Alike(paths); len(manifest.Alike) > 0 {
-		manifest.Notes = append(manifest.Notes, alikeNote(manifest.Alike))
-	}
-}
 
 // assembleFromNpm downloads npm's release of a version, and stores its contents, which pins protects from deletion, but not the
 // manifest. It returns the manifest, and a log entry in which only the evidence is set: the registry's signature, the provenance,
@@ -214,14 +202,8 @@ func (pb *Publisher) assembleFromNpm(ctx context.Context, p *packages.Package, v
 	if err != nil {
 		return nil, logs.Entry{}, err
 	}
-	released := v.Published
-	if released.IsZero() {
-		released = pb.options.Now()
-	}
-	in := pendingRelease{
-		pkg: p, version: version, released: released, actor: ActorBot, archive: got.Archive, source: got.Source, fresh: true,
-		signature: got.Signature, attested: got.Attested,
-	}
+	got.Released = cmp.Or(v.Published, pb.options.Now())
+	in := pendingRelease{Fetched: *got, pkg: p, version: version, actor: ActorBot, fresh: true}
 	manifest, err := pb.assemble(ctx, in, pins)
 	if err != nil {
 		return nil, logs.Entry{}, err
@@ -292,20 +274,9 @@ func (pb *Publisher) ReconcileWithNpm(ctx context.Context, name, version string)
 		return false, fmt.Errorf("npm's %s %s has no path in common with the mirrored release", name, version)
 	}
 	mirror := *v.Mirror
-	mirror.Proof = logs.ProofNpm
+	mirror.Proof, v.Mirror = logs.ProofNpm, &mirror
 	reason := fmt.Sprintf("npm has the same bytes at %s; %d are the origin's own", text.Count(same, "path", "paths"), len(mirrored.Files)-same)
-	err = pb.log.Update(func(tx *logs.Tx) error {
-		if err := pb.checkUnchanged(v); err != nil {
-			return err
-		}
-		return views.Record(tx, views.Change{Manifest: mirrored, Entry: logs.Entry{
-			Kind: logs.Confirmed, Time: pb.options.Now(), Actor: ActorBot, Package: name, Version: version,
-			Released: v.Released, Reason: reason, Manifest: v.Manifest, Mirror: &mirror,
-		}})
-	})
-	if err == nil {
-		pb.logger.Info("confirmed", "package", name, "version", version, "reason", reason)
-	}
+	err = pb.followOrigin(v, logs.Confirmed, reason, nil)
 	return err == nil, err
 }
 
@@ -409,8 +380,9 @@ func (pb *Publisher) RestoreMirrored(name, version string, manifest kvstore.Hash
 	return err
 }
 
-// followOrigin withdraws or restores the mirrored release v here, because its origin did so or because npm has other bytes. kind
-// is logs.Withdrawn or logs.Restored, and reason is for the log. followOrigin returns an error if the log has a newer entry about
+// followOrigin withdraws or restores the mirrored release v here, because its origin did so or because npm has other bytes, or records
+// that npm has the same. kind is logs.Withdrawn, logs.Restored or logs.Confirmed, reason is for the log, and v.Mirror is what the log
+// says of the origin from now on. followOrigin returns an error if the log has a newer entry about
 // the version than v. allowed receives the release's manifest and may be nil; its error, which followOrigin returns, prevents the
 // change, and it runs in the same transaction.
 func (pb *Publisher) followOrigin(v views.Version, kind logs.Kind, reason string, allowed func(*logs.Manifest) error) error {
@@ -433,7 +405,11 @@ func (pb *Publisher) followOrigin(v views.Version, kind logs.Kind, reason string
 		}})
 	})
 	if err == nil {
-		pb.logger.Warn(string(kind), "package", v.Package, "version", v.Version, "reason", reason)
+		level := slog.LevelWarn
+		if kind == logs.Confirmed {
+			level = slog.LevelInfo
+		}
+		pb.logger.Log(context.Background(), level, string(kind), "package", v.Package, "version", v.Version, "reason", reason)
 	}
 	return err
 }

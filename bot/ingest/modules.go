@@ -128,12 +128,12 @@ func BuildModules(ctx context.Context, pool *worker.Pool, r ModulesRelease) (*lo
 // replace a file of the manifest.
 func (a *assembly) buildModules(ctx context.Context) error {
 	u := a.pkg.Autoupdate
-	if u == nil || u.Modules == nil || a.pendingRelease.source.Type != "npm" {
+	if u == nil || u.Modules == nil || a.Source.Type != "npm" {
 		return nil
 	}
 	owner := ReleaseID(a.pkg.Name, a.version)
 	record, files, err := BuildModules(ctx, a.minifiers, ModulesRelease{
-		Owner: owner, Package: a.pendingRelease.source.Name, Subpaths: u.Modules.Subpaths, Archive: a.archive,
+		Owner: owner, Package: a.Source.Name, Subpaths: u.Modules.Subpaths, Archive: a.Archive,
 		Acquire: func(here, child int64) (func(), error) {
 			return a.options.Budget.AcquireFile(ctx, owner, a.pendingRelease.fresh, here, child)
 		},

@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -59,13 +60,10 @@ func (pb *Publisher) Regenerate(ctx context.Context, w replication.Wanted) (size
 	if info, err := file.Stat(); err == nil {
 		size = info.Size()
 	}
-	in := pendingRelease{pkg: pkg, version: w.Entry.Version, released: got.Released, archive: got.Archive, source: got.Source, notes: got.Notes}
-	if in.released.IsZero() {
-		in.released = w.Entry.Released
-	}
+	got.Released = cmp.Or(got.Released, w.Entry.Released)
 	pins := pb.store.Pin()
 	defer pins.Release()
-	manifest, err := pb.assemble(ctx, in, pins)
+	manifest, err := pb.assemble(ctx, pendingRelease{Fetched: *got, pkg: pkg, version: w.Entry.Version}, pins)
 	if err != nil {
 		return size, err
 	}

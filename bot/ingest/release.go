@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,6 @@ import (
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/logs/views"
 	"github.com/larder-cdn/larder/packages"
-	"github.com/larder-cdn/larder/packages/archive"
 )
 
 // IsErased reports whether the log says that the files of a withdrawn release were erased, and not that the release was restored
@@ -200,19 +200,15 @@ func (pb *Publisher) recoverStates() error {
 	if err != nil {
 		return err
 	}
-	batch := pb.store.NewBatch()
-	defer batch.Close()
-	for _, s := range states {
+	for i := range states {
+		s := &states[i]
 		s.Kind, s.Updated = views.Detected, pb.options.Now()
 		if s.Attempts++; s.Attempts >= tooOften {
 			s.Kind, s.Reason = views.Failed, fmt.Sprintf("the process ended %d times in the middle of it", s.Attempts)
 			s.Next = s.Updated.Add(sources.Backoff(s.Attempts))
 		}
-		if err := views.SetState(batch, s); err != nil {
-			return err
-		}
 	}
-	return batch.Commit()
+	return pb.writeStates(states...)
 }
 
 // publishedEvent returns the event which says that a release was published, with the number and the total bytes of its files.
@@ -239,13 +235,11 @@ func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, c
 	if reason, ok := sources.RefusalReason(cause); ok {
 		s.Kind, s.Reason = views.Refused, reason
 		evidence := logs.Entry{Actor: t.Actor}
-		var invalid *npm.SignatureError
-		if errors.As(cause, &invalid) {
+		if invalid, ok := errors.AsType[*npm.SignatureError](cause); ok {
 			evidence.Signature = logs.Signature{Outcome: logs.SignatureInvalid, Key: invalid.KeyID}
 		}
-		var refusal *sources.Refusal
 		refuse := pb.recordRefusal
-		if errors.As(cause, &refusal) && refusal.NoFiles {
+		if refusal, ok := errors.AsType[*sources.Refusal](cause); ok && refusal.NoFiles {
 			refuse = pb.refuseWithoutFiles
 		}
 		if err := refuse(s, evidence); err != nil {
@@ -268,8 +262,7 @@ func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, c
 		}
 		return fmt.Errorf("bot: %s %s: %w", s.Package, s.Version, errors.Join(ctx.Err(), cause))
 	}
-	var limit *git.LimitError
-	if errors.As(cause, &limit) {
+	if limit, ok := errors.AsType[*git.LimitError](cause); ok {
 		s.Kind, s.Reason, s.Next = views.Detected, cause.Error(), limit.Until.Add(sources.Jittered(sources.MinWait))
 		if err := pb.setState(s); err != nil {
 			return err
@@ -372,16 +365,23 @@ func (pb *Publisher) checkManifest(name, version string, manifest kvstore.Hash) 
 // setState stores the state of a version (detected, processing, failed and so on) without a log entry, and then calls
 // Options.Changed with the package. After an error the state is as before.
 func (pb *Publisher) setState(s views.State) error {
-	batch := pb.store.NewBatch()
-	defer batch.Close()
-	if err := views.SetState(batch, s); err != nil {
-		return err
+	err := pb.writeStates(s)
+	if err == nil {
+		pb.options.Changed(s.Package)
 	}
-	if err := batch.Commit(); err != nil {
-		return err
-	}
-	pb.options.Changed(s.Package)
-	return nil
+	return err
+}
+
+// writeStates stores the states of versions in one write, without log entries.
+func (pb *Publisher) writeStates(states ...views.State) error {
+	return pb.store.WriteBatch(func(b *kvstore.Batch) error {
+		for _, s := range states {
+			if err := views.SetState(b, s); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // fetchAndPublish downloads the release of the task t from upstream, publishes it, and returns the manifest. It updates came,
@@ -398,35 +398,19 @@ func (pb *Publisher) fetchAndPublish(ctx context.Context, t Task, came *views.Wr
 	if err != nil {
 		return nil, err
 	}
-	released := t.Released
-	if !got.Released.IsZero() {
-		released = got.Released
-	}
-	if released.IsZero() {
-		released = pb.options.Now()
-	}
-	return pb.publish(ctx, pendingRelease{
-		pkg: t.Pkg, version: t.Version.Name, released: released, actor: t.Actor,
-		archive: got.Archive, source: got.Source, notes: got.Notes, fresh: t.Fresh,
-		signature: got.Signature, attested: got.Attested, override: t.Override,
-	})
+	got.Released = cmp.Or(got.Released, t.Released, pb.options.Now())
+	return pb.publish(ctx, pendingRelease{Fetched: *got, pkg: t.Pkg, version: t.Version.Name, actor: t.Actor, fresh: t.Fresh, override: t.Override})
 }
 
 // A pendingRelease is a release that was downloaded or received, with its archive, and is about to be made and published.
 type pendingRelease struct {
-	pkg      *packages.Package
-	version  string
-	released time.Time
-	actor    string
-	archive  archive.Source
-	source   logs.Source
-	notes    []string
-	// signature and attested are those of [sources.Fetched].
-	signature logs.Signature
-	attested  func(context.Context) (sources.Attested, error)
-	override  string                     // why an operator publishes it although it does not satisfy the policy; "" for none
-	fresh     bool                       // it does not wait for releases that are not
-	check     func(*logs.Manifest) error // has the last word on what is about to be published; may be nil
+	sources.Fetched // with the time of the release
+	pkg             *packages.Package
+	version         string
+	actor           string
+	override        string                     // why an operator publishes it although it does not satisfy the policy; "" for none
+	fresh           bool                       // it does not wait for releases that are not
+	check           func(*logs.Manifest) error // has the last word on what is about to be published; may be nil
 }
 
 // publish takes the files that the package JSON names out of the archive of the release in, and publishes them. It stores the
@@ -466,17 +450,17 @@ func (pb *Publisher) publish(ctx context.Context, in pendingRelease) (_ *logs.Ma
 
 // collectEvidence returns a log entry in which only the evidence about the release in is set: the registry's signature, the
 // provenance, and the program that minified files of m. It downloads the attestations and stores them as contents, which pins
-// protects from deletion. Provenance is nil if in.attested is, as for an import. With an error the entry has no meaning.
+// protects from deletion. Provenance is nil if in.Attested is, as for an import. With an error the entry has no meaning.
 func (pb *Publisher) collectEvidence(ctx context.Context, in pendingRelease, m *logs.Manifest, pins *kvstore.Pins) (logs.Entry, error) {
-	entry := logs.Entry{Signature: in.signature}
+	entry := logs.Entry{Signature: in.Signature}
 	if slices.ContainsFunc(m.Files, func(f logs.File) bool { return f.Origin == logs.Minified }) {
 		entry.Maker = new(logs.Maker)
 		entry.Maker.Program, entry.Maker.Version, entry.Maker.Options = worker.Minifier()
 	}
-	if in.attested == nil {
+	if in.Attested == nil {
 		return entry, nil
 	}
-	attested, err := in.attested(ctx)
+	attested, err := in.Attested(ctx)
 	if err == nil {
 		entry.Provenance, err = pb.storeBundles(pins, attested)
 	}

@@ -3,7 +3,6 @@ package ingest
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/dustin/go-humanize/english"
 	"golang.org/x/sync/errgroup"
@@ -125,7 +125,7 @@ type treeImport struct {
 	Tree
 	root     *os.Root
 	dates    dates
-	listed   *integrities
+	listed   integrities
 	packages []*treePackage
 	report   func(TreeEvent)
 
@@ -139,8 +139,8 @@ type treePackage struct {
 	*packages.Package
 	laid     *packages.Package
 	versions []string // newest first
-	register func(context.Context) error
-	upstream upstreamDates
+	// dates requests, at the first call, when npm published the versions.
+	dates func() (map[string]time.Time, error)
 }
 
 // ImportTree publishes the releases that lie in a folder as they are: no fileMap applies, and no minified copies are made.
@@ -163,7 +163,7 @@ func (pb *Publisher) ImportTree(ctx context.Context, tree Tree, report func(Tree
 	}
 	defer t.listed.close()
 	pb.Recover()
-	if err := t.scan(); err != nil {
+	if err := t.scan(ctx); err != nil {
 		return TreeSummary{}, err
 	}
 	err = t.importAll(ctx)
@@ -177,7 +177,7 @@ func (pb *Publisher) ImportTree(ctx context.Context, tree Tree, report func(Tree
 // in t.packages, without reading files. It counts packages, releases, other folders, and missing releases in the summary. A
 // package's folder that cannot be read is reported as a refusal. If there are no releases at all and no such folder, scan returns
 // an error. It runs before other goroutines start.
-func (t *treeImport) scan() error {
+func (t *treeImport) scan(ctx context.Context) error {
 	folders, err := t.listFolders(".")
 	if err != nil {
 		return fmt.Errorf("couldn't read the tree: %w", err)
@@ -194,9 +194,8 @@ func (t *treeImport) scan() error {
 			continue
 		}
 		slices.SortFunc(versions, func(x, y string) int { return packages.CompareVersions(y, x) })
-		found := &treePackage{Package: p, laid: p.LaidOut(), versions: versions}
-		found.register = retryUntilDone(func(ctx context.Context) error { return t.Register(ctx, p) })
-		t.packages = append(t.packages, found)
+		dates := sync.OnceValues(func() (map[string]time.Time, error) { return t.requestDates(ctx, p, versions) })
+		t.packages = append(t.packages, &treePackage{p, p.LaidOut(), versions, dates})
 		t.sum.Releases += len(versions)
 		t.listed.markFound(name, versions)
 	}
@@ -276,14 +275,13 @@ func (t *treeImport) reportRelease(name, version string, err error) {
 	event.Done, event.Of = t.done, t.sum.Releases
 	if err != nil {
 		event.Problem, event.Detail = couldNotPublish, err.Error()
-		var problem *treeError
-		var read *fs.PathError
+		problem, known := errors.AsType[*treeError](err)
 		switch _, refused := sources.RefusalReason(err); {
-		case errors.As(err, &problem):
+		case known:
 			event.Problem = problem.problem
 		case refused:
 			event.Problem = notAcceptable
-		case errors.As(err, &read):
+		case errors.As(err, new(*fs.PathError)):
 			event.Problem = couldNotBeRead
 		}
 		t.countRefusal(event.Problem, strings.TrimSpace(name+" "+version))
@@ -311,18 +309,11 @@ func (t *treeImport) importOne(ctx context.Context, p *treePackage, version stri
 	if !packages.ValidVersion(version) || !strings.ContainsAny(version, "0123456789") {
 		return treeProblem(notVersion, "letters, digits and . _ + - are allowed, a letter or digit first, and a digit must be among them")
 	}
-	for id := ReleaseID(p.Name, version); ; {
-		wait := t.claims.TryAcquire(id)
-		if wait == nil {
-			defer t.claims.Release(id)
-			break
-		}
-		select {
-		case <-wait:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	id := ReleaseID(p.Name, version)
+	if err := t.claims.Acquire(ctx, id); err != nil {
+		return err
 	}
+	defer t.claims.Release(id)
 	listed, err := t.listed.get(p.Name, version)
 	if err != nil {
 		return &treeError{wrongIntegrity, err}
@@ -374,17 +365,16 @@ func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version str
 	if err != nil {
 		return nil, err
 	}
-	if err := p.register(ctx); err != nil {
+	if err := t.Register(ctx, p.Package); err != nil {
 		return nil, err
 	}
 	if err := t.refuseImport(ctx, p.Package, version, t.Override); err != nil {
 		return nil, &treeError{notAttested, err}
 	}
 	return t.publish(ctx, pendingRelease{
-		pkg: p.laid, version: version, override: t.Override, released: released, actor: ActorOperator,
-		archive: source,
-		source:  logs.Source{Type: "import", Name: filepath.Base(t.Dir)},
-		check:   func(m *logs.Manifest) error { return checkIntegrities(listed, m) },
+		Fetched: sources.Fetched{Archive: source, Source: logs.Source{Type: "import", Name: filepath.Base(t.Dir)}, Released: released},
+		pkg:     p.laid, version: version, override: t.Override, actor: ActorOperator,
+		check: func(m *logs.Manifest) error { return checkIntegrities(listed, m) },
 	})
 }
 
@@ -423,14 +413,11 @@ func (t *treeImport) checkSame(ctx context.Context, p *treePackage, published vi
 			other.add(e.Name + " differs")
 			return nil
 		}
-		sum := sha256.New()
-		if _, err := io.Copy(sum, r); err != nil {
-			return err
-		}
-		if kvstore.Hash(sum.Sum(nil)) != f.SHA256 {
+		hash, err := kvstore.SumReader(r)
+		if err == nil && hash != f.SHA256 {
 			other.add(e.Name + " differs")
 		}
-		return nil
+		return err
 	})
 	if err != nil {
 		return err
@@ -448,22 +435,4 @@ func (s Sample) String() string {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
-}
-
-// retryUntilDone returns a function that several goroutines may call. It calls do, one call at a time, until do has succeeded
-// once; after that it returns nil at once. It returns the error of its own call of do. do gets the context of the call that calls
-// it. A call that waits for another one does not stop waiting when its context ends.
-func retryUntilDone(do func(context.Context) error) func(context.Context) error {
-	var mu sync.Mutex
-	done := false
-	return func(ctx context.Context) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if done {
-			return nil
-		}
-		err := do(ctx)
-		done = err == nil
-		return err
-	}
 }

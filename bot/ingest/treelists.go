@@ -14,13 +14,13 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/logs"
+	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
@@ -74,20 +74,13 @@ func checkDate(at, now time.Time) error {
 	return nil
 }
 
-// upstreamDates are the dates that a package's upstream returned for one request.
-type upstreamDates struct {
-	mu    sync.Mutex
-	dates map[string]time.Time // of the versions in the tree; nil before the request
-	err   error
-}
-
 // releaseDate returns when a release was made, as t.Released says: according to npm, to the newest file in source, or to a file
 // of dates. It returns an error if that does not have the date, because a published release keeps its date, or if the date is
 // impossible (see checkDate).
 func (t *treeImport) releaseDate(ctx context.Context, p *treePackage, version string, source archive.Source) (at time.Time, err error) {
 	switch t.Released {
 	case ByPackument:
-		at, err = t.dateFromUpstream(ctx, p, version)
+		at, err = t.dateFromUpstream(p, version)
 	case ByTimes:
 		err = archive.Walk(ctx, source, archive.DefaultLimits, func(e archive.Entry, _ io.Reader) error {
 			if e.Modified.After(at) {
@@ -116,51 +109,43 @@ func (t *treeImport) releaseDate(ctx context.Context, p *treePackage, version st
 const otherDates = "; --released takes a file of dates, or mtime for the files' times"
 
 // dateFromUpstream returns when npm published a version. In an import, the first call for a package requests the dates of all its
-// versions, and further calls use these, or return the error of that request again without another request. It returns an error
-// for a package that is not from npm, and for a version without a date. It locks p.upstream, so other calls for the package wait
-// for the request.
-func (t *treeImport) dateFromUpstream(ctx context.Context, p *treePackage, version string) (time.Time, error) {
+// versions, for which other calls wait, and all return the same dates or error. It returns an error for a package that is not from
+// npm, and for a version without a date.
+func (t *treeImport) dateFromUpstream(p *treePackage, version string) (time.Time, error) {
 	if p.Autoupdate == nil || p.Autoupdate.Source != sources.KindNpm {
 		return time.Time{}, treeProblem(noDate, "only npm has dates, and the package is not updated from there%s", otherDates)
 	}
-	u := &p.upstream
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.dates == nil {
-		u.dates = make(map[string]time.Time)
-		u.err = t.requestDates(ctx, p)
+	dates, err := p.dates()
+	if err != nil {
+		return time.Time{}, treeProblem(noDate, "%w; import the tree again when it can be asked%s", err, otherDates)
 	}
-	if u.err != nil {
-		return time.Time{}, treeProblem(noDate, "%w; import the tree again when it can be asked%s", u.err, otherDates)
-	}
-	at := u.dates[version]
+	at := dates[version]
 	if at.IsZero() {
 		return time.Time{}, treeProblem(noDate, "npm's %s does not say when it had that version%s", p.Autoupdate.Target, otherDates)
 	}
 	return at, nil
 }
 
-// requestDates requests when npm published the package's versions, and stores those of the tree in the map p.upstream.dates, by
-// version, zero for a version that npm lacks. It sends no request, and returns an error, while the registry's circuit breaker is
-// open, and reports the outcome of a request to that. The caller holds the lock of p.upstream, has made the map, and keeps the
-// error: each package is requested once in an import.
-func (t *treeImport) requestDates(ctx context.Context, p *treePackage) error {
-	name := sources.UpstreamName(p.Package)
+// requestDates requests when npm published the versions of a package, and returns that by version, zero for one that npm lacks. It
+// sends no request, and returns an error, while the registry's circuit breaker is open, and reports the outcome of a request to that.
+func (t *treeImport) requestDates(ctx context.Context, p *packages.Package, versions []string) (map[string]time.Time, error) {
+	name := sources.UpstreamName(p)
 	if t.options.Breakers.IsDown(name) {
-		return fmt.Errorf("the registry does not answer (%s)", name)
+		return nil, fmt.Errorf("the registry does not answer (%s)", name)
 	}
-	listed, err := t.options.Sources.ForPackage(p.Package).List(ctx, p.Autoupdate.Target, fetch.Validators{})
-	t.options.Breakers.Record(name, p.Package.Name, err)
+	listed, err := t.options.Sources.ForPackage(p).List(ctx, p.Autoupdate.Target, fetch.Validators{})
+	t.options.Breakers.Record(name, p.Name, err)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, version := range p.versions {
-		p.upstream.dates[version] = listed.Versions[version].Published
+	dates := make(map[string]time.Time)
+	for _, version := range versions {
+		dates[version] = listed.Versions[version].Published
 	}
-	return nil
+	return dates, nil
 }
 
-// integrities are the integrities that files of imported releases must have. A nil one has none.
+// integrities are the integrities that files of imported releases must have. The zero value has none.
 type integrities struct {
 	folder *os.Root // nil if they are in one file
 	all    map[string]map[string]string
@@ -169,24 +154,21 @@ type integrities struct {
 
 // openIntegrities reads a JSON file of integrities that the imported files must have: {"jquery": {"3.7.1": {"jquery.js":
 // "sha512-…"}}}, or with "jquery/3.7.1/jquery.js" as key. name may also be a folder with a file for each version, which is read
-// when the version is imported, so that memory does not grow with their number. The caller closes the result. For name "", which
-// stands for none, the result is nil, whose methods work, too.
-func openIntegrities(name string) (*integrities, error) {
+// when the version is imported, so that memory does not grow with their number. The caller closes the result. The name "" stands
+// for none.
+func openIntegrities(name string) (l integrities, err error) {
 	if name == "" {
-		return nil, nil
+		return l, nil
 	}
 	info, err := os.Stat(name)
 	if err != nil {
-		return nil, err
+		return l, err
 	}
 	if info.IsDir() {
-		root, err := os.OpenRoot(name)
-		if err != nil {
-			return nil, err
-		}
-		return &integrities{folder: root}, nil
+		l.folder, err = os.OpenRoot(name)
+		return l, err
 	}
-	l := &integrities{all: make(map[string]map[string]string), absent: make(map[string]struct{})}
+	l = integrities{all: make(map[string]map[string]string), absent: make(map[string]struct{})}
 	return l, readStrings(name, func(key, value string) error {
 		parts := strings.SplitN(key, "/", 3)
 		if len(parts) != 3 || parts[2] == "" {
@@ -200,41 +182,33 @@ func openIntegrities(name string) (*integrities, error) {
 	})
 }
 
-// close closes the folder from which integrities are read, if they are in one. l may be nil.
-func (l *integrities) close() {
-	if l != nil && l.folder != nil {
+// close closes the folder from which integrities are read, if they are in one.
+func (l integrities) close() {
+	if l.folder != nil {
 		l.folder.Close()
 	}
 }
 
-// markFound records that the tree has these versions of a package, so that missingReleases does not return them. l may be nil. It
-// takes no lock.
-func (l *integrities) markFound(name string, versions []string) {
-	if l == nil {
-		return
-	}
+// markFound records that the tree has these versions of a package, so that missingReleases does not return them. It takes no
+// lock.
+func (l integrities) markFound(name string, versions []string) {
 	for _, version := range versions {
 		delete(l.absent, ReleaseID(name, version))
 	}
 }
 
 // missingReleases returns the releases, by id, for which integrities are listed and which markFound was not called with. It
-// returns none if the integrities are in a folder, or if l is nil.
-func (l *integrities) missingReleases() (some Sample) {
-	if l != nil {
-		some.add(slices.Sorted(maps.Keys(l.absent))...)
-	}
+// returns none if the integrities are in a folder.
+func (l integrities) missingReleases() (some Sample) {
+	some.add(slices.Sorted(maps.Keys(l.absent))...)
 	return some
 }
 
 // get returns the integrities ("sha512-…" or "sha256-…") that the files of a release must have, by path; nil without an error if
-// none are listed. If the integrities are in a folder, it reads the release's file there. l may be nil. The caller does not
-// change the map.
-func (l *integrities) get(name, version string) (map[string]string, error) {
-	switch {
-	case l == nil:
-		return nil, nil
-	case l.folder == nil:
+// none are listed. If the integrities are in a folder, it reads the release's file there. The caller does not change the
+// map.
+func (l integrities) get(name, version string) (map[string]string, error) {
+	if l.folder == nil {
 		return l.all[ReleaseID(name, version)], nil
 	}
 	file := name + "/" + version + ".json"
@@ -339,8 +313,7 @@ func decodeStrings(r io.Reader, fn func(key, value string) error) error {
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF
 	}
-	var syntax *json.SyntaxError
-	if errors.As(err, &syntax) {
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 		err = fmt.Errorf("byte %d: %w", syntax.Offset, err)
 	}
 	return err

@@ -1,8 +1,6 @@
 package sources
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -37,16 +35,9 @@ func ReadAudits(r kvstore.Reader, pkg string) (map[ReleaseName]Audit, error) {
 		within.Prefix = kvstore.Prefix(pkg)
 	}
 	found := map[ReleaseName]Audit{}
-	for item, err := range r.Scan(kvstore.Upstreams, within) {
-		if err != nil {
-			return nil, fmt.Errorf("bot: couldn't read how releases compared with upstream: %w", err)
-		}
-		name, rest, _ := bytes.Cut(item.Key, []byte{0})
-		version, ok := bytes.CutPrefix(rest, auditSuffix)
-		var a Audit
-		if ok && json.Unmarshal(item.Value, &a) == nil { // a damaged row is compared again
-			found[ReleaseName{string(name), string(version)}] = a
-		}
+	err := scanRows(r, within, auditSuffix, func(pkg, version string, a Audit) { found[ReleaseName{pkg, version}] = a })
+	if err != nil {
+		return nil, fmt.Errorf("bot: couldn't read how releases compared with upstream: %w", err)
 	}
 	return found, nil
 }
@@ -67,13 +58,9 @@ func UpstreamNote(r kvstore.Reader, pkg, version string) (note string, problem b
 	if o := origins.Versions[version]; o.Differs() {
 		return capitalize(o.Reason()) + ".", true, nil
 	}
-	data, err := r.Get(kvstore.Upstreams, AuditKey(pkg, version))
+	a, err := readRow[Audit](r, AuditKey(pkg, version))
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return "", false, nil
-	}
-	var a Audit
-	if err == nil {
-		err = json.Unmarshal(data, &a)
 	}
 	if err != nil {
 		return "", false, err

@@ -30,31 +30,26 @@ func (e VanishedError) Unwrap() error { return e.Err }
 // IsOutage reports whether err may concern all packages of an upstream: it did not respond, or responded with something else than its content. "Not
 // found" is no outage unless it is a [VanishedError], nor is a response that is too large.
 func IsOutage(err error) bool {
-	var vanished VanishedError
-	var failed *fetch.Error
-	var malformed *npm.MalformedError
 	switch {
-	case errors.As(err, &vanished), wrongArchiveHash(err) != "", errors.As(err, &malformed):
+	case errors.As(err, new(VanishedError)), wrongArchiveHash(err) != "", errors.As(err, new(*npm.MalformedError)):
 		return true
 	case errors.Is(err, fetch.ErrNotFound), errors.Is(err, fetch.ErrTooLarge):
 		return false
 	}
-	return errors.As(err, &failed)
+	return errors.As(err, new(*fetch.Error))
 }
 
 // isArchiveOutage reports whether err says that an upstream responds, but serves other bytes or none for an archive that it lists, or names an
 // address for it that is forbidden.
 func isArchiveOutage(err error) bool {
-	var vanished VanishedError
-	return wrongArchiveHash(err) != "" || errors.Is(err, fetch.ErrForbidden) || errors.As(err, &vanished) && vanished.Archive
+	vanished, _ := errors.AsType[VanishedError](err)
+	return wrongArchiveHash(err) != "" || errors.Is(err, fetch.ErrForbidden) || vanished.Archive
 }
 
 // saysNothingOfUpstream reports whether err is neither a success nor a failure of an upstream: the caller was canceled, a rate limit was reached, or
 // this machine failed.
 func saysNothingOfUpstream(err error) bool {
-	var limit *git.LimitError
-	var local *fetch.LocalError
-	return errors.Is(err, context.Canceled) || errors.As(err, &limit) || errors.As(err, &local)
+	return errors.Is(err, context.Canceled) || errors.As(err, new(*git.LimitError)) || errors.As(err, new(*fetch.LocalError))
 }
 
 // A Transient is an error after which an attempt can succeed, also if it wraps a refusal.
@@ -74,24 +69,18 @@ func (u unverified) Unwrap() error { return u.error }
 // wrongArchiveHash returns a hash that identifies what is wrong with an archive, "" if err is another error: of an archive of npm
 // that has not the integrity that npm states, the hash that it has; of a download that could not be verified, its hash.
 func wrongArchiveHash(err error) string {
-	var broken *npm.IntegrityError
-	var unusable unverified
-	switch {
-	case errors.As(err, &broken):
+	if broken, ok := errors.AsType[*npm.IntegrityError](err); ok {
 		return broken.Got
-	case errors.As(err, &unusable):
-		return unusable.hash
 	}
-	return ""
+	unusable, _ := errors.AsType[unverified](err)
+	return unusable.hash
 }
 
 // WrongMetadataHash returns a hash of err's text if err says that the metadata of a release or the address of its archive is wrong, "" if err is
 // another error.
 func WrongMetadataHash(err error) string {
-	var signature *npm.SignatureError
-	var malformed *npm.MalformedError
-	var broken *npm.IntegrityError
-	if errors.As(err, &signature) || errors.As(err, &malformed) || errors.As(err, &broken) && broken.Got == "" || errors.Is(err, fetch.ErrForbidden) {
+	broken, ok := errors.AsType[*npm.IntegrityError](err)
+	if errors.As(err, new(*npm.SignatureError)) || errors.As(err, new(*npm.MalformedError)) || ok && broken.Got == "" || errors.Is(err, fetch.ErrForbidden) {
 		return kvstore.Sum([]byte(err.Error())).String()
 	}
 	return ""
@@ -122,14 +111,10 @@ func Refusef(format string, args ...any) error {
 // repository, or an error by [npm.IsPermanent] but [npm.ErrNotFound]; wrong bytes and statuses are not among them. It returns "" and false for any
 // other error, and for each [Transient].
 func RefusalReason(err error) (string, bool) {
-	var own *Refusal
-	var archived *archive.RefusedError
-	var git *git.RefusedError
-	var transient Transient
-	if errors.As(err, &transient) {
+	if errors.As(err, new(Transient)) {
 		return "", false
 	}
-	if errors.As(err, &own) || errors.As(err, &archived) || errors.As(err, &git) || npm.IsPermanent(err) && !errors.Is(err, npm.ErrNotFound) {
+	if errors.As(err, new(*Refusal)) || errors.As(err, new(*archive.RefusedError)) || errors.As(err, new(*git.RefusedError)) || npm.IsPermanent(err) && !errors.Is(err, npm.ErrNotFound) {
 		return err.Error(), true
 	}
 	return "", false

@@ -2,7 +2,6 @@ package sources
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -111,13 +110,9 @@ func OriginsKey(pkg string) []byte { return kvstore.Key(pkg, "origins") }
 
 // LookupOrigins returns the stored origins of a package's releases, or kvstore.ErrNotFound.
 func LookupOrigins(r kvstore.Reader, pkg string) (Origins, error) {
-	data, err := r.Get(kvstore.Upstreams, OriginsKey(pkg))
+	o, err := readRow[Origins](r, OriginsKey(pkg))
 	if err != nil {
-		return Origins{}, err
-	}
-	var o Origins
-	if err := json.Unmarshal(data, &o); err != nil {
-		return Origins{}, fmt.Errorf("bot: what is known of the origins of %s is malformed: %w", pkg, err)
+		return Origins{}, fmt.Errorf("bot: couldn't read what is known of the origins of %s: %w", pkg, err)
 	}
 	return o, nil
 }

@@ -46,18 +46,13 @@ func IsPopularityKey(key []byte) bool {
 // ReadAllPopularityCounts returns the stored [PopularityCounts] of all packages by name. It leaves out rows that are damaged.
 func ReadAllPopularityCounts(r kvstore.Reader) (map[string]PopularityCounts, error) {
 	found := map[string]PopularityCounts{}
-	for item, err := range r.Scan(kvstore.Upstreams, kvstore.Range{}) {
-		if err != nil {
-			return nil, fmt.Errorf("bot: couldn't read how often packages are downloaded: %w", err)
+	err := scanRows(r, kvstore.Range{}, popularitySuffix, func(pkg, rest string, d PopularityCounts) {
+		if rest == "" {
+			found[pkg] = d
 		}
-		if !IsPopularityKey(item.Key) {
-			continue
-		}
-		name, _, _ := bytes.Cut(item.Key, []byte{0})
-		var d PopularityCounts
-		if json.Unmarshal(item.Value, &d) == nil { // a damaged row only affects the order
-			found[string(name)] = d
-		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("bot: couldn't read how often packages are downloaded: %w", err)
 	}
 	return found, nil
 }
@@ -72,28 +67,29 @@ func (r *Records) StorePopularity(c *packages.Catalogue) error {
 	if err != nil {
 		return err
 	}
-	batch := r.store.NewBatch()
-	defer batch.Close()
+	changed := make(map[string]PopularityCounts)
 	for name, n := range said.Downloads {
 		before := known[name]
 		if _, ok := c.Get(name); !ok || before.Asked && before.AsOf.After(said.AsOf) && !before.AsOf.After(r.options.Now()) {
 			continue
 		}
 		if now := (PopularityCounts{Downloads: n, AsOf: said.AsOf, GitHub: before.GitHub}); now != before {
-			if err := setPopularityCounts(batch, name, now); err != nil {
-				return err
-			}
+			changed[name] = now
 		}
 	}
 	for name, before := range known {
-		if _, ok := said.Downloads[name]; ok || before.Asked || before.AsOf.IsZero() {
-			continue
-		}
-		if err := setPopularityCounts(batch, name, PopularityCounts{GitHub: before.GitHub}); err != nil {
-			return err
+		if _, ok := said.Downloads[name]; !ok && !before.Asked && !before.AsOf.IsZero() {
+			changed[name] = PopularityCounts{GitHub: before.GitHub}
 		}
 	}
-	return batch.Commit()
+	return r.store.WriteBatch(func(b *kvstore.Batch) error {
+		for name, d := range changed {
+			if err := setPopularityCounts(b, name, d); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // setPopularityCounts adds the row with a package's [PopularityCounts] to a batch, or deletes it if the counts are zero.
@@ -102,12 +98,7 @@ func setPopularityCounts(batch *kvstore.Batch, name string, d PopularityCounts) 
 		batch.Delete(kvstore.Upstreams, popularityKey(name))
 		return nil
 	}
-	data, err := json.Marshal(d)
-	if err != nil {
-		return fmt.Errorf("bot: %w", err)
-	}
-	batch.Set(kvstore.Upstreams, popularityKey(name), data)
-	return nil
+	return setRow(batch, popularityKey(name), d)
 }
 
 // LookupPopularityCounts returns the stored [PopularityCounts] of a package, the zero value if none exists or its row is damaged.
@@ -132,12 +123,7 @@ func (r *Records) ChangePopularityCounts(name string, change func(*PopularityCou
 		return err
 	}
 	change(&d)
-	batch := r.store.NewBatch()
-	defer batch.Close()
-	if err := setPopularityCounts(batch, name, d); err != nil {
-		return err
-	}
-	return batch.Commit()
+	return r.store.WriteBatch(func(b *kvstore.Batch) error { return setPopularityCounts(b, name, d) })
 }
 
 // StarsDueBefore reports whether GitHub should be requested for the stars of d's package before those of other's. Packages without a download count

@@ -1,6 +1,7 @@
 package sources
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,32 +40,55 @@ func NewRecords(o RecordsOptions) *Records {
 
 // Write stores a row of the namespace of upstreams as JSON, in a batch of its own that it commits. It does not take Mu.
 func (r *Records) Write(key []byte, row any) error {
+	return r.store.WriteBatch(func(b *kvstore.Batch) error { return setRow(b, key, row) })
+}
+
+// setRow adds a row of the namespace of upstreams, as JSON, to a batch.
+func setRow(b *kvstore.Batch, key []byte, row any) error {
 	data, err := json.Marshal(row)
 	if err != nil {
 		return fmt.Errorf("bot: %w", err)
 	}
-	batch := r.store.NewBatch()
-	defer batch.Close()
-	batch.Set(kvstore.Upstreams, key, data)
-	return batch.Commit()
+	b.Set(kvstore.Upstreams, key, data)
+	return nil
+}
+
+// readRow reads a row of the namespace of upstreams. The error is kvstore.ErrNotFound if it does not exist; with any other error, the
+// result may be incomplete.
+func readRow[T any](r kvstore.Reader, key []byte) (row T, err error) {
+	data, err := r.Get(kvstore.Upstreams, key)
+	if err == nil {
+		err = json.Unmarshal(data, &row)
+	}
+	return row, err
+}
+
+// scanRows calls take with the package's name and the value of each row in a range of the namespace of upstreams whose key continues with
+// suffix behind the name, and with what follows that. It leaves out rows that are damaged: what they have is requested again.
+func scanRows[T any](r kvstore.Reader, within kvstore.Range, suffix []byte, take func(pkg, rest string, row T)) error {
+	for item, err := range r.Scan(kvstore.Upstreams, within) {
+		if err != nil {
+			return err
+		}
+		name, kind, _ := bytes.Cut(item.Key, []byte{0})
+		rest, ok := bytes.CutPrefix(kind, suffix)
+		var row T
+		if ok && json.Unmarshal(item.Value, &row) == nil {
+			take(string(name), string(rest), row)
+		}
+	}
+	return nil
 }
 
 // Set stores the record of a package's upstream. Then it calls Changed of the options if pages display something else than by the previous record.
 // It does not take Mu: the caller holds that if u depends on the stored record.
 func (r *Records) Set(u Upstream) error {
 	before := r.Known(u.Package)
-	batch := r.store.NewBatch()
-	defer batch.Close()
-	if err := SetUpstream(r.store, batch, u); err != nil {
-		return err
-	}
-	if err := batch.Commit(); err != nil {
-		return err
-	}
-	if !u.displaysSame(before) {
+	err := r.store.WriteBatch(func(b *kvstore.Batch) error { return SetUpstream(r.store, b, u) })
+	if err == nil && !u.displaysSame(before) {
 		r.options.Changed(u.Package)
 	}
-	return nil
+	return err
 }
 
 // States returns the states of a package's versions. A next attempt that is further ahead than the bot ever schedules one counts as due now.

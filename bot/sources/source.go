@@ -240,8 +240,7 @@ func (s gitSource) Fetch(ctx context.Context, p *packages.Package, target string
 		return func(name string) bool { return len(plan.Targets[name]) > 0 || DescribesRelease(name) }, nil
 	}
 	release, err := s.client.Release(ctx, target, tag, selection, dst)
-	var rule *archive.RefusedError
-	if errors.As(err, &rule) { // by the names in the commit, which are what the tag has
+	if errors.As(err, new(*archive.RefusedError)) { // by the names in the commit, which are what the tag has
 		return nil, err
 	}
 	if _, ok := RefusalReason(err); ok { // the host may have sent something else than the commit

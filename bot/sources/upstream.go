@@ -44,19 +44,16 @@ const maxDeprecations = 200
 // ReadDeprecations returns the versions of a package that upstream has deprecated, each with the reason; nil if this Larder has not read the
 // versions of upstream, as for what is mirrored or imported.
 func ReadDeprecations(r kvstore.Reader, pkg string) (map[string]string, error) {
-	var row struct {
+	type deprecations struct {
 		Seen       json.RawMessage     `json:"seen"` // a page of search results reads many packages, so this is not decoded
 		Deprecated map[string][]string `json:"deprecated"`
 	}
-	data, err := r.Get(kvstore.Upstreams, upstreamVersionsKey(pkg))
+	row, err := readRow[deprecations](r, upstreamVersionsKey(pkg))
 	if errors.Is(err, kvstore.ErrNotFound) { // 0.1.0 wrote the versions into the other row
-		data, err = r.Get(kvstore.Upstreams, kvstore.Key(pkg))
+		row, err = readRow[deprecations](r, kvstore.Key(pkg))
 	}
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return nil, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &row)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("bot: couldn't read which versions of %s are deprecated: %w", pkg, err)
@@ -163,24 +160,16 @@ func upstreamVersionsKey(pkg string) []byte { return kvstore.Key(pkg, "versions"
 // LookupUpstream returns what is recorded of a package's upstream, or kvstore.ErrNotFound. The versions are in a row of their own, except in old
 // records. If that row cannot be read, the record without it comes with the error.
 func LookupUpstream(r kvstore.Reader, pkg string) (Upstream, error) {
-	data, err := r.Get(kvstore.Upstreams, kvstore.Key(pkg))
+	u, err := readRow[Upstream](r, kvstore.Key(pkg)) // 0.1.0 wrote the versions into this row
 	if err != nil {
-		return Upstream{}, err
+		return Upstream{}, fmt.Errorf("bot: couldn't read the record of %s's upstream: %w", pkg, err)
 	}
-	var u Upstream // 0.1.0 wrote the versions into this row
-	if err := json.Unmarshal(data, &u); err != nil {
-		return Upstream{}, fmt.Errorf("bot: the record of %s's upstream is malformed: %w", pkg, err)
-	}
-	data, err = r.Get(kvstore.Upstreams, upstreamVersionsKey(pkg))
+	versions, err := readRow[UpstreamVersions](r, upstreamVersionsKey(pkg))
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return u, nil
 	}
-	var versions UpstreamVersions
-	if err == nil {
-		err = json.Unmarshal(data, &versions)
-	}
 	if err != nil {
-		return u, fmt.Errorf("bot: the record of %s's versions is malformed: %w", pkg, err)
+		return u, fmt.Errorf("bot: couldn't read the record of %s's versions: %w", pkg, err)
 	}
 	u.UpstreamVersions = versions
 	return u, nil
@@ -227,8 +216,7 @@ func (u Upstream) displaysSame(other Upstream) bool {
 // ForgetTarget clears what was recorded of the previous target's versions, repository and changes, and the validators. It leaves the target itself,
 // the poll schedule, the last failure, NoFiles and Notes.
 func (u *Upstream) ForgetTarget() {
-	u.Validators, u.Seen, u.Filled, u.Examined, u.Tried = fetch.Validators{}, nil, false, 0, nil
-	u.Gone, u.Ignored, u.Deprecated = 0, nil, nil
+	u.Validators, u.UpstreamVersions, u.Filled, u.Examined = fetch.Validators{}, UpstreamVersions{}, false, 0
 	u.Began, u.Retry = time.Time{}, nil
 	u.Fresh, u.Moves, u.Changed, u.Named = nil, nil, time.Time{}, time.Time{}
 	u.Repository, u.Replaced = RepositoryState{}, false
@@ -250,11 +238,9 @@ func SetUpstream(r kvstore.Reader, batch *kvstore.Batch, u Upstream) error {
 		return fmt.Errorf("bot: %w", err)
 	}
 	u.UpstreamVersions = UpstreamVersions{}
-	row, err := json.Marshal(u)
-	if err != nil {
-		return fmt.Errorf("bot: %w", err)
+	if err := setRow(batch, kvstore.Key(u.Package), u); err != nil {
+		return err
 	}
-	batch.Set(kvstore.Upstreams, kvstore.Key(u.Package), row)
 	before, err := r.Get(kvstore.Upstreams, upstreamVersionsKey(u.Package))
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
 		return err
