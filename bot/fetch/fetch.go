@@ -34,6 +34,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -224,78 +225,52 @@ func (c *Client) Get(ctx context.Context, r Request, read func(*Response) error)
 	}
 }
 
-// tryOnce waits for a place within the limit of concurrent requests, sends the request once, and passes a successful response to read. It returns an
-// *[Error] if the request fails, or the body breaks off, is too long or too slow; else the error of read.
+// tryOnce sends the request once, follows up to five redirects, and passes a successful response to read. It sends credentials until the first
+// redirect to another origin; an http.Client would keep them on the way to subdomains, other ports and plain http. It returns an *[Error] if the
+// request fails, or the body breaks off, is too long or too slow; else the error of read.
 func (c *Client) tryOnce(ctx context.Context, r *Request, target *url.URL, read func(*Response) error) error {
-	select {
-	case c.slots <- struct{}{}:
-		defer func() { <-c.slots }()
-	case <-ctx.Done():
-		return c.newError(target, context.Cause(ctx))
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stall := time.AfterFunc(c.o.Stall, func() {
-		cancel(fmt.Errorf("%w: less than %d bytes a second for %v", errSlow, minRate, c.o.Stall))
-	})
-	defer stall.Stop()
-
-	response, err := c.followRedirects(ctx, r, target)
+	atHome := true // no redirect has left the first origin yet
+	options := TransportOptions{Trusted: r.Trusted, Limit: r.Limit, Authorization: func(u *url.URL) string {
+		if !atHome || r.Authorization == nil {
+			return ""
+		}
+		return r.Authorization(u)
+	}}
+	client := http.Client{Transport: c.Transport(options), CheckRedirect: func(next *http.Request, via []*http.Request) error {
+		atHome = atHome && SameOrigin(next.URL, target)
+		next.Header.Del("Referer")
+		if len(via) > maxRedirects {
+			return fmt.Errorf("%w: more than %d in a row", errRedirect, maxRedirects)
+		}
+		return nil
+	}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {
-		return err
+		return c.newError(target, err)
+	}
+	maps.Copy(request.Header, r.Header)
+	response, err := client.Do(request)
+	if failure, ok := errors.AsType[*Error](err); ok {
+		return failure
+	}
+	if errors.Is(err, errRedirect) {
+		return c.newError(target, errors.Unwrap(err)) // the client puts the URL in front
+	}
+	if err != nil { // which quotes the Location
+		return c.newError(target, errLocation)
 	}
 	defer response.Body.Close()
 	at := response.Request.URL
-	if response.StatusCode/100 != 2 && response.StatusCode != http.StatusNotModified {
+	switch {
+	case response.StatusCode/100 == 2, response.StatusCode == http.StatusNotModified:
+	case response.StatusCode/100 == 3: // without a Location
+		return c.newError(at, errLocation)
+	default:
 		return c.newStatusError(at, response)
 	}
-	if response.ContentLength > r.Limit {
-		return c.newError(at, newSizeError(r.Limit))
-	}
-	body := &body{ctx: ctx, r: response.Body, limit: r.Limit, stall: stall, timeout: c.o.Stall}
-	body.step = int64(minRate * c.o.Stall.Seconds())
-	stall.Reset(c.o.Stall) // the response is there
+	body := response.Body.(*body)
 	err = read(&Response{Status: response.StatusCode, Header: response.Header, URL: at, Body: body})
-	if body.err != nil {
-		return c.newError(at, body.err)
-	}
-	return err
-}
-
-// body bounds a response's body in bytes and in time: each step of it has to come within the timeout.
-type body struct {
-	ctx      context.Context
-	r        io.Reader
-	limit    int64
-	read     int64
-	stall    *time.Timer
-	timeout  time.Duration
-	step     int64 // how many bytes set the stall timer back
-	reported int64 // read when they last did
-	err      error // the first failure, kept in case the reader rewords it
-}
-
-// Read implements io.Reader. It fails if the body is longer than its limit or its context has ended, and returns the same error from then on. Each
-// step of bytes that has come sets the timer back that ends a slow response.
-func (b *body) Read(p []byte) (int, error) {
-	if b.err != nil {
-		return 0, b.err
-	}
-	n, err := b.r.Read(p)
-	b.read += int64(n)
-	switch {
-	case b.read > b.limit:
-		b.err = newSizeError(b.limit)
-		return 0, b.err
-	case err != nil && err != io.EOF:
-		b.err = cmp.Or(context.Cause(b.ctx), err)
-		return n, b.err
-	}
-	if b.read-b.reported >= b.step {
-		b.reported = b.read
-		b.stall.Reset(b.timeout)
-	}
-	return n, err
+	return cmp.Or(body.err, err)
 }
 
 // The causes of an [Error] on which callers decide.

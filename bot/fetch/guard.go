@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -23,7 +22,10 @@ import (
 
 const maxRedirects = 5
 
-var errRedirect = errors.New("bad redirect")
+var (
+	errRedirect = errors.New("bad redirect")
+	errLocation = fmt.Errorf("%w: no usable Location", errRedirect)
+)
 
 // transports are pools of connections, one for each degree of trust, so that no connection opened for a trusted request can serve
 // another.
@@ -87,51 +89,6 @@ func (c *Client) Reconnect() {
 	c.strict.CloseIdleConnections()
 	c.trusted.CloseIdleConnections()
 	c.proxied.CloseIdleConnections()
-}
-
-// followRedirects sends the request and follows up to five redirects. It returns the response that is no redirect, whatever its status; the caller
-// closes its body. Errors are *[Error]. It sends credentials until the first redirect to another origin; an http.Client would keep them on the way to
-// subdomains, other ports and plain http.
-func (c *Client) followRedirects(ctx context.Context, r *Request, target *url.URL) (*http.Response, error) {
-	at := target
-	atHome := true // no redirect has left the first origin yet
-	for range maxRedirects + 1 {
-		response, err := c.getOnce(ctx, r, at, atHome)
-		if err != nil {
-			return nil, c.newError(at, cmp.Or(context.Cause(ctx), err))
-		}
-		switch response.StatusCode {
-		case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther,
-			http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
-		default:
-			return response, nil
-		}
-		response.Body.Close()
-		next, err := at.Parse(response.Header.Get("Location"))
-		if err != nil || response.Header.Get("Location") == "" {
-			return nil, c.newError(at, fmt.Errorf("%w: no usable Location", errRedirect))
-		}
-		at = next
-		atHome = atHome && SameOrigin(at, target)
-	}
-	return nil, c.newError(target, fmt.Errorf("%w: more than %d in a row", errRedirect, maxRedirects))
-}
-
-// getOnce sends one request to one URL, which the rules must allow unless the operator or the request trusts it. atHome says that the URL has the origin
-// of the request's own URL, so that credentials may be sent.
-func (c *Client) getOnce(ctx context.Context, r *Request, at *url.URL, atHome bool) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	maps.Copy(request.Header, r.Header)
-	request.Header.Set("User-Agent", c.o.UserAgent)
-	if atHome && r.Authorization != nil {
-		if value := r.Authorization(at); value != "" {
-			request.Header.Set("Authorization", value)
-		}
-	}
-	return c.send(request, c.allowsHost(at) || r.Trusted != nil && r.Trusted(at))
 }
 
 // send sends a request once, through the operator's proxy if there is one for it, and returns [ErrForbidden] if the rules forbid the address. trusted
@@ -317,38 +274,55 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		end()
 		return nil, c.newError(r.URL, newSizeError(t.o.Limit))
 	}
-	bounded := &body{ctx: ctx, r: response.Body, limit: t.o.Limit, stall: stall, timeout: c.o.Stall}
-	bounded.step = int64(minRate * c.o.Stall.Seconds())
 	stall.Reset(c.o.Stall) // the response is there
-	response.Body = &transportBody{body: bounded, client: c, at: r.URL, close: response.Body, end: end}
+	response.Body = &body{ctx: ctx, client: c, at: r.URL, from: response.Body, limit: t.o.Limit, stall: stall, end: end}
 	response.Request = r
 	return response, nil
 }
 
-// transportBody is a bounded body that the user of the transport closes.
-type transportBody struct {
-	body   *body
-	client *Client
-	at     *url.URL
-	close  io.Closer
-	end    func() // nil once it is closed
+// body bounds a response's body in bytes and in time: each step of it has to come within Options.Stall. The user of the transport closes it.
+type body struct {
+	ctx      context.Context
+	client   *Client
+	at       *url.URL
+	from     io.ReadCloser
+	limit    int64
+	read     int64
+	stall    *time.Timer
+	reported int64  // read when the timer was last set back
+	err      error  // the first failure, kept in case the reader rewords it
+	end      func() // nil once it is closed
 }
 
-// Read implements io.Reader. Its errors, except io.EOF, are *[Error].
-func (b *transportBody) Read(p []byte) (int, error) {
-	n, err := b.body.Read(p)
-	if err != nil && err != io.EOF {
-		err = b.client.newError(b.at, err)
+// Read implements io.Reader. It fails if the body is longer than its limit or its context has ended, and returns the same error from then on. Errors,
+// except io.EOF, are *[Error]. Each step of bytes that has come sets the timer back that ends a slow response.
+func (b *body) Read(p []byte) (int, error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	n, err := b.from.Read(p)
+	b.read += int64(n)
+	switch {
+	case b.read > b.limit:
+		b.err = b.client.newError(b.at, newSizeError(b.limit))
+		return 0, b.err
+	case err != nil && err != io.EOF:
+		b.err = b.client.newError(b.at, cmp.Or(context.Cause(b.ctx), err))
+		return n, b.err
+	}
+	if stall := b.client.o.Stall; b.read-b.reported >= int64(minRate*stall.Seconds()) {
+		b.reported = b.read
+		b.stall.Reset(stall)
 	}
 	return n, err
 }
 
 // Close closes the body and gives its place back to the client. A second call does nothing.
-func (b *transportBody) Close() error {
+func (b *body) Close() error {
 	if b.end == nil {
 		return nil
 	}
-	err := b.close.Close()
+	err := b.from.Close()
 	b.end()
 	b.end = nil
 	return err
