@@ -280,7 +280,7 @@ func TestReadExports(t *testing.T) {
 		{`!function (e, t) { module.exports = t() }(this, function () { return 1 })`, "", ""},
 	} {
 		got := readCommonJS([]byte(tt.source))
-		if names, reexports := strings.Join(got.Names, " "), strings.Join(got.Reexports, " "); names != tt.names || reexports != tt.reexports {
+		if names, reexports := strings.Join(got.names, " "), strings.Join(got.from, " "); names != tt.names || reexports != tt.reexports {
 			t.Errorf("%s\nnames %q, want %q; reexports %q, want %q", tt.source, names, tt.names, reexports, tt.reexports)
 		}
 	}

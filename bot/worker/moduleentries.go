@@ -47,46 +47,30 @@ func (b *builder) addEntry(subpath string) error {
 	return nil
 }
 
-// fileExports is the exports of a file.
-type fileExports struct {
-	names      []string   // only of a CommonJS module
-	hasDefault bool       // only of an ES module
-	others     []resolved // the modules whose exports it exports, too
-}
-
 // esExports returns whether the ES module in a file has a default export, and the modules that it re-exports with `export *`. It
-// leaves names empty, because esbuild finds them. It scans each file once and keeps the result in b.esCache, so callers do not
-// change it. It is never nil.
+// leaves names empty, because esbuild finds them.
 func (b *builder) esExports(file string) *fileExports {
-	return b.loadExports(b.esCache, file, importConditions, func(source []byte) (*fileExports, []string) {
-		m := readESModule(source)
-		return &fileExports{hasDefault: m.HasDefault}, m.Stars
-	})
+	return b.loadExports(b.esCache, file, importConditions, readESModule)
 }
 
-// commonJSExports returns the names that the CommonJS module in a file exports, and the modules whose exports it re-exports. It
-// scans each file once and keeps the result in b.commonJSCache, so callers do not change it. It is never nil.
+// commonJSExports returns the names that the CommonJS module in a file exports, and the modules whose exports it re-exports.
 func (b *builder) commonJSExports(file string) *fileExports {
-	return b.loadExports(b.commonJSCache, file, requireConditions, func(source []byte) (*fileExports, []string) {
-		m := readCommonJS(source)
-		return &fileExports{names: m.Names}, m.Reexports
-	})
+	return b.loadExports(b.commonJSCache, file, requireConditions, readCommonJS)
 }
 
-// loadExports returns the exports of a file from cache. If they are missing there, it finds them with read and adds them to
-// cache. read receives the text of the file. It returns what the file exports itself, and the specifiers of the modules that the
-// file re-exports. loadExports resolves these specifiers by the conditions of a package.json's exports, and stores the results in
-// others. The result is never nil and belongs to the cache. It takes no lock, so one goroutine calls it.
-func (b *builder) loadExports(cache map[string]*fileExports, file string, conditions []string, read func(source []byte) (*fileExports, []string)) *fileExports {
+// loadExports returns the exports of a file from cache. If they are missing there, it finds them in the text of the file with read,
+// resolves the specifiers of the modules that the file re-exports by the conditions of a package.json's exports, and adds the result to
+// cache. It is never nil, and callers do not change it. loadExports takes no lock, so one goroutine calls it.
+func (b *builder) loadExports(cache map[string]*fileExports, file string, conditions []string, read func(source []byte) fileExports) *fileExports {
 	if e := cache[file]; e != nil {
 		return e
 	}
-	e, specifiers := read(b.release.files[file])
-	for _, specifier := range specifiers {
+	e := read(b.release.files[file])
+	for _, specifier := range e.from {
 		e.others = append(e.others, b.release.resolve(file, specifier, conditions))
 	}
-	cache[file] = e
-	return e
+	cache[file] = &e
+	return &e
 }
 
 // errTooMuchExported is the error if entry points export more than maxExported.

@@ -7,38 +7,39 @@ import (
 	"strings"
 
 	"github.com/evanw/esbuild/pkg/api"
-	"github.com/tdewolff/parse/v2/js"
 )
 
 // maxExports bounds the names that are exported from one CommonJS module.
 const maxExports = 5000
 
-// A commonJS is the exports that the text of a CommonJS module names. The patterns are those of cjs-module-lexer
-// (https://github.com/nodejs/cjs-module-lexer), by which Node.js finds them; no code runs.
-type commonJS struct {
-	Names     []string // what it exports by name
-	Reexports []string // the specifiers of modules whose exports it exports, too
+// fileExports is the exports that the text of a module names; no code runs. For a CommonJS module, the patterns are those of
+// cjs-module-lexer (https://github.com/nodejs/cjs-module-lexer), by which Node.js finds them.
+type fileExports struct {
+	names      []string   // only of a CommonJS module
+	hasDefault bool       // only of an ES module; also if it has tokens that the scanner cannot tell apart
+	from       []string   // the specifiers of modules whose exports it exports, too
+	others     []resolved // what these lead to, see loadExports
 }
 
 // readCommonJS returns the names that a CommonJS module exports, and the specifiers of the modules whose exports it re-exports.
 // If the module chooses the latter by NODE_ENV, it returns those for production, or all of them if esbuild cannot parse the
 // module.
-func readCommonJS(source []byte) commonJS {
+func readCommonJS(source []byte) fileExports {
 	found := scanCommonJS(source)
-	if len(found.Reexports) == 0 || !bytes.Contains(source, []byte("NODE_ENV")) {
+	if len(found.from) == 0 || !bytes.Contains(source, []byte("NODE_ENV")) {
 		return found
 	}
 	// The module may export one of two others, for production or for development.
 	out := api.Transform(string(source), api.TransformOptions{Define: defines, MinifySyntax: true, LogLevel: api.LogLevelSilent, LogOverride: silentWarnings})
 	if len(out.Errors) == 0 {
-		found.Reexports = scanCommonJS(out.Code).Reexports
+		found.from = scanCommonJS(out.Code).from
 	}
 	return found
 }
 
 // scanCommonJS finds the exports and re-exports of a CommonJS module in its tokens; no code runs. If the module chooses among
 // others by NODE_ENV, the result has all of these re-exports. It misses what follows where tokens become unclear.
-func scanCommonJS(source []byte) commonJS {
+func scanCommonJS(source []byte) fileExports {
 	s, _ := newExportScanner(source)
 	for at := range s.tokens {
 		s.scanAt(at)
@@ -53,7 +54,7 @@ type exportScanner struct {
 	required  map[string]string // the specifiers of modules by the variables that have them
 	seen      map[string]bool   // names
 	reexports map[string]bool
-	found     commonJS
+	found     fileExports
 }
 
 // newExportScanner splits a script into tokens, without comments and white space, and returns a scanner that has not scanned any.
@@ -63,9 +64,7 @@ func newExportScanner(source []byte) (s *exportScanner, complete bool) {
 	read := 0
 	for t, text := range scriptTokens(source) {
 		read += len(text)
-		switch t {
-		case js.WhitespaceToken, js.LineTerminatorToken, js.CommentToken, js.CommentLineTerminatorToken:
-		default:
+		if !isSpace(t) {
 			s.tokens = append(s.tokens, text)
 		}
 	}
@@ -167,7 +166,7 @@ func (s *exportScanner) scanAssignment(at int, replaces bool) {
 		if !replaces {
 			return
 		}
-		s.found.Reexports = nil
+		s.found.from = nil
 		clear(s.reexports)
 		if s.text(at+1) == "{" {
 			s.scanObjectLiteral(at + 2)
@@ -267,18 +266,18 @@ func (s *exportScanner) readRequire(at int) (specifier string, after int) {
 
 // addName records a name that the scanned module exports, once. It ignores an empty name, and names over the limit of maxExports.
 func (s *exportScanner) addName(name string) {
-	if name != "" && !s.seen[name] && len(s.found.Names) < maxExports {
+	if name != "" && !s.seen[name] && len(s.found.names) < maxExports {
 		s.seen[name] = true
-		s.found.Names = append(s.found.Names, name)
+		s.found.names = append(s.found.names, name)
 	}
 }
 
 // addReexport records once the specifier of a module whose exports the script re-exports. It ignores modules over the limit of
 // maxExports.
 func (s *exportScanner) addReexport(specifier string) {
-	if !s.reexports[specifier] && len(s.found.Reexports) < maxExports {
+	if !s.reexports[specifier] && len(s.found.from) < maxExports {
 		s.reexports[specifier] = true
-		s.found.Reexports = append(s.found.Reexports, specifier)
+		s.found.from = append(s.found.from, specifier)
 	}
 }
 
@@ -287,18 +286,12 @@ func isIdentifier(token string) bool {
 	return token != "" && (token[0] == '_' || token[0] == '$' || token[0] >= 0x80 || 'a' <= token[0]|0x20 && token[0]|0x20 <= 'z')
 }
 
-// An esModule is the exports that the text of an ES module names.
-type esModule struct {
-	Stars      []string // the specifiers of modules whose exports it exports
-	HasDefault bool     // or the script has tokens that the scanner cannot tell apart
-}
-
 // readESModule returns whether an ES module has a default export, and the specifiers, perhaps with repetitions, of the modules
 // that it re-exports with `export *`, but not with `export * as`. esbuild does not report these. If the script cannot be split
 // into tokens completely, it counts as having a default export.
-func readESModule(source []byte) esModule {
+func readESModule(source []byte) fileExports {
 	s, complete := newExportScanner(source)
-	m := esModule{HasDefault: !complete}
+	m := fileExports{hasDefault: !complete}
 	for at := 0; at < len(s.tokens); at++ {
 		if s.text(at) != "export" || s.text(at-1) == "." {
 			continue
@@ -306,14 +299,14 @@ func readESModule(source []byte) esModule {
 		switch s.text(at + 1) {
 		case "*":
 			if specifier, ok := unquote(s.text(at + 3)); ok && s.text(at+2) == "from" {
-				m.Stars = append(m.Stars, specifier)
+				m.from = append(m.from, specifier)
 			}
 		case "default":
-			m.HasDefault = true
+			m.hasDefault = true
 		case "{":
 			for at += 2; at < len(s.tokens) && s.text(at) != "}"; at++ {
 				next := s.text(at + 1)
-				m.HasDefault = m.HasDefault || s.text(at) == "default" && (next == "," || next == "}")
+				m.hasDefault = m.hasDefault || s.text(at) == "default" && (next == "," || next == "}")
 			}
 		}
 	}

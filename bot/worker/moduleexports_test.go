@@ -29,7 +29,7 @@ func FuzzReadExports(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, source []byte) {
 		found := readCommonJS(source)
-		for _, all := range [][]string{found.Names, found.Reexports} {
+		for _, all := range [][]string{found.names, found.from} {
 			seen := map[string]bool{}
 			for _, name := range all {
 				if seen[name] {

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 		case stalls:
 			_, _ = io.Copy(io.Discard, os.Stdin) // takes jobs and never answers
 		case floods:
-			_ = errors.Join(hello{Mapped: unusedAddressSpace()}.write(os.Stdout), writeField(os.Stdout, nil))
+			_ = errors.Join(hello{Mapped: unusedAddressSpace()}.write(os.Stdout), writeFields(os.Stdout, nil))
 			_, _ = os.Stdout.Write([]byte{0, 48, 0, 0}) // the length of 3 MiB
 			time.Sleep(time.Hour)                       // it does not end by itself
 		case starves:
