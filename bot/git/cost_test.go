@@ -6,6 +6,8 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/larder-cdn/larder/internal/testkit/cost"
 )
 
@@ -13,7 +15,7 @@ func TestCost(t *testing.T) {
 	dir := t.TempDir()
 	cost.Check(t,
 		cost.Parser{Name: "pack", Parse: func(data []byte) {
-			if p, err := receivePack(t.Context(), bytes.NewReader(data), dir, make(packSlots, 1)); err == nil {
+			if p, err := receivePack(t.Context(), bytes.NewReader(data), dir, semaphore.NewWeighted(1)); err == nil {
 				p.close()
 			}
 		}, Wrap: func(text string) []byte {

@@ -38,6 +38,7 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/storer"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/internal/baregit"
@@ -60,19 +61,14 @@ type Options struct {
 // A Client reads repositories. It is safe for concurrent use.
 type Client struct {
 	o    Options
-	hub  *hub // nil if GitHub is not queried
-	pack packSlots
+	pack *semaphore.Weighted // see receivePack
 }
 
 // New returns a client of git repositories. It sends no request yet.
 func New(o Options) *Client {
 	o.PackBytes = cmp.Or(o.PackBytes, 512<<20)
 	o.RefBytes = cmp.Or(o.RefBytes, 16<<20)
-	c := &Client{o: o, pack: make(packSlots, 1)}
-	if o.GitHub != nil {
-		c.hub = newHub(o.GitHub)
-	}
-	return c
+	return &Client{o: o, pack: semaphore.NewWeighted(1)}
 }
 
 // A Tag is a tag of a repository, which stands for a release.
@@ -119,7 +115,7 @@ type Counts struct {
 // GitHub's own or a GitHub Enterprise Server. It is false if the client uses none. It sends no request.
 func (c *Client) AtGitHub(target string) bool {
 	at, err := parseAddress(target)
-	return err == nil && c.hub != nil && c.hub.hosts(at)
+	return err == nil && c.o.GitHub != nil && c.o.GitHub.hosts(at)
 }
 
 // Describe requests the description of a repository, which must be AtGitHub, from GitHub's API. found is nil if the description
@@ -130,12 +126,12 @@ func (c *Client) Describe(ctx context.Context, target, etag string) (found *Repo
 	if err != nil {
 		return nil, "", err
 	}
-	found, fresh, err = c.hub.describe(ctx, at, etag)
+	found, fresh, err = c.o.GitHub.describe(ctx, at, etag)
 	return found, fresh, nameRepository(target, err)
 }
 
 // Authorized reports whether the client has a token for GitHub's API.
-func (c *Client) Authorized() bool { return c.hub != nil && c.hub.client.Authorized() }
+func (c *Client) Authorized() bool { return c.o.GitHub != nil && c.o.GitHub.Authorized() }
 
 // CanonicalAddress returns host and path of a repository's address, in lower case and without ".git", so that all forms of an
 // address are equal. target has any of git's forms; the result is "" if it is not an address.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-github/v60/github"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/internal/text"
@@ -47,6 +48,9 @@ type GitHubClient struct {
 	// HTTP sends requests, with the credentials and within the limits.
 	HTTP      *http.Client
 	transport *githubTransport
+	// turn is held by the one request of a [Client] that is under way: GitHub wants them one after
+	// the other, and the next one then knows of a limit that this one has met.
+	turn *semaphore.Weighted
 }
 
 // API returns the calls of GitHub's API.
@@ -82,7 +86,7 @@ func NewGitHubClient(o GitHubOptions) (*GitHubClient, error) {
 		// A redirect is an error for the caller. Following it would send the token to another address, and change the method to GET.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return &GitHubClient{BaseURL: base, HTTP: client, transport: t}, nil
+	return &GitHubClient{BaseURL: base, HTTP: client, transport: t, turn: semaphore.NewWeighted(1)}, nil
 }
 
 // Authorized reports whether the client has a token.
@@ -128,7 +132,7 @@ func Stars(c *GitHubClient) func(ctx context.Context, owner, repository string) 
 
 // GitHubStatus returns the HTTP status of GitHub's response that caused err, 0 for nil and for an error without a response.
 func GitHubStatus(err error) int {
-	if e := (*github.ErrorResponse)(nil); errors.As(err, &e) && e.Response != nil {
+	if e, ok := errors.AsType[*github.ErrorResponse](err); ok && e.Response != nil {
 		return e.Response.StatusCode
 	}
 	return 0

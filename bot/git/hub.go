@@ -15,54 +15,44 @@ import (
 	"github.com/larder-cdn/larder/internal/text"
 )
 
-// hub requests descriptions of repositories from GitHub's API.
-type hub struct {
-	client   *GitHubClient
-	api, web string // hosts, with ports where they have one
-	// turn is held by the one request that is under way: GitHub wants them one after
-	// the other, and the next one then knows of a limit that this one has met.
-	turn chan struct{}
-}
-
-// newHub returns a hub that sends its requests with client. It sends none yet.
-func newHub(client *GitHubClient) *hub {
-	api := strings.ToLower(client.BaseURL.Host)
-	// GitHub itself: api.github.com; with data residency: api.NAME.ghe.com; a server: HOST/api/v3.
-	return &hub{client: client, api: api, web: strings.TrimPrefix(api, "api."), turn: make(chan struct{}, 1)}
+// webHost returns the host of the repositories, with a port if it has one: for api.github.com, or api.NAME.ghe.com with data residency,
+// without "api."; a server has its API at HOST/api/v3.
+func (c *GitHubClient) webHost() string {
+	return strings.TrimPrefix(strings.ToLower(c.BaseURL.Host), "api.")
 }
 
 // repositoryPath is an owner and a name, as GitHub allows them.
 var repositoryPath = text.NewRegexp(`^/([A-Za-z0-9_.-]{1,100})/([A-Za-z0-9_.-]{1,100})$`)
 
-// hosts reports whether the repository at an address is on the GitHub that the hub requests.
-func (h *hub) hosts(at *url.URL) bool {
-	return IsGitHubHost(h.client.BaseURL.String(), at.Host)
+// hosts reports whether the repository at an address is on the GitHub whose API the client requests.
+func (c *GitHubClient) hosts(at *url.URL) bool {
+	return IsGitHubHost(c.BaseURL.String(), at.Host)
 }
 
 // ownerAndName returns OWNER/NAME of the repository at an address on GitHub, without ".git". The error is a *[RefusedError] if
 // the address has another form.
-func (h *hub) ownerAndName(at *url.URL) (string, error) {
+func (c *GitHubClient) ownerAndName(at *url.URL) (string, error) {
 	m := repositoryPath.FindStringSubmatch(strings.TrimSuffix(at.Path, ".git"))
 	if m == nil || strings.Trim(m[1], ".") == "" || strings.Trim(m[2], ".") == "" {
-		return "", refusef("the address is not that of a repository at GitHub: https://%s/OWNER/NAME", h.web)
+		return "", refusef("the address is not that of a repository at GitHub: https://%s/OWNER/NAME", c.webHost())
 	}
 	return m[1] + "/" + m[2], nil
 }
 
 // repositoryAddress returns the URL at which git reads the repository at, one on this GitHub, without parts that GitHub ignores.
 // It returns an error if at is not of the form HOST/OWNER/NAME.
-func (h *hub) repositoryAddress(at *url.URL) (*url.URL, error) {
-	name, err := h.ownerAndName(at)
+func (c *GitHubClient) repositoryAddress(at *url.URL) (*url.URL, error) {
+	name, err := c.ownerAndName(at)
 	if err != nil {
 		return nil, err
 	}
-	return &url.URL{Scheme: h.client.BaseURL.Scheme, Host: h.web, Path: "/" + name + ".git"}, nil
+	return &url.URL{Scheme: c.BaseURL.Scheme, Host: c.webHost(), Path: "/" + name + ".git"}, nil
 }
 
 // isTrusted reports whether a URL is on this GitHub's web host, with https or with the scheme of the API, so that the operator
 // has chosen it.
-func (h *hub) isTrusted(u *url.URL) bool {
-	return strings.ToLower(u.Host) == h.web && (u.Scheme == "https" || u.Scheme == h.client.BaseURL.Scheme)
+func (c *GitHubClient) isTrusted(u *url.URL) bool {
+	return strings.ToLower(u.Host) == c.webHost() && (u.Scheme == "https" || u.Scheme == c.BaseURL.Scheme)
 }
 
 // requestTimeout bounds a request, short waits for limits included. A longer wait is for
@@ -76,19 +66,17 @@ var errNotModified = errors.New("not modified")
 // pointer into, and returns its entity tag. If the JSON is still the one with the entity tag etag, which may be "", the error is
 // errNotModified and into stays as it is. It is fetch.ErrNotFound for what GitHub does not have, and a *[LimitError] if the rate
 // limit would delay the request for long. Redirects stay errors of the library, for movedPath.
-func (h *hub) get(parent context.Context, path, etag string, into any) (fresh string, err error) {
-	select {
-	case h.turn <- struct{}{}:
-		defer func() { <-h.turn }()
-	case <-parent.Done():
+func (c *GitHubClient) get(parent context.Context, path, etag string, into any) (fresh string, err error) {
+	if c.turn.Acquire(parent, 1) != nil {
 		return "", context.Cause(parent)
 	}
-	if until := h.client.LimitedUntil(); time.Until(until) > requestTimeout {
+	defer c.turn.Release(1)
+	if until := c.LimitedUntil(); time.Until(until) > requestTimeout {
 		return "", &LimitError{until}
 	}
 	ctx, cancel := context.WithTimeout(parent, requestTimeout)
 	defer cancel()
-	api := API(h.client)
+	api := API(c)
 	request, err := api.NewRequest(http.MethodGet, path, nil)
 	if err != nil {
 		return "", err
@@ -103,7 +91,7 @@ func (h *hub) get(parent context.Context, path, etag string, into any) (fresh st
 	if parent.Err() != nil {
 		return "", context.Cause(parent)
 	}
-	if until := h.client.LimitedUntil(); ctx.Err() != nil && !until.IsZero() {
+	if until := c.LimitedUntil(); ctx.Err() != nil && !until.IsZero() {
 		return "", &LimitError{until}
 	}
 	switch GitHubStatus(err) {
@@ -121,13 +109,13 @@ var movedTo = text.NewRegexp(`/repositories/([0-9]{1,20})(?:/|$)`)
 
 // movedPath returns the path in GitHub's API to which err, an error of get, says that a repository has moved; "" for other
 // errors.
-func (h *hub) movedPath(err error) string {
+func (c *GitHubClient) movedPath(err error) string {
 	answered, ok := errors.AsType[*gogithub.ErrorResponse](err)
 	if !ok || answered.Response == nil {
 		return ""
 	}
 	location, err := answered.Response.Request.URL.Parse(answered.Response.Header.Get("Location"))
-	if err != nil || strings.ToLower(location.Host) != h.api {
+	if err != nil || strings.ToLower(location.Host) != strings.ToLower(c.BaseURL.Host) {
 		return ""
 	}
 	m := movedTo.FindStringSubmatch(location.Path)
@@ -140,15 +128,15 @@ func (h *hub) movedPath(err error) string {
 // describe requests the description of the repository at an address from GitHub's API, and follows a redirect to its new name.
 // found is nil if the description is still the one with the entity tag etag; fresh is the present entity tag. Errors are those of
 // get, or a *[RefusedError] for an address of another form.
-func (h *hub) describe(ctx context.Context, at *url.URL, etag string) (found *Repository, fresh string, err error) {
-	name, err := h.ownerAndName(at)
+func (c *GitHubClient) describe(ctx context.Context, at *url.URL, etag string) (found *Repository, fresh string, err error) {
+	name, err := c.ownerAndName(at)
 	if err != nil {
 		return nil, "", err
 	}
 	found = new(Repository)
-	fresh, err = h.get(ctx, "repos/"+name, etag, found)
-	if to := h.movedPath(err); to != "" {
-		fresh, err = h.get(ctx, to, etag, found)
+	fresh, err = c.get(ctx, "repos/"+name, etag, found)
+	if to := c.movedPath(err); to != "" {
+		fresh, err = c.get(ctx, to, etag, found)
 	}
 	if errors.Is(err, errNotModified) && etag != "" { // without an entity tag there is no known description
 		return nil, etag, nil

@@ -22,6 +22,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
 	"github.com/go-git/go-git/v5/plumbing/object"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/packages/archive"
@@ -39,21 +40,6 @@ const (
 // An objectReader returns the object with a hash.
 type objectReader func(plumbing.Hash) (plumbing.EncodedObject, error)
 
-// packSlots limits how many packs are parsed and read at a time, because that takes memory. Downloads take no slot: a slow host
-// would keep all others from publishing.
-type packSlots chan struct{}
-
-// acquire waits for a slot. The caller calls release once it does not need the slot any more; further calls of release do
-// nothing. The error is the cause for which ctx ended.
-func (s packSlots) acquire(ctx context.Context) (release func(), err error) {
-	select {
-	case s <- struct{}{}:
-		return sync.OnceFunc(func() { <-s }), nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
-
 // A pack is a git pack in a file without a name. It has a slot until leave is called.
 type pack struct {
 	file *os.File
@@ -67,9 +53,10 @@ func (p *pack) close() {
 	p.leave()
 }
 
-// receivePack reads an untrusted pack from r into a nameless file in the folder dir. Then it waits for a slot, checks the pack
-// against the limits, and parses it. The caller closes the pack.
-func receivePack(ctx context.Context, r io.Reader, dir string, slots packSlots) (_ *pack, err error) {
+// receivePack reads an untrusted pack from r into a nameless file in the folder dir. Then it waits for a slot of slots, which
+// limit how many packs are parsed and read at a time, because that takes memory; a download takes none, because a slow host would keep
+// all others from publishing. It checks the pack against the limits, and parses it. The caller closes the pack.
+func receivePack(ctx context.Context, r io.Reader, dir string, slots *semaphore.Weighted) (_ *pack, err error) {
 	file, err := os.CreateTemp(dir, "download-*.pack")
 	if err != nil {
 		return nil, fetch.NewLocalError(err)
@@ -85,10 +72,10 @@ func receivePack(ctx context.Context, r io.Reader, dir string, slots packSlots) 
 	if _, err := io.Copy(fetch.LocalWriter(file), r); err != nil {
 		return nil, err
 	}
-	leave, err := slots.acquire(ctx)
-	if err != nil {
-		return nil, err
+	if slots.Acquire(ctx, 1) != nil {
+		return nil, context.Cause(ctx)
 	}
+	leave := sync.OnceFunc(func() { slots.Release(1) })
 	defer func() {
 		if err != nil {
 			leave()

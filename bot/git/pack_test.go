@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	"golang.org/x/sync/semaphore"
 )
 
 // A packed is a pack in the making, by the bytes (gitformat-pack).
@@ -94,7 +95,7 @@ func TestPacksOfStrangers(t *testing.T) {
 		"built on nothing":   {simple(func(p *packed) { p.object(plumbing.OFSDeltaObject, 3, []byte{3}, []byte("abc")) }), "or on none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := receivePack(t.Context(), bytes.NewReader(tt.data), t.TempDir(), make(packSlots, 1))
+			p, err := receivePack(t.Context(), bytes.NewReader(tt.data), t.TempDir(), semaphore.NewWeighted(1))
 			if err == nil {
 				p.close()
 			}
@@ -110,7 +111,7 @@ func TestPacksOfStrangers(t *testing.T) {
 	for i := range maxDepth + 1 {
 		deep.delta(i, append(uvarints(12, 12), 0x90, 12))
 	}
-	if _, err := receivePack(t.Context(), bytes.NewReader(deep.end()), t.TempDir(), make(packSlots, 1)); err == nil || !strings.Contains(err.Error(), "more than 250 others") {
+	if _, err := receivePack(t.Context(), bytes.NewReader(deep.end()), t.TempDir(), semaphore.NewWeighted(1)); err == nil || !strings.Contains(err.Error(), "more than 250 others") {
 		t.Errorf("a chain: %v", err)
 	}
 }
@@ -121,7 +122,7 @@ func TestPackFiles(t *testing.T) {
 	p := newPacked(1)
 	p.object(plumbing.BlobObject, 1, nil, []byte("a"))
 	for _, data := range [][]byte{p.end(), []byte("PACK")} {
-		if p, err := receivePack(t.Context(), bytes.NewReader(data), dir, make(packSlots, 1)); err == nil {
+		if p, err := receivePack(t.Context(), bytes.NewReader(data), dir, semaphore.NewWeighted(1)); err == nil {
 			p.close()
 		}
 	}
@@ -138,7 +139,7 @@ func FuzzPack(f *testing.F) {
 	f.Add([]byte("PACK"))
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {
-		p, err := receivePack(t.Context(), bytes.NewReader(data), dir, make(packSlots, 1))
+		p, err := receivePack(t.Context(), bytes.NewReader(data), dir, semaphore.NewWeighted(1))
 		if err == nil {
 			p.close()
 		}

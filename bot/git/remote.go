@@ -66,11 +66,11 @@ func (c *Client) openTarget(ctx context.Context, target string) (*session, error
 		return nil, err
 	}
 	var how fetch.TransportOptions
-	if c.hub != nil && c.hub.hosts(at) {
-		if at, err = c.hub.repositoryAddress(at); err != nil {
+	if c.o.GitHub != nil && c.o.GitHub.hosts(at) {
+		if at, err = c.o.GitHub.repositoryAddress(at); err != nil {
 			return nil, err
 		}
-		how.Trusted = c.hub.isTrusted
+		how.Trusted = c.o.GitHub.isTrusted
 	}
 	return c.open(ctx, at, how)
 }

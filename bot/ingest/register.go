@@ -195,10 +195,7 @@ func (pb *Publisher) registerOne(tx *logs.Tx, pins *kvstore.Pins, p *packages.Pa
 			upstream.Retry, upstream.Filled = append(upstream.Retry, s.Version), false
 		}
 	}
-	if err := sources.SetUpstream(pb.store, tx.Batch, upstream); err != nil {
-		return err
-	}
-	return nil
+	return sources.SetUpstream(pb.store, tx.Batch, upstream)
 }
 
 // storeDiff stores the difference between the recorded JSON of a package, known, and the new one, p, as a content, and returns

@@ -27,6 +27,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -57,7 +58,7 @@ type Client struct {
 	config *Config
 	fetch  *fetch.Client
 	o      Options
-	keys   keyrings
+	keys   sync.Map // of keyrings, by URL
 	// plainFeed says that the change feed knows since and limit only.
 	plainFeed atomic.Bool
 }

@@ -14,8 +14,9 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/larder-cdn/larder/bot/fetch"
 )
@@ -179,44 +180,26 @@ func (v Version) Hash() string {
 type keyring struct {
 	url *url.URL
 
-	turn       chan struct{} // holds one while what follows is not in use
+	turn       *semaphore.Weighted // of the goroutine that uses what follows
 	asked      time.Time
 	validators Validators
 	keys       map[string]RegistryKey
 }
 
-// keyrings are those of a client, by URL.
-type keyrings struct {
-	mu    sync.Mutex
-	byURL map[string]*keyring
-}
-
 // keyring returns the cached keys of a package's registry. It adds a keyring without keys if none exists; nothing is requested.
 func (c *Client) keyring(name string) *keyring {
 	at := c.config.keysURL(name)
-	c.keys.mu.Lock()
-	defer c.keys.mu.Unlock()
-	ring, ok := c.keys.byURL[at.String()]
-	if !ok {
-		ring = &keyring{url: at, turn: make(chan struct{}, 1)}
-		ring.turn <- struct{}{}
-		if c.keys.byURL == nil {
-			c.keys.byURL = make(map[string]*keyring)
-		}
-		c.keys.byURL[at.String()] = ring
-	}
-	return ring
+	ring, _ := c.keys.LoadOrStore(at.String(), &keyring{url: at, turn: semaphore.NewWeighted(1)})
+	return ring.(*keyring)
 }
 
 // get returns the registry's keys by id, from the cache unless they were requested longer than age ago; none if it publishes none. Callers that need
 // the same keys wait for one request. The map does not change later.
 func (k *keyring) get(ctx context.Context, c *Client, age time.Duration) (map[string]RegistryKey, error) {
-	select {
-	case <-k.turn:
-		defer func() { k.turn <- struct{}{} }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := k.turn.Acquire(ctx, 1); err != nil {
+		return nil, err
 	}
+	defer k.turn.Release(1)
 	now := c.o.Now()
 	if !k.asked.IsZero() && now.Sub(k.asked) < age {
 		return k.keys, nil

@@ -86,10 +86,7 @@ func (a Audit) Reason() string {
 	return "what is served is not what upstream has: " + strings.TrimSuffix(a.Problem, ".")
 }
 
-// capitalize returns a sentence with its first byte in upper case.
+// capitalize returns a sentence, which is not empty, with its first byte in upper case.
 func capitalize(s string) string {
-	if s == "" {
-		return s
-	}
 	return strings.ToUpper(s[:1]) + s[1:]
 }
