@@ -37,8 +37,8 @@ type FollowOptions struct {
 	// Verify has the trust in the log, and Upstream compares releases.
 	Verify   verify.Options
 	Upstream verify.Upstream
-	// OpenTimeout limits opening the log, and CompareTimeout comparing a release. Defaults: a minute, 10 minutes.
-	OpenTimeout, CompareTimeout time.Duration
+	// OpenTimeout limits opening the log. Default: a minute.
+	OpenTimeout time.Duration
 	// Report, where set, is called with each release that was compared.
 	Report func(verify.AuditFinding, verify.Outcome)
 	// Now is the clock. Default: time.Now.
@@ -87,6 +87,8 @@ const (
 	// maxFindings bounds the findings of a statement, in bytes. The audit stops there, because a statement with one more finding
 	// and the checkpoint must stay below [verify.MaxStatement].
 	maxFindings = 850_000
+
+	compareTimeout = 10 * time.Minute // of a release
 )
 
 // OpenFollower opens an auditor's folder, creates it if necessary, reads its state, and creates its key if it has none. It writes
@@ -95,7 +97,7 @@ func OpenFollower(o FollowOptions) (*Follower, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	o.OpenTimeout, o.CompareTimeout = cmp.Or(o.OpenTimeout, time.Minute), cmp.Or(o.CompareTimeout, 10*time.Minute)
+	o.OpenTimeout = cmp.Or(o.OpenTimeout, time.Minute)
 	if o.Report == nil {
 		o.Report = func(verify.AuditFinding, verify.Outcome) {}
 	}
@@ -338,7 +340,7 @@ func (f *Follower) compareRelease(ctx context.Context, log *verify.Log, e logs.I
 	if len(f.state.Differences) >= mostFindings || len(f.state.Uncompared) >= mostFindings {
 		return fmt.Errorf("the audit ends before entry %d: it found %d releases that differ and %d that could not be compared, and a statement names no more than %d of each", e.Index, len(f.state.Differences), len(f.state.Uncompared), mostFindings)
 	}
-	limited, cancel := context.WithTimeout(ctx, f.options.CompareTimeout)
+	limited, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
 	found, manifest, err := log.CompareWith(limited, f.options.Upstream, e)
 	if ctx.Err() != nil {

@@ -103,8 +103,7 @@ func (pb *Publisher) Import(ctx context.Context, r ImportRequest, contents io.Re
 	if err != nil { // the version is as it was: upstream may have it yet
 		return in.wrapError(err)
 	}
-	pb.logger.Info("imported", "package", r.Package, "version", r.Version, "files", len(manifest.Files))
-	pb.options.Events.Emit(ctx, publishedEvent(manifest))
+	pb.announce(ctx, "imported", manifest)
 	return nil
 }
 

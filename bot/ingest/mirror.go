@@ -165,9 +165,7 @@ func (m *Mirroring) Publish(ctx context.Context, manifest *logs.Manifest, mirror
 	if err := b.commit(m.pins, manifest, ActorBot, "", logs.Entry{Kind: logs.Mirrored, Mirror: &mirror}); err != nil {
 		return nil, err
 	}
-	event := publishedEvent(manifest)
-	b.logger.Info("mirrored", "package", m.pkg.Name, "version", m.version, "origin", mirror.Source, "proof", mirror.Proof, "files", event.Files, "bytes", event.Bytes)
-	b.options.Events.Emit(ctx, event)
+	b.announce(ctx, "mirrored", manifest, "origin", mirror.Source, "proof", mirror.Proof)
 	return manifest, nil
 }
 

@@ -74,7 +74,15 @@ func BuildModules(ctx context.Context, pool *worker.Pool, r ModulesRelease) (*lo
 		return nil, nil, err
 	}
 	subpaths := slices.Sorted(slices.Values(r.Subpaths))
-	result, err := runBuild(ctx, pool, r.Owner, worker.ModulesRequest{Package: r.Package, Subpaths: subpaths, Files: files})
+	request, err := json.Marshal(worker.ModulesRequest{Package: r.Package, Subpaths: subpaths, Files: files})
+	if err != nil {
+		return nil, nil, err
+	}
+	var result worker.ModulesResult
+	answer, err := pool.Do(ctx, r.Owner, worker.BuildModules, request)
+	if err == nil {
+		err = json.Unmarshal(answer, &result)
+	}
 	if err == nil {
 		err = checkResult(result, files)
 	}
@@ -191,24 +199,6 @@ func readBuildInput(ctx context.Context, src archive.Source, into map[string][]b
 		return err
 	})
 	return size, err
-}
-
-// runBuild sends a build request to a child process of the pool, and waits for the result. The pool reuses an idle child only for
-// the same owner, which is the release. The caller looks at ctx.Err() before the error: if ctx ends, that may be the error of
-// ctx, or one of the child, for which [worker.IsTransient] may be false. Otherwise, if IsTransient is true, another attempt may
-// succeed: no child could be started, something outside ended it, or it took too long by the clock. Any other error, also that of
-// a child that crashed or exceeded its memory or processor time, says why the release has no modules at all. Subpaths that cannot
-// be built are no error; result.Skipped lists them.
-func runBuild(ctx context.Context, pool *worker.Pool, owner string, q worker.ModulesRequest) (result worker.ModulesResult, err error) {
-	data, err := json.Marshal(q)
-	if err != nil {
-		return result, err
-	}
-	out, err := pool.Do(ctx, owner, worker.BuildModules, data)
-	if err != nil {
-		return result, err
-	}
-	return result, json.Unmarshal(out, &result)
 }
 
 // checkResult returns an error unless a child's result is consistent and within the limits of a build: a hostile package may have

@@ -185,8 +185,6 @@ func (m *Mirroring) PublishFromNpm(ctx context.Context) error {
 	if err := b.commit(m.pins, own, ActorBot, logs.Processed, entry); err != nil {
 		return err
 	}
-	event := publishedEvent(own)
-	b.logger.Info("published", "package", event.Package, "version", event.Version, "files", event.Files, "bytes", event.Bytes)
-	b.options.Events.Emit(ctx, event)
+	b.announce(ctx, "published", own)
 	return nil
 }

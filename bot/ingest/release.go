@@ -171,9 +171,7 @@ func (pb *Publisher) releaseClaimed(ctx context.Context, t Task) error {
 	if err != nil {
 		return pb.recordFailure(ctx, t, state, err)
 	}
-	event := publishedEvent(manifest)
-	pb.logger.Info("published", "package", state.Package, "version", state.Version, "files", event.Files, "bytes", event.Bytes, "took", pb.options.Now().Sub(start).Round(time.Millisecond))
-	pb.options.Events.Emit(ctx, event)
+	pb.announce(ctx, "published", manifest, "took", pb.options.Now().Sub(start).Round(time.Millisecond))
 	return nil
 }
 
@@ -211,12 +209,16 @@ func (pb *Publisher) recoverStates() error {
 	return pb.writeStates(states...)
 }
 
-// publishedEvent returns the event which says that a release was published, with the number and the total bytes of its files.
-func publishedEvent(m *logs.Manifest) events.Event {
+// announce logs that a release was published, in the words of done and with further attributes, and emits the event of that, which it
+// returns: it has the number and the total bytes of the files.
+func (pb *Publisher) announce(ctx context.Context, done string, m *logs.Manifest, further ...any) events.Event {
 	event := events.Event{Kind: events.Published, Package: m.Package, Version: m.Version, Files: len(m.Files)}
 	for _, f := range m.Files {
 		event.Bytes += f.Size
 	}
+	attributes := []any{"package", event.Package, "version", event.Version, "files", event.Files, "bytes", event.Bytes}
+	pb.logger.Info(done, append(attributes, further...)...)
+	pb.options.Events.Emit(ctx, event)
 	return event
 }
 

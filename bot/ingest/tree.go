@@ -335,15 +335,12 @@ func (t *treeImport) importOne(ctx context.Context, p *treePackage, version stri
 		if err != nil {
 			return err
 		}
-		t.logger.Info("imported", "package", p.Name, "version", version, "files", len(manifest.Files))
-		t.options.Events.Emit(ctx, publishedEvent(manifest))
+		event := t.announce(ctx, "imported", manifest)
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.sum.Published++
-		t.sum.Files += len(manifest.Files)
-		for _, f := range manifest.Files {
-			t.sum.Bytes += f.Size
-		}
+		t.sum.Files += event.Files
+		t.sum.Bytes += event.Bytes
 		for _, l := range manifest.LeftOut {
 			t.sum.LeftOut.add(fmt.Sprintf("%s/%s/%s (%s)", p.Name, version, l.Path, l.Reason))
 		}

@@ -28,8 +28,6 @@ type Packument struct {
 	Versions map[string]Version
 	// Time is when each version was published, unpublished ones too. Old or mirrored packages may lack it.
 	Time map[string]time.Time
-	// Unpublished is when the whole package was taken back; zero for nearly all.
-	Unpublished time.Time
 }
 
 // Version is one version of a package.
@@ -41,9 +39,8 @@ type Version struct {
 	Tarball string
 	// Integrity is the tarball's hashes as subresource integrity; Shasum its SHA-1, in hexadecimal.
 	Integrity, Shasum string
-	// UnpackedSize in bytes and FileCount are the registry's claims, 0 if it makes none.
+	// UnpackedSize is the registry's claim in bytes, 0 if it makes none.
 	UnpackedSize int64
-	FileCount    int
 	// Deprecated is the message of a deprecated version.
 	Deprecated string
 	// Signatures are the registry's signatures over name, version and integrity, as JSON.
@@ -56,7 +53,6 @@ type Version struct {
 
 // MalformedError says that a registry's response is not a packument.
 type MalformedError struct {
-	Package string
 	// Field is where, "versions.1.2.3" for instance; empty for the whole.
 	Field  string
 	Reason string
@@ -128,11 +124,8 @@ func (d *decoder) readPackument() (*Packument, error) {
 		case "time":
 			return d.readObject(key, func(of string) error {
 				if of == "unpublished" {
-					unpublished = true
-					var how struct{ Time string }
-					err := d.readValue("time.unpublished", &how)
-					p.Unpublished = parseTime(how.Time)
-					return err
+					unpublished = true // the package was taken back
+					return d.readValue("time.unpublished", new(skipped))
 				}
 				var at string
 				if err := d.readValue("time."+of, &at); err != nil {
@@ -217,7 +210,6 @@ func (d *decoder) readVersion(key string) (Version, error) {
 			Integrity    string          `json:"integrity"`
 			Shasum       string          `json:"shasum"`
 			UnpackedSize float64         `json:"unpackedSize"`
-			FileCount    float64         `json:"fileCount"`
 			Signatures   json.RawMessage `json:"signatures"`
 			Attestations json.RawMessage `json:"attestations"`
 		} `json:"dist"`
@@ -240,7 +232,7 @@ func (d *decoder) readVersion(key string) (Version, error) {
 	if dist := manifest.Dist; dist != nil {
 		v.Tarball, v.Integrity, v.Shasum = dist.Tarball, dist.Integrity, dist.Shasum
 		v.Signatures, v.Attested = dist.Signatures, hasProvenance(dist.Attestations)
-		v.UnpackedSize, v.FileCount = toCount(dist.UnpackedSize), int(toCount(dist.FileCount))
+		v.UnpackedSize = toCount(dist.UnpackedSize)
 	}
 	switch {
 	case wrong != nil && wrong.Field != "":
@@ -290,7 +282,7 @@ func parseTime(text string) time.Time {
 
 // newMalformedError returns the *MalformedError of a field.
 func (d *decoder) newMalformedError(field, reason string, args ...any) error {
-	return &MalformedError{Package: d.name, Field: shortenField(field), Reason: fmt.Sprintf(reason, args...)}
+	return &MalformedError{Field: shortenField(field), Reason: fmt.Sprintf(reason, args...)}
 }
 
 // newSyntaxError returns the error for an error of the JSON decoder. It returns a read error unchanged, because the caller decides by it

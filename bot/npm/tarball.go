@@ -24,7 +24,6 @@ import (
 // promises none that could be checked. Where Got is set, the bytes may be those of a bad moment: an error
 // page, a download that was cut short.
 type IntegrityError struct {
-	Package, Version string
 	// Want is what the packument says; Got is the same hash of what came, empty where Want is unusable.
 	Want, Got string
 }
@@ -55,7 +54,7 @@ func (c *Client) Tarball(ctx context.Context, v Version, dst *os.File) (err erro
 	}
 	target, err := c.config.tarballURL(v.Package, v.Tarball)
 	if err != nil {
-		return &MalformedError{Package: v.Package, Field: "versions." + shortenField(v.Version), Reason: err.Error()}
+		return &MalformedError{Field: "versions." + shortenField(v.Version), Reason: err.Error()}
 	}
 	// Some servers call the tarball's own gzip a Content-Encoding. The bytes are wanted as they are.
 	header := http.Header{"Accept-Encoding": {"identity"}}
@@ -70,7 +69,7 @@ func (c *Client) Tarball(ctx context.Context, v Version, dst *os.File) (err erro
 		if _, err := io.Copy(io.MultiWriter(fetch.LocalWriter(dst), sum), r.Body); err != nil {
 			return err
 		}
-		return want.check(v, sum.Sum(nil))
+		return want.check(sum.Sum(nil))
 	})
 }
 
@@ -122,7 +121,7 @@ type hashes struct {
 // parseHashes returns the hashes of a version's tarball, by dist.integrity or, only without one, dist.shasum. The error is an *[IntegrityError] if
 // none of them can be used.
 func parseHashes(v Version) (hashes, error) {
-	none := &IntegrityError{Package: v.Package, Version: v.Version, Want: v.Integrity}
+	none := &IntegrityError{Want: v.Integrity}
 	switch {
 	case v.Integrity != "":
 		if want, ok := parseIntegrity(v.Integrity); ok {
@@ -187,12 +186,12 @@ func (v Version) SameTarball(hash string) (same, known bool) {
 	return false, false
 }
 
-// check returns an *IntegrityError unless got, the digest of the content of v's tarball by h's algorithm, is one of h.
-func (h hashes) check(v Version, got []byte) error {
+// check returns an *IntegrityError unless got, the digest of a tarball's content by h's algorithm, is one of h.
+func (h hashes) check(got []byte) error {
 	if slices.ContainsFunc(h.sums, func(sum []byte) bool { return string(sum) == string(got) }) {
 		return nil
 	}
-	e := &IntegrityError{Package: v.Package, Version: v.Version, Want: h.text}
+	e := &IntegrityError{Want: h.text}
 	if h.hex {
 		e.Got = hex.EncodeToString(got)
 	} else {

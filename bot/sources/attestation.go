@@ -16,8 +16,7 @@ type Attested struct {
 	Bundles npm.AttestationBundles
 }
 
-// setBoth stores one outcome and reason, cut to [MaxNote] bytes, for the attestations of the build and of the publication, and returns a copy of the
-// result.
+// setBoth stores one outcome and reason for the attestations of the build and of the publication, and returns a copy of the result.
 func (a *Attested) setBoth(outcome logs.AttestationOutcome, reason string) Attested {
 	a.Found.Outcome, a.Found.Reason = outcome, text.Short(reason, MaxNote)
 	a.Found.Publish.Outcome, a.Found.Publish.Reason = outcome, a.Found.Reason
@@ -45,52 +44,48 @@ func (s NpmSource) fetchAttestations(ctx context.Context, v npm.Version) (Attest
 	if a.Bundles, err = npm.ParseAttestations(response); err != nil {
 		return a.setBoth(logs.AttestationInvalid, err.Error()), nil
 	}
-	a.verifyBuild(s.provenance, v)
-	return a, a.verifyPublication(ctx, s, v)
+	outcome, reason := a.verifyBuild(s.provenance, v)
+	a.Found.Outcome, a.Found.Reason = outcome, text.Short(reason, MaxNote)
+	outcome, reason, err = a.verifyPublication(ctx, s, v)
+	a.Found.Publish.Outcome, a.Found.Publish.Reason = outcome, text.Short(reason, MaxNote)
+	return a, err
 }
 
-// verifyBuild verifies the attestation of the build of v in Bundles, and stores the outcome: verified and what it proves, invalid, or unverified if
-// the registry did not return one.
-func (a *Attested) verifyBuild(by *npm.AttestationVerifier, v npm.Version) {
-	found := &a.Found
+// verifyBuild verifies the attestation of the build of v in Bundles, stores what it proves, and returns the outcome with the reason: verified,
+// invalid, or unverified if the registry did not return one.
+func (a *Attested) verifyBuild(by *npm.AttestationVerifier, v npm.Version) (logs.AttestationOutcome, string) {
 	if a.Bundles.Build == nil {
-		found.Outcome, found.Reason = logs.AttestationUnverified, "the registry lists an attestation of provenance, and it is not among those that it has"
-		return
+		return logs.AttestationUnverified, "the registry lists an attestation of provenance, and it is not among those that it has"
 	}
 	build, err := by.VerifyBuild(a.Bundles.Build, v.Package, v.Version, v.Hash())
 	if err != nil {
-		found.Outcome, found.Reason = logs.AttestationInvalid, text.Short(err.Error(), MaxNote)
-		return
+		return logs.AttestationInvalid, err.Error()
 	}
-	found.Outcome, found.Repository, found.Commit, found.Workflow = logs.AttestationVerified, build.Repository, build.Commit, build.Workflow
+	a.Found.Repository, a.Found.Commit, a.Found.Workflow = build.Repository, build.Commit, build.Workflow
+	return logs.AttestationVerified, ""
 }
 
-// verifyPublication verifies the registry's attestation of the publication of v with the registry's key, and stores the outcome: verified, invalid,
-// missing, or unverified if the registry does not publish that key. It returns an error only if the registry's keys cannot be fetched.
-func (a *Attested) verifyPublication(ctx context.Context, s NpmSource, v npm.Version) error {
-	found := &a.Found.Publish
+// verifyPublication verifies the registry's attestation of the publication of v with the registry's key, stores the key, and returns the outcome with
+// the reason: verified, invalid, missing, or unverified if the registry does not publish that key. It returns an error only if the registry's keys
+// cannot be fetched.
+func (a *Attested) verifyPublication(ctx context.Context, s NpmSource, v npm.Version) (logs.AttestationOutcome, string, error) {
 	if a.Bundles.Publish == nil {
-		found.Outcome = logs.AttestationMissing
-		return nil
+		return logs.AttestationMissing, "", nil
 	}
 	id, err := npm.PublishKeyID(a.Bundles.Publish)
 	if err != nil {
-		found.Outcome, found.Reason = logs.AttestationInvalid, text.Short(err.Error(), MaxNote)
-		return nil
+		return logs.AttestationInvalid, err.Error(), nil
 	}
 	key, ok, err := s.client.Key(ctx, v.Package, id)
 	if err != nil {
-		return err
+		return "", "", err
 	}
 	if !ok { // a mirror passes on attestations of a registry whose keys it does not publish
-		found.Outcome, found.Reason = logs.AttestationUnverified, text.Short(fmt.Sprintf("it is signed with the key %q, which the registry does not publish", id), MaxNote)
-		return nil
+		return logs.AttestationUnverified, fmt.Sprintf("it is signed with the key %q, which the registry does not publish", id), nil
 	}
-	err = s.provenance.VerifyPublication(a.Bundles.Publish, v.Package, v.Version, v.Hash(), key)
-	if err != nil {
-		found.Outcome, found.Reason = logs.AttestationInvalid, text.Short(err.Error(), MaxNote)
-		return nil
+	if err := s.provenance.VerifyPublication(a.Bundles.Publish, v.Package, v.Version, v.Hash(), key); err != nil {
+		return logs.AttestationInvalid, err.Error(), nil
 	}
-	found.Outcome, found.Key, found.PublicKey = logs.AttestationVerified, text.Short(id, MaxNote), key.Text
-	return nil
+	a.Found.Publish.Key, a.Found.Publish.PublicKey = text.Short(id, MaxNote), key.Text
+	return logs.AttestationVerified, "", nil
 }
