@@ -322,11 +322,11 @@ func (c *Client) Snapshot(ctx context.Context, r Remote, dst *os.File) (Head, *R
 	if err := fetch.Truncate(dst); err != nil {
 		return Head{}, nil, err
 	}
+	var release *Release
 	s, head, err := c.openBranch(ctx, r)
-	if err != nil {
-		return Head{}, nil, nameRepository(fetch.Redact(r.URL), err)
+	if err == nil {
+		release, err = c.fetchCommit(ctx, s, plumbing.NewHash(head.Commit), head.Commit, nil, dst)
 	}
-	release, err := c.fetchCommit(ctx, s, plumbing.NewHash(head.Commit), head.Commit, nil, dst)
 	return head, release, nameRepository(fetch.Redact(r.URL), err)
 }
 

@@ -229,15 +229,11 @@ func checkResult(r worker.ModulesResult, inputs map[string][]byte) error {
 	if size > worker.MaxModulesOutput || imports > maxImports {
 		return fmt.Errorf("the build has %d bytes and %d imports, over the limits of %d and %d", size, imports, worker.MaxModulesOutput, maxImports)
 	}
-	for _, s := range r.Skipped {
-		if isLong(s.Subpath) {
-			return fmt.Errorf("a subpath has over %d bytes", maxSpecifier)
-		}
+	if slices.ContainsFunc(r.Skipped, func(s worker.SkippedSubpath) bool { return isLong(s.Subpath) }) ||
+		slices.ContainsFunc(r.Modules, func(m worker.Module) bool { return isLong(m.Subpath) }) {
+		return fmt.Errorf("a subpath has over %d bytes", maxSpecifier)
 	}
 	for _, m := range r.Modules {
-		if isLong(m.Subpath) {
-			return fmt.Errorf("a subpath has over %d bytes", maxSpecifier)
-		}
 		if !paths[m.Path] {
 			return fmt.Errorf("the build lacks %q", text.Short(m.Path, 100))
 		}

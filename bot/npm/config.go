@@ -185,15 +185,12 @@ func (c *Config) registryFor(name string) *url.URL {
 
 // isTrusted reports whether a URL has the origin of a configured registry.
 func (c *Config) isTrusted(u *url.URL) bool {
-	if fetch.SameOrigin(u, c.registry) {
-		return true
-	}
 	for _, registry := range c.scopes {
 		if fetch.SameOrigin(u, registry) {
 			return true
 		}
 	}
-	return false
+	return fetch.SameOrigin(u, c.registry)
 }
 
 // authorizationFor returns the Authorization header for a URL: the credentials of its host and the nearest path above it, "" for none. It

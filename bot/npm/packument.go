@@ -7,6 +7,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/larder-cdn/larder/internal/text"
 )
 
 const (
@@ -17,6 +19,8 @@ const (
 	maxVersions = 200_000
 	// maxKept bounds what is kept of one version, in bytes.
 	maxKept = 8 << 10
+	// maxField bounds the name of a field in an error, in bytes.
+	maxField = 200
 )
 
 // Packument is the metadata that a registry has about a package.
@@ -244,7 +248,7 @@ func (d *decoder) readVersion(key string) (Version, error) {
 	case v.Tarball == "":
 		v.Err = d.newMalformedError(field+".dist.tarball", "missing")
 	case len(key)+len(v.Tarball)+len(v.Integrity)+len(v.Shasum)+len(v.Signatures) > maxKept:
-		v = Version{Package: d.name, Version: shortenField(key)}
+		v = Version{Package: d.name, Version: text.Short(key, maxField)}
 		v.Err = d.newMalformedError(field, "more than %d bytes of what is kept for a version", maxKept)
 	}
 	if len(v.Deprecated) > maxKept {
@@ -282,7 +286,7 @@ func parseTime(text string) time.Time {
 
 // newMalformedError returns the *MalformedError of a field.
 func (d *decoder) newMalformedError(field, reason string, args ...any) error {
-	return &MalformedError{Field: shortenField(field), Reason: fmt.Sprintf(reason, args...)}
+	return &MalformedError{Field: text.Short(field, maxField), Reason: fmt.Sprintf(reason, args...)}
 }
 
 // newSyntaxError returns the error for an error of the JSON decoder. It returns a read error unchanged, because the caller decides by it
@@ -300,15 +304,6 @@ func (d *decoder) newSyntaxError(field string, err error) error {
 		return d.newMalformedError(field, "unexpected %s", wrong.Value)
 	}
 	return d.newMalformedError(field, "%.200v", err)
-}
-
-// shortenField returns the name of a field, cut to a length for errors.
-func shortenField(field string) string {
-	const most = 200
-	if len(field) > most {
-		return field[:most] + "…"
-	}
-	return field
 }
 
 // skipped takes any JSON value and keeps nothing.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	intoto "github.com/in-toto/attestation/go/v1"
@@ -138,12 +139,9 @@ func parseBundle(data []byte) (*bundle.Bundle, error) {
 
 // isAbout reports whether a statement names a version of an npm package and, as its digest, the SHA-512 of its archive.
 func isAbout(s *intoto.Statement, name, version string, digest []byte) bool {
-	for _, about := range s.GetSubject() {
-		if about.GetName() == packageURL(name, version) && about.GetDigest()["sha512"] == hex.EncodeToString(digest) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.GetSubject(), func(about *intoto.ResourceDescriptor) bool {
+		return about.GetName() == packageURL(name, version) && about.GetDigest()["sha512"] == hex.EncodeToString(digest)
+	})
 }
 
 // AttestationBundles are the bundles in a registry's response with a version's attestations, as the registry has them; nil for one

@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/larder-cdn/larder/bot/fetch"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages/archive"
 )
 
@@ -54,7 +55,7 @@ func (c *Client) Tarball(ctx context.Context, v Version, dst *os.File) (err erro
 	}
 	target, err := c.config.tarballURL(v.Package, v.Tarball)
 	if err != nil {
-		return &MalformedError{Field: "versions." + shortenField(v.Version), Reason: err.Error()}
+		return &MalformedError{Field: "versions." + text.Short(v.Version, maxField), Reason: err.Error()}
 	}
 	// Some servers call the tarball's own gzip a Content-Encoding. The bytes are wanted as they are.
 	header := http.Header{"Accept-Encoding": {"identity"}}

@@ -149,13 +149,13 @@ func (r *release) resolveSubpath(subpath string, conditions []string) (string, e
 // isFolder is true, only the folder counts. It returns "" if no such file exists. It applies neither exports nor replacements of
 // the browser field.
 func (r *release) resolvePath(at string, isFolder bool) string {
-	if file := r.findFile(at); file != "" && !isFolder {
+	if file := r.findFile(at, fileExtensions); file != "" && !isFolder {
 		return file
 	}
 	if p := r.packages[at]; p != nil {
 		for _, entry := range p.entry {
 			to := path.Join(at, entry)
-			if file := cmp.Or(r.findFile(to), r.findIndex(to)); file != "" {
+			if file := cmp.Or(r.findFile(to, fileExtensions), r.findIndex(to)); file != "" {
 				return file
 			}
 		}
@@ -163,25 +163,24 @@ func (r *release) resolvePath(at string, isFolder bool) string {
 	return r.findIndex(at)
 }
 
-// findFile returns the path of the file at a path, or at the path with one of the extensions that imports may leave out; "" if no
-// such file exists.
-func (r *release) findFile(at string) string {
-	for _, extension := range []string{"", ".js", ".css", ".json", ".mjs", ".cjs"} {
-		if r.files[at+extension] != nil {
-			return at + extension
-		}
+// The extensions that an import of a file, and one of a folder with a file called index, may leave out.
+var (
+	fileExtensions  = []string{"", ".js", ".css", ".json", ".mjs", ".cjs"}
+	indexExtensions = []string{".js", ".json", ".mjs", ".cjs"}
+)
+
+// findFile returns the path of the file at a path with the first of the extensions; "" if no such file exists.
+func (r *release) findFile(at string, extensions []string) string {
+	i := slices.IndexFunc(extensions, func(extension string) bool { return r.files[at+extension] != nil })
+	if i < 0 {
+		return ""
 	}
-	return ""
+	return at + extensions[i]
 }
 
 // findIndex returns the path of the file called index with a known extension in a folder; "" if no such file exists.
 func (r *release) findIndex(folder string) string {
-	for _, extension := range []string{".js", ".json", ".mjs", ".cjs"} {
-		if file := path.Join(folder, "index"+extension); r.files[file] != nil {
-			return file
-		}
-	}
-	return ""
+	return r.findFile(path.Join(folder, "index"), indexExtensions)
 }
 
 // applyBrowserField returns what an import of a file leads to: the file, or what the browser field of its package.json has in its
