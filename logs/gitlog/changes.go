@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dustin/go-humanize"
-	"github.com/dustin/go-humanize/english"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
@@ -58,7 +58,7 @@ func checkPosition(store *kvstore.Store, position Position) error {
 		return err
 	}
 	if size := checkpoint.Size; position.Index >= size {
-		return fmt.Errorf("the repository has entry %d, and this log no more than %s: it was exported from another log, or this one is an old backup", position.Index, humanize.Comma(size)+" "+english.PluralWord(int(size), "entry", "entries"))
+		return fmt.Errorf("the repository has entry %d, and this log no more than %s: it was exported from another log, or this one is an old backup", position.Index, text.Count(int(size), "entry", "entries"))
 	}
 	e, err := logs.ReadEntry(store, position.Index)
 	if err != nil {
@@ -77,11 +77,11 @@ func newChange(store *kvstore.Store, e logs.Indexed) (Change, error) {
 	if err != nil {
 		return Change{}, err
 	}
-	var text strings.Builder
-	if err := WriteText(&text, e, d); err != nil {
+	var b strings.Builder
+	if err := WriteText(&b, e, d); err != nil {
 		return Change{}, err
 	}
-	return Change{Index: e.Index, Hash: EntryHash(e), Time: e.Time, Path: filePath(e.Entry), Subject: subjectOf(e.Entry), Text: text.String()}, nil
+	return Change{Index: e.Index, Hash: EntryHash(e), Time: e.Time, Path: filePath(e.Entry), Subject: subjectOf(e.Entry), Text: b.String()}, nil
 }
 
 // A SignedLog is a log of which only the entries that a signed checkpoint covers are pushed: a push cannot be taken back,
@@ -113,16 +113,12 @@ func (s SignedLog) Wait(ctx context.Context, after Position) error {
 	if _, err := s.Log.Wait(ctx, after.Index+1); err != nil {
 		return err
 	}
-	tick := time.NewTicker(signedInterval)
-	defer tick.Stop()
 	for {
 		if signed, err := s.Signer.Checkpoint(); err != nil || signed.Size > after.Index+1 {
 			return nil
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := retry.Sleep(ctx, signedInterval); err != nil {
+			return err
 		}
 	}
 }

@@ -10,14 +10,17 @@
 package gitlog
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/plumbing/storer"
@@ -32,7 +35,7 @@ type Repository struct {
 	head     plumbing.Hash // of the last commit that was flushed
 	last     plumbing.Hash // of the last commit
 	position Position
-	root     *folder
+	root     entry // of the last commit
 
 	pending *memory.Storage // objects that have not been flushed
 	changes int             // in pending
@@ -65,7 +68,7 @@ func Open(dir string) (*Repository, error) {
 	if err != nil {
 		return nil, fmt.Errorf("couldn't open the git repository in %s: %w", dir, err)
 	}
-	r := &Repository{store: store, position: Position{Index: -1}, root: new(folder)}
+	r := &Repository{store: store, position: Position{Index: -1}, root: entry{mode: filemode.Dir}}
 	r.resetPending()
 	ref, err := storer.ResolveReference(store, plumbing.NewBranchReferenceName(Branch))
 	switch {
@@ -98,18 +101,15 @@ func (r *Repository) Add(c Change) error {
 	if err := c.Check(r.position); err != nil {
 		return err
 	}
-	tree, err := r.addToTree(r.root, c)
-	if err != nil {
+	if err := r.addToEntry(&r.root, strings.Split(c.Path, "/"), c, 0); err != nil {
 		return fmt.Errorf("gitlog: couldn't add to %s: %w", c.Path, err)
 	}
 	who := object.Signature{Name: AuthorName, Email: AuthorEmail, When: c.Time.UTC()}
-	commit := &object.Commit{
-		Author: who, Committer: who, TreeHash: tree,
-		Message: c.Message(),
-	}
+	commit := &object.Commit{Author: who, Committer: who, TreeHash: r.root.hash, Message: c.Message()}
 	if r.last != plumbing.ZeroHash {
 		commit.ParentHashes = []plumbing.Hash{r.last}
 	}
+	var err error
 	if r.last, err = r.putObject(commit); err != nil {
 		return fmt.Errorf("gitlog: couldn't commit entry %d: %w", c.Index, err)
 	}
@@ -132,11 +132,7 @@ func (r *Repository) Flush() error {
 	if err != nil {
 		return fmt.Errorf("gitlog: couldn't write a pack: %w", err)
 	}
-	hashes := make([]plumbing.Hash, 0, len(r.pending.Objects))
-	for h := range r.pending.Objects {
-		hashes = append(hashes, h)
-	}
-	slices.SortFunc(hashes, func(a, b plumbing.Hash) int { return strings.Compare(string(a[:]), string(b[:])) })
+	hashes := slices.SortedFunc(maps.Keys(r.pending.Objects), func(a, b plumbing.Hash) int { return bytes.Compare(a[:], b[:]) })
 	const window = 10 // git's own
 	_, err = packfile.NewEncoder(writer, r.pending, false).Encode(hashes, window)
 	if err = errors.Join(err, writer.Close()); err != nil {
@@ -155,13 +151,10 @@ func (r *Repository) Flush() error {
 	return nil
 }
 
-// encoder is what git keeps: a commit or a tree.
-type encoder interface {
-	Encode(plumbing.EncodedObject) error
-}
-
 // putObject adds a commit or a tree to the pending objects, unless the repository has it, and returns its hash.
-func (r *Repository) putObject(e encoder) (plumbing.Hash, error) {
+func (r *Repository) putObject(e interface {
+	Encode(plumbing.EncodedObject) error
+}) (plumbing.Hash, error) {
 	o := r.pending.NewEncodedObject()
 	if err := e.Encode(o); err != nil {
 		return plumbing.ZeroHash, err

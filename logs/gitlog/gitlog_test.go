@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+
 	"github.com/larder-cdn/larder/internal/testkit/unsynced"
 )
 
@@ -194,5 +197,19 @@ func TestTwoWriters(t *testing.T) {
 	}
 	if got := gitSays(t, dir, "log", "--format=%s"); got != "entry 1\nentry 0\n" {
 		t.Errorf("git log: %q", got)
+	}
+}
+
+// TestUnreadableFolder: a folder that cannot be read stays unread, so that a second attempt does not take it for an empty one.
+func TestUnreadableFolder(t *testing.T) {
+	r, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := &entry{mode: filemode.Dir, hash: plumbing.NewHash("00000000000000000000000000000000000000ff")}
+	for range 2 {
+		if err := r.readFolder(lost); err == nil || lost.entries != nil {
+			t.Errorf("%v, %v", lost.entries, err)
+		}
 	}
 }

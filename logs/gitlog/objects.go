@@ -62,7 +62,7 @@ func (p *Pusher) readTip(ctx context.Context) (tip, error) {
 	if err != nil {
 		return tip{}, fmt.Errorf("the last commit of the branch, %s, was not made by Larder; %s", sha, notPushed)
 	}
-	return tip{position: at, commit: sha, tree: commit.GetTree().GetSHA()}, checkComplete(sha, commit.GetTree().GetSHA())
+	return newTip(at, sha, commit.GetTree())
 }
 
 // getRepository requests the description of the repository.
@@ -112,8 +112,7 @@ func (p *Pusher) createFirstCommit(ctx context.Context, c Change) (tip, error) {
 	if err != nil {
 		return tip{}, p.describeError("make the first commit", err)
 	}
-	at := tip{position: c.Position(), commit: made.Commit.GetSHA(), tree: made.Commit.GetTree().GetSHA()}
-	return at, checkComplete(at.commit, at.tree)
+	return newTip(c.Position(), made.Commit.GetSHA(), made.Commit.GetTree())
 }
 
 // createCommit creates the commit of a change after the commit at, and returns it; the branch does not move. The branch is at
@@ -155,8 +154,7 @@ func (p *Pusher) createCommit(ctx context.Context, at, from tip, c Change, files
 		return tip{}, p.describeError("make a commit", err)
 	}
 	files[c.Path] = content
-	at = tip{position: c.Position(), commit: made.GetSHA(), tree: tree.GetSHA()}
-	return at, checkComplete(at.commit, at.tree)
+	return newTip(c.Position(), made.GetSHA(), tree)
 }
 
 // inlineBytes is what a file may have that is sent with its tree.
@@ -212,12 +210,12 @@ func (p *Pusher) moveBranch(ctx context.Context, from, to tip) (err error) {
 	return p.describeError("move the branch", err)
 }
 
-// checkComplete returns an error if a response of GitHub lacks the hashes of a commit and its tree.
-func checkComplete(commit, tree string) error {
-	if commit == "" || tree == "" {
-		return errors.New("GitHub's answer does not name the commit and its tree")
+// newTip returns the tip of a commit, by its hash, with its tree. A response of GitHub that lacks a hash is an error.
+func newTip(at Position, commit string, tree *github.Tree) (tip, error) {
+	if commit == "" || tree.GetSHA() == "" {
+		return tip{}, errors.New("GitHub's answer does not name the commit and its tree")
 	}
-	return nil
+	return tip{position: at, commit: commit, tree: tree.GetSHA()}, nil
 }
 
 // author returns the author of a change's commit.
@@ -254,15 +252,5 @@ func (p *Pusher) describeError(what string, err error) error {
 	case s == http.StatusUnprocessableEntity && what == "move the branch":
 		advice = "; another writer has moved it, or it is protected"
 	}
-	return &failure{fmt.Sprintf("couldn't %s: %s%s", what, p.Describe(err), advice), err}
+	return fmt.Errorf("couldn't %s: %s%s", what, p.Describe(err), advice)
 }
-
-// A failure is an error of the client's with its meaning.
-type failure struct {
-	text  string
-	cause error
-}
-
-// Error returns what failed, and what to do about it if that is known.
-func (f *failure) Error() string { return f.text }
-func (f *failure) Unwrap() error { return f.cause }

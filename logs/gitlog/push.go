@@ -164,10 +164,11 @@ func (p *Pusher) Run(ctx context.Context) {
 	}
 }
 
-// CatchUp pushes what the branch lacks now. It does not try again. After an error, the branch may have some of it.
+// CatchUp pushes what the branch lacks now. It does not try again. After an error, the branch may have some of it. If ctx has ended,
+// the error wraps that of ctx.
 func (p *Pusher) CatchUp(ctx context.Context) error {
 	if err := p.pushAll(ctx, false); err != nil {
-		return fmt.Errorf("couldn't push the log to %s: %w", p.Remote, err)
+		return fmt.Errorf("couldn't push the log to %s: %w", p.Remote, cmp.Or(ctx.Err(), err))
 	}
 	return nil
 }
