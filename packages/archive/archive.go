@@ -288,12 +288,8 @@ func walkZipEntry(w *walker, f *zip.File, size int64, total *int64) error {
 		return w.refuse(f.Name, "encrypted")
 	case mode.IsDir():
 		return w.addFolder(f.Name)
-	case mode&fs.ModeSymlink != 0:
-		return w.skipEntry(f.Name, "symbolic link")
-	case mode&fs.ModeNamedPipe != 0:
-		return w.skipEntry(f.Name, "named pipe")
 	case !mode.IsRegular():
-		return w.skipEntry(f.Name, "device")
+		return w.skipEntry(f.Name, nameMode(mode))
 	case f.UncompressedSize64 > uint64(w.limits.Unpacked):
 		return w.refuse("", "over %d bytes unpacked", w.limits.Unpacked)
 	}
@@ -306,17 +302,20 @@ func walkZipEntry(w *walker, f *zip.File, size int64, total *int64) error {
 	if err := w.checkRatio(int64(f.UncompressedSize64), int64(min(f.CompressedSize64, uint64(size)))); err != nil {
 		return err
 	}
-	var opened io.ReadCloser
-	defer func() {
-		if opened != nil {
-			opened.Close()
-		}
-	}()
-	return w.addFile(f.Name, int64(f.UncompressedSize64), "", true, func() (io.Reader, error) {
-		var err error
-		opened, err = f.Open()
-		return opened, err
-	})
+	return w.addFile(f.Name, int64(f.UncompressedSize64), "", true, func() (io.Reader, error) { return f.Open() })
+}
+
+// nameMode returns why an entry with this mode, which is neither a file nor a folder, is skipped.
+func nameMode(mode fs.FileMode) string {
+	switch {
+	case mode&fs.ModeSymlink != 0:
+		return "symbolic link"
+	case mode&fs.ModeNamedPipe != 0:
+		return "named pipe"
+	case mode&fs.ModeSocket != 0:
+		return "socket"
+	}
+	return "device"
 }
 
 // A sourceReaderAt reads a zip archive, which is not read in order. It ends the walk on errors, and limits how much of the archive's

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -28,17 +29,12 @@ func walkListEntry(w *walker, e Entry, open func() (io.ReadCloser, error)) error
 	if e.Skipped != "" {
 		return w.skipEntry(e.Name, e.Skipped)
 	}
-	var opened io.ReadCloser
-	defer func() {
-		if opened != nil {
-			opened.Close()
-		}
-	}()
-	return w.addFile(e.Name, e.Size, "", false, func() (r io.Reader, err error) {
-		if opened, err = open(); err != nil {
+	return w.addFile(e.Name, e.Size, "", false, func() (io.Reader, error) {
+		opened, err := open()
+		if err != nil {
 			return nil, w.fail(fmt.Errorf("couldn't read the content of %s: %w", quoteName(e.Name), err))
 		}
-		return &sourceReader{w: w, r: opened}, nil
+		return &sourceReader{w: w, r: opened, Closer: opened}, nil
 	})
 }
 
@@ -46,21 +42,14 @@ func walkListEntry(w *walker, e Entry, open func() (io.ReadCloser, error)) error
 // links to it; the walk fails if the file cannot be opened or is not a regular one.
 func SingleFile(path string) Source {
 	return Source{walk: func(w *walker) error {
-		f, err := os.Open(path)
-		if err != nil {
-			return w.fail(fmt.Errorf("couldn't open the file: %w", err))
-		}
-		defer f.Close()
-		info, err := f.Stat()
-		if err != nil {
-			return w.fail(fmt.Errorf("couldn't open the file: %w", err))
-		}
-		if !info.Mode().IsRegular() {
-			return w.fail(fmt.Errorf("couldn't open %s: not a regular file", path))
-		}
-		return w.addFile(filepath.Base(path), info.Size(), "", false, func() (io.Reader, error) {
-			// A file that grows meanwhile is read up to the size it had.
-			return io.LimitReader(&sourceReader{w: w, r: f}, info.Size()), nil
+		return w.openFile(path, "file", func(f *os.File, info fs.FileInfo) error {
+			if !info.Mode().IsRegular() {
+				return w.fail(fmt.Errorf("couldn't open %s: not a regular file", path))
+			}
+			return w.addFile(filepath.Base(path), info.Size(), "", false, func() (io.Reader, error) {
+				// A file that grows meanwhile is read up to the size it had.
+				return &sourceReader{w: w, r: io.LimitReader(f, info.Size()), Closer: f}, nil
+			})
 		})
 	}}
 }

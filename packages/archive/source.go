@@ -61,17 +61,22 @@ func OpenFile(path string) (Source, error) {
 		return Source{}, fmt.Errorf("couldn't open %s: %w", path, err)
 	}
 	return Source{walk: func(w *walker) error {
-		f, err := os.Open(path)
-		if err != nil {
-			return w.fail(fmt.Errorf("couldn't open the archive: %w", err))
-		}
-		defer f.Close()
-		info, err := f.Stat()
-		if err != nil {
-			return w.fail(fmt.Errorf("couldn't open the archive: %w", err))
-		}
-		return form(w, f, info.Size())
+		return w.openFile(path, "archive", func(f *os.File, info fs.FileInfo) error { return form(w, f, info.Size()) })
 	}}, nil
+}
+
+// openFile opens the file at path for do, and closes it after that. what names the file in errors.
+func (w *walker) openFile(path, what string, do func(f *os.File, info fs.FileInfo) error) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return w.fail(fmt.Errorf("couldn't open the %s: %w", what, err))
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return w.fail(fmt.Errorf("couldn't open the %s: %w", what, err))
+	}
+	return do(f, info)
 }
 
 // Open opens the archive (.tar.gz, .tar or .zip) in the first size bytes of r, which must stay readable while the source is
@@ -118,9 +123,10 @@ func detectForm(r io.ReaderAt, size int64) (form, error) {
 // sourceReader reads a walk's source and records what goes wrong below the decoders, so that a broken
 // disk or a cancelled walk is never taken for a corrupt archive.
 type sourceReader struct {
-	w    *walker
-	r    io.Reader
-	read int64
+	w         *walker
+	r         io.Reader
+	read      int64
+	io.Closer // of a single file; nil for an archive
 }
 
 // Read reads from the source, counts the bytes, and ends the walk with the error if the context has ended or reading fails.
@@ -262,15 +268,8 @@ func listFolder(root *os.Root, dir string) ([]fs.DirEntry, error) {
 
 // walkFolderEntry checks one entry of a folder, and passes it to the walk's function.
 func walkFolderEntry(w *walker, root *os.Root, name string, mode fs.FileMode) error {
-	switch {
-	case mode&fs.ModeSymlink != 0:
-		return w.skipEntry(name, "symbolic link")
-	case mode&fs.ModeNamedPipe != 0:
-		return w.skipEntry(name, "named pipe")
-	case mode&fs.ModeSocket != 0:
-		return w.skipEntry(name, "socket")
-	case !mode.IsRegular():
-		return w.skipEntry(name, "device")
+	if !mode.IsRegular() {
+		return w.skipEntry(name, nameMode(mode))
 	}
 	info, err := root.Lstat(name)
 	if err != nil {
@@ -279,25 +278,20 @@ func walkFolderEntry(w *walker, root *os.Root, name string, mode fs.FileMode) er
 	if !info.Mode().IsRegular() {
 		return w.fail(fmt.Errorf("couldn't read the folder: %s: %w", name, errChanged))
 	}
-	var f *os.File
-	defer func() {
-		if f != nil {
-			f.Close()
-		}
-	}()
 	w.modified = info.ModTime()
 	return w.addFile(name, info.Size(), "", false, func() (io.Reader, error) {
-		var err error
 		// O_NONBLOCK: opening must not hang where a pipe has taken the file's place.
-		f, err = root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 		if err == nil {
-			err = checkSame(info, f)
+			if err = checkSame(info, f); err != nil {
+				f.Close()
+			}
 		}
 		if err != nil {
 			return nil, w.fail(fmt.Errorf("couldn't read the folder: %w", err))
 		}
 		// A file that grows meanwhile is read up to the size it had.
-		return io.LimitReader(&sourceReader{w: w, r: f}, info.Size()), nil
+		return &sourceReader{w: w, r: io.LimitReader(f, info.Size()), Closer: f}, nil
 	})
 }
 

@@ -91,8 +91,9 @@ func (w *walker) skipEntry(raw, why string) error {
 }
 
 // addFile checks an entry that is no folder, and passes it to the walk's function. A regular file has size bytes, which open
-// opens; it is passed as skipped if its name is odd or [Source.LeaveOut] leaves it out. drain says that the walker reads all
-// of its bytes even if the function does not. skipped says why any other entry is skipped.
+// opens, and which addFile closes at the end if they are an io.Closer; it is passed as skipped if its name is odd or
+// [Source.LeaveOut] leaves it out. drain says that the walker reads all of its bytes even if the function does not. skipped
+// says why any other entry is skipped.
 func (w *walker) addFile(raw string, size int64, skipped string, drain bool, open func() (io.Reader, error)) error {
 	if err := w.countEntry(); err != nil {
 		return err
@@ -108,14 +109,16 @@ func (w *walker) addFile(raw string, size int64, skipped string, drain bool, ope
 	skipped = cmp.Or(skipped, odd)
 	if skipped == "" && w.leave != nil && size < w.below {
 		data := make([]byte, size)
-		if _, err := io.ReadFull(&body{w: w, entry: raw, open: open, left: size}, data); err != nil {
+		b := &body{w: w, entry: raw, open: open, left: size}
+		defer b.close()
+		if _, err := io.ReadFull(b, data); err != nil {
 			return w.fail(err)
 		}
 		skipped = w.leave(data)
 		open = func() (io.Reader, error) { return bytes.NewReader(data), nil }
 	}
 	if skipped != "" {
-		if err := w.fn(Entry{Name: text.Line(name, utf8.RuneError), Skipped: skipped}, emptyReader{}); err != nil {
+		if err := w.fn(Entry{Name: text.Line(name, utf8.RuneError), Skipped: skipped}, bytes.NewReader(nil)); err != nil {
 			return w.fail(err)
 		}
 		if open == nil {
@@ -123,6 +126,7 @@ func (w *walker) addFile(raw string, size int64, skipped string, drain bool, ope
 		}
 	}
 	body := &body{w: w, entry: raw, open: open, left: size}
+	defer body.close()
 	if skipped == "" {
 		err := w.fn(Entry{Name: name, Size: size, Modified: w.modified}, body)
 		if w.err != nil {
@@ -193,6 +197,13 @@ type body struct {
 	left  int64
 }
 
+// close closes what the body opened, if that can be closed.
+func (b *body) close() {
+	if c, ok := b.r.(io.Closer); ok {
+		c.Close()
+	}
+}
+
 // Read returns bytes of the entry, which the first call opens. It refuses the archive if the entry has more or fewer bytes
 // than announced, or is corrupt. After the walk has failed, it returns that error.
 func (b *body) Read(p []byte) (int, error) {
@@ -218,7 +229,3 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
-
-type emptyReader struct{}
-
-func (emptyReader) Read([]byte) (int, error) { return 0, io.EOF }
