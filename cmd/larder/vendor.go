@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -97,12 +96,7 @@ type vendoredTag struct {
 // readVendoredPage reads an HTML file and finds the tags that load scripts and style sheets from public CDNs. It does not
 // locate them here. A page over [verify.MaxPage] bytes, or in which tags cannot be found, is an error.
 func readVendoredPage(path string) (*vendoredPage, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, verify.MaxPage+1))
+	data, err := disk.ReadAtMost(path, verify.MaxPage)
 	if err != nil {
 		return nil, err
 	}

@@ -129,7 +129,7 @@ func (s *PublishedView) recordFork(last, signed signing.Signed) error {
 		return err
 	}
 	if last.Note != nil {
-		if e, err := signing.NewEvidence(s.key, changes, last.Note, signed.Note, logs.Hashes(s.node.Store)); err == nil {
+		if e, err := signing.NewEvidence([]string{s.key}, changes, last.Note, signed.Note, logs.Hashes(s.node.Store)); err == nil {
 			fork.Evidence = s.fork(e)
 		}
 	}

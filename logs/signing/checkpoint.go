@@ -5,9 +5,9 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -98,7 +98,7 @@ func signatureLines(sigs []note.Signature) []byte {
 	return lines
 }
 
-// isSignedBy reports whether a note has a signature that v verifies.
+// isSignedBy reports whether a note has a valid signature by the key that v verifies.
 func isSignedBy(data []byte, v note.Verifier) bool {
 	_, err := note.Open(data, note.VerifierList(v))
 	return err == nil
@@ -193,7 +193,5 @@ func CheckOrigin(origin string) error {
 // randomOrigin returns the name of a new log for which the operator gives none: larder.local/ and 8 random hexadecimal
 // digits.
 func randomOrigin() string {
-	unique := make([]byte, 4)
-	rand.Read(unique)
-	return "larder.local/" + hex.EncodeToString(unique)
+	return fmt.Sprintf("larder.local/%08x", mathrand.Uint32())
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	cosignature "github.com/transparency-dev/formats/note"
@@ -32,22 +33,17 @@ func (k *key) cosignatureLine(text string, at time.Time) []byte {
 // other keys, which stay unverified.
 func (r keyring) splitCosignatures(n *note.Note) (at time.Time, others []note.Signature) {
 	for _, s := range n.UnverifiedSigs {
-		own := false
-		for _, k := range r {
-			if s.Name != k.cosignatures.Name() || s.Hash != k.cosignatures.KeyHash() {
-				continue
-			}
-			own = true
-			raw, err := base64.StdEncoding.DecodeString(s.Base64)
-			if err != nil || !k.cosignatures.Verify([]byte(n.Text), raw[4:]) {
-				continue
-			}
-			if t, err := cosignature.CoSigV1Timestamp(s); err == nil && t.After(at) {
-				at = t
-			}
-		}
-		if !own {
+		i := slices.IndexFunc(r, func(k *key) bool { return s.Name == k.cosignatures.Name() && s.Hash == k.cosignatures.KeyHash() })
+		if i < 0 {
 			others = append(others, s)
+			continue
+		}
+		raw, err := base64.StdEncoding.DecodeString(s.Base64)
+		if err != nil || !r[i].cosignatures.Verify([]byte(n.Text), raw[4:]) {
+			continue
+		}
+		if t, err := cosignature.CoSigV1Timestamp(s); err == nil && t.After(at) {
+			at = t
 		}
 	}
 	return at, others

@@ -93,14 +93,15 @@ func (s *Signer) disputeEvidence(theirs Signed) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = errors.New("there is no key")
-	for _, key := range s.keys { // an old key leads to the present one, and not the other way round
-		var e *Evidence
-		if e, err = NewEvidence(key.public, changes, theirs.Note, s.last.Note, logs.Hashes(s.options.Store)); err == nil {
-			return e.Encode()
-		}
+	var keys []string // an old key leads to the present one, and not the other way round
+	for _, key := range s.keys {
+		keys = append(keys, key.public)
 	}
-	return nil, err
+	e, err := NewEvidence(keys, changes, theirs.Note, s.last.Note, logs.Hashes(s.options.Store))
+	if err != nil {
+		return nil, err
+	}
+	return e.Encode()
 }
 
 // parseDispute parses the content of a dispute's file, and returns the checkpoint in it that is signed with this log's key

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs"
 )
 
@@ -50,13 +51,23 @@ type Leaves struct {
 	Proofs [2]tlog.RecordProof `json:"proofs"`
 }
 
-// NewEvidence returns the evidence that two signed checkpoints contradict each other, to a client that trusts the verifier
-// key key. changes lead from it to the keys that signed; without changes, key itself must have signed both. tree reads the
-// hashes of the larger tree; it is not used if both have the same size. The error says why a contradiction cannot be proven,
-// such as that there is none; then the result must not be used.
-func NewEvidence(key string, changes []KeyChange, one, other []byte, tree tlog.HashReader) (*Evidence, error) {
-	e := &Evidence{Key: key, Changes: changes, Heads: [2]string{string(one), string(other)}}
-	heads, err := e.openHeads(key)
+// ErrUnrelatedKeys is the error of [NewEvidence] if none of the keys leads to the keys that signed the checkpoints.
+var ErrUnrelatedKeys = errors.New("no key leads to those that signed both checkpoints")
+
+// NewEvidence returns the evidence that two signed checkpoints contradict each other, to a client that trusts the first of the
+// verifier keys that has signed both, or from which changes lead to the keys that have. Without such a key the error is
+// [ErrUnrelatedKeys]. tree reads the hashes of the larger tree; it is not used if both have the same size, and its errors are
+// returned. Any other error says why a contradiction cannot be proven, such as that there is none.
+func NewEvidence(keys []string, changes []KeyChange, one, other []byte, tree tlog.HashReader) (*Evidence, error) {
+	e := &Evidence{Changes: changes, Heads: [2]string{string(one), string(other)}}
+	var heads [2]logs.Checkpoint
+	err := ErrUnrelatedKeys
+	for _, e.Key = range keys {
+		if heads, err = e.openHeads(e.Key); err == nil {
+			break
+		}
+		err = fmt.Errorf("%w: %w", ErrUnrelatedKeys, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -73,8 +84,10 @@ func NewEvidence(key string, changes []KeyChange, one, other []byte, tree tlog.H
 			return nil, err
 		}
 	}
-	_, err = e.Check(key)
-	return e, err
+	if _, err = e.Check(e.Key); err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
 // A Fork is the fork that an Evidence proves.
@@ -182,10 +195,7 @@ func OpenWithAny(data []byte, keys []string, changes []KeyChange) (Signed, error
 func (e *Evidence) Encode() ([]byte, error) {
 	e.Format = evidenceFormat
 	var b bytes.Buffer
-	encoder := json.NewEncoder(&b)
-	encoder.SetIndent("", "  ")
-	encoder.SetEscapeHTML(false)
-	err := encoder.Encode(e)
+	err := text.WriteJSON(&b, e)
 	return b.Bytes(), err
 }
 

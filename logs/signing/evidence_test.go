@@ -77,7 +77,7 @@ func TestEvidence(t *testing.T) {
 	f := newForker(t, evidenceOrigin)
 	one, other := f.tree("a", "b", "c", "d", "e", "f", "g"), f.tree("a", "b", "x", "d", "e", "f", "g")
 	for _, tt := range []struct{ first, second int64 }{{7, 7}, {3, 7}, {4, 7}, {6, 7}, {7, 4}} {
-		e, err := signing.NewEvidence(f.key, nil, f.head(tt.first, one), f.head(tt.second, other), map[bool]tlog.HashReader{true: one, false: other}[tt.first > tt.second])
+		e, err := signing.NewEvidence([]string{f.key}, nil, f.head(tt.first, one), f.head(tt.second, other), map[bool]tlog.HashReader{true: one, false: other}[tt.first > tt.second])
 		if err != nil {
 			t.Errorf("%+v: %v", tt, err)
 			continue
@@ -102,12 +102,12 @@ func TestEvidence(t *testing.T) {
 	}
 	// What is of one log.
 	for _, tt := range []struct{ first, second int64 }{{7, 7}, {3, 7}, {0, 7}, {2, 3}} {
-		if e, err := signing.NewEvidence(f.key, nil, f.head(tt.first, one), f.head(tt.second, one), one); err == nil {
+		if e, err := signing.NewEvidence([]string{f.key}, nil, f.head(tt.first, one), f.head(tt.second, one), one); err == nil {
 			t.Errorf("%+v of one log is evidence: %+v", tt, e)
 		}
 	}
 	// Nor do the first two entries, which are the same, prove anything.
-	if e, err := signing.NewEvidence(f.key, nil, f.head(2, one), f.head(7, other), other); err == nil {
+	if e, err := signing.NewEvidence([]string{f.key}, nil, f.head(2, one), f.head(7, other), other); err == nil {
 		t.Errorf("two logs with the same beginning are evidence: %+v", e)
 	}
 }
@@ -204,10 +204,10 @@ func TestEvidenceAfterAKeyChange(t *testing.T) {
 	_, line, _ := strings.Cut(string(signed), "\n\n")
 	changes := []signing.KeyChange{{Index: 1, Key: second.key, Signature: strings.TrimSuffix(line, "\n")}}
 	one, other := first.head(2, first.tree("a", "b")), second.head(2, first.tree("a", "x"))
-	if _, err := signing.NewEvidence(first.key, nil, one, other, nil); err == nil {
+	if _, err := signing.NewEvidence([]string{first.key}, nil, one, other, nil); err == nil {
 		t.Error("keys that do not lead to each other prove a fork")
 	}
-	e, err := signing.NewEvidence(first.key, changes, one, other, nil)
+	e, err := signing.NewEvidence([]string{first.key}, changes, one, other, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

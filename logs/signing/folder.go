@@ -89,10 +89,7 @@ func (f *folder) read(name string) ([]byte, error) {
 	if err == nil && len(data) > maxFile {
 		err = fmt.Errorf("%s is over %d bytes", f.path(name), maxFile)
 	}
-	if data == nil {
-		data = []byte{}
-	}
-	return data, err
+	return data, err // never nil here
 }
 
 // write replaces a file atomically, by way of a file with the suffix .new, and returns when that is on the disk. Only the
@@ -143,10 +140,11 @@ func (f *folder) rename(from, to string) error {
 
 // remove removes a file of the folder, and returns when that is on the disk. A missing file is no error.
 func (f *folder) remove(name string) error {
-	if err := f.fs.Remove(f.path(name)); err != nil {
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
+	err := f.fs.Remove(f.path(name))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	return disk.SyncFolder(f.fs, f.dir)
@@ -188,9 +186,10 @@ func ReadFolder(dir string) (_ Signed, key string, err error) {
 	}
 	signed, n, err := openNote(data, verifier.Name(), note.VerifierList(verifier, cosigner))
 	if err == nil {
-		if err = checkSignatures(n, verifier, cosigner); err == nil {
-			return signed, key, nil
-		}
+		err = checkSignatures(n, verifier, cosigner)
+	}
+	if err == nil {
+		return signed, key, nil
 	}
 	if unknown := (*note.UnverifiedNoteError)(nil); errors.As(err, &unknown) {
 		err = errors.New("it is not signed with the key in " + publicFile)

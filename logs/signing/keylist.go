@@ -4,9 +4,8 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/logs"
 )
 
@@ -100,14 +100,10 @@ func OpenKeyList(signed []byte, root string) (*KeyList, error) {
 // ReadKeyList reads the signed list from a key folder, without verifying it: a Larder does not know the root key. Without a
 // list the error is [fs.ErrNotExist].
 func ReadKeyList(dir string) ([]byte, error) {
-	file, err := os.Open(filepath.Join(dir, KeyListFile))
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, MaxKeyList+1))
+	path := filepath.Join(dir, KeyListFile)
+	data, err := disk.ReadAtMost(path, MaxKeyList)
 	if err == nil && len(data) > MaxKeyList {
-		err = fmt.Errorf("%s has over %d bytes", file.Name(), MaxKeyList)
+		err = fmt.Errorf("%s has over %d bytes", path, MaxKeyList)
 	}
 	return data, err
 }
@@ -190,16 +186,14 @@ func parseListedKey(line, origin string) (k ListedKey, err error) {
 // any key of the list. It changes only l in memory: the list must be signed again after that. A key that the list does not
 // have is an error.
 func (l *KeyList) EndKey(key string, last []byte) error {
-	for i := range l.Keys {
-		if l.Keys[i].Key != key {
-			continue
-		}
-		signed, err := OpenWithAny(last, l.All(), nil)
-		if err != nil {
-			return fmt.Errorf("the checkpoint is not signed with a key of the list: %w", err)
-		}
-		l.Keys[i].End = &signed.Checkpoint
-		return nil
+	i := slices.Index(l.All(), key)
+	if i < 0 {
+		return fmt.Errorf("the list does not have the key %s", key)
 	}
-	return fmt.Errorf("the list does not have the key %s", key)
+	signed, err := OpenWithAny(last, l.All(), nil)
+	if err != nil {
+		return fmt.Errorf("the checkpoint is not signed with a key of the list: %w", err)
+	}
+	l.Keys[i].End = &signed.Checkpoint
+	return nil
 }

@@ -26,8 +26,7 @@ type KeyChange struct {
 
 // IsBy reports whether the key that v verifies has signed this change, so that this key hands over to the new one.
 func (c KeyChange) IsBy(v note.Verifier) bool {
-	_, err := note.Open([]byte(c.Key+"\n\n"+c.Signature+"\n"), note.VerifierList(v))
-	return err == nil
+	return isSignedBy([]byte(c.Key+"\n\n"+c.Signature+"\n"), v)
 }
 
 // FollowedChanges returns those of the changes, oldest first, that lead from the trusted key to the present one. The others

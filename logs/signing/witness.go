@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"mime"
 	"net/http"
 	"strconv"
 	"strings"
@@ -130,6 +131,7 @@ func (s *Signer) requestCosignatures(ctx context.Context, w *witness) error {
 		if err != nil {
 			return err
 		}
+		mediaType, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 		switch {
 		case response.StatusCode == http.StatusOK:
 			lines, err := w.parseCosignatures(signed, answer)
@@ -144,7 +146,7 @@ func (s *Signer) requestCosignatures(ctx context.Context, w *witness) error {
 				what += fmt.Sprintf(", of %d entries", w.seen)
 			}
 			return s.investigateClaim(ctx, w, &claim{what})
-		case response.StatusCode != http.StatusConflict || mediaType(response) != "text/x.tlog.size":
+		case response.StatusCode != http.StatusConflict || mediaType != "text/x.tlog.size":
 			return fmt.Errorf("it responds with %s: %.200q", response.Status, answer)
 		}
 		seen, err := parseSize(answer)
@@ -207,12 +209,6 @@ func (w *witness) send(ctx context.Context, method, path string, body []byte) (_
 		err = fmt.Errorf("its response has over %d bytes", maxResponse)
 	}
 	return response, answer, err
-}
-
-// mediaType returns the media type of a response in lower case, without parameters.
-func mediaType(r *http.Response) string {
-	t, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
-	return strings.ToLower(strings.TrimSpace(t))
 }
 
 // parseSize parses the body of a response with the number of entries that a witness has cosigned: digits without leading

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/mod/sumdb/note"
 
+	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/logs"
 )
 
@@ -195,7 +196,7 @@ func (l *Log) readAuditStatement(ctx context.Context, a Auditor) (*AuditStatemen
 	if IsURL(a.Statement) {
 		signed, err = l.options.fetchURL(ctx, a.Statement, MaxStatement)
 	} else {
-		signed, err = readAtMost(a.Statement, MaxStatement)
+		signed, err = disk.ReadAtMost(a.Statement, MaxStatement)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("couldn't get the auditor's statement: %w", err)

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -143,8 +144,8 @@ func (l *Log) markStale(ctx context.Context, seen signing.Signed) error {
 
 // compareCheckpoints returns nil if the larger of two signed checkpoints contains the smaller one, and a [ForkError] if it
 // provably does not. If no key in l.trusted proves the fork, because the keys that signed them do not lead to each other,
-// that is a [Difference]. An error of hashes, which reads the hashes of the larger tree, is returned as it is. A checkpoint
-// of no entries is in every one.
+// that is a [Difference]. An error of hashes, which reads the hashes of the larger tree, is returned as it is, also one while
+// the evidence is made. A checkpoint of no entries is in every one.
 func (l *Log) compareCheckpoints(smaller, larger signing.Signed, hashes tlog.HashReader) error {
 	if smaller.Size == 0 {
 		return nil
@@ -153,18 +154,18 @@ func (l *Log) compareCheckpoints(smaller, larger signing.Signed, hashes tlog.Has
 	if err != nil || root == smaller.Root {
 		return err
 	}
-	for _, key := range l.trusted {
-		evidence, err := signing.NewEvidence(key, l.changes, smaller.Note, larger.Note, hashes)
-		if err != nil {
-			continue // another key may have signed both
-		}
-		fork, err := evidence.Check(key)
-		if err != nil {
-			return err
-		}
-		return &ForkError{Evidence: evidence, Fork: fork}
+	evidence, err := signing.NewEvidence(l.trusted, l.changes, smaller.Note, larger.Note, hashes)
+	if errors.Is(err, signing.ErrUnrelatedKeys) {
+		return differs("the log's first %d entries are not those that were signed and seen before; the keys do not lead to each other, so nothing proves that to others", smaller.Size)
 	}
-	return differs("the log's first %d entries are not those that were signed and seen before; the keys do not lead to each other, so nothing proves that to others", smaller.Size)
+	if err != nil {
+		return err
+	}
+	fork, err := evidence.Check(evidence.Key)
+	if err != nil {
+		return err
+	}
+	return &ForkError{Evidence: evidence, Fork: fork}
 }
 
 // rootAt returns the root hash that a tree had when it had size entries, which are over 0 and not more than it has. hashes

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/packages"
@@ -156,7 +157,7 @@ func (c *pageCheck) readPage(ctx context.Context, at string) (document, error) {
 		return c.fetchDocument(ctx, at)
 	}
 	c.file = true
-	data, err := readAtMost(at, MaxPage)
+	data, err := disk.ReadAtMost(at, MaxPage)
 	if err != nil {
 		return document{}, err
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/tiles"
@@ -306,7 +306,7 @@ type Evidence struct {
 // error: its outcome is [Unproven], and Problem says why.
 func VerifyEvidence(path, key string) (Evidence, error) {
 	found := Evidence{Outcome: Unproven, File: path, Pinned: key != ""}
-	data, err := readAtMost(path, signing.MaxEvidence)
+	data, err := disk.ReadAtMost(path, signing.MaxEvidence)
 	if err != nil {
 		return found, err
 	}
@@ -326,7 +326,7 @@ func VerifyEvidence(path, key string) (Evidence, error) {
 // path proof; see [Trust.VerifyProof]. The error says that one of them cannot be read; whether the proof holds is in the
 // Result.
 func (t Trust) VerifyProofFile(proof, file string, name Name) (Result, error) {
-	p, err := readAtMost(proof, MaxProof)
+	p, err := disk.ReadAtMost(proof, MaxProof)
 	if err != nil {
 		return Result{}, err
 	}
@@ -335,15 +335,4 @@ func (t Trust) VerifyProofFile(proof, file string, name Name) (Result, error) {
 		return Result{}, err
 	}
 	return t.VerifyProof(p, data, name), nil
-}
-
-// readAtMost returns the content of a file. If that is longer than limit bytes, it returns the first limit+1 bytes and no
-// error, so callers must check the length.
-func readAtMost(path string, limit int64) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	return io.ReadAll(io.LimitReader(file, limit+1))
 }

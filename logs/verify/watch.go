@@ -125,7 +125,7 @@ func OpenWatcher(o WatchOptions) (*Watcher, error) {
 	}
 	o.Packages, o.Repository = sortUnique(o.Packages), trimRepositoryURL(o.Repository)
 	w := &Watcher{options: o}
-	data, err := readAtMost(o.State, maxState)
+	data, err := disk.ReadAtMost(o.State, maxState)
 	if errors.Is(err, fs.ErrNotExist) {
 		w.state = watchState{Server: o.Server, Packages: o.Packages, Next: -1, Grown: o.Now(), Last: map[string]logs.Entry{}}
 		return w, nil

@@ -377,11 +377,9 @@ func (w *Witness) cosignAfter(l *witnessed, old int64, signed signing.Signed, ch
 // --evidence`, if one of the log's keys that are known here has signed both. Otherwise it returns both of them, with an
 // empty line between. It stores nothing. The caller holds l.mu.
 func (l *witnessed) forkEvidence(one, other []byte) []byte {
-	for _, key := range l.texts {
-		if e, err := signing.NewEvidence(key, nil, one, other, nil); err == nil {
-			if proof, err := e.Encode(); err == nil {
-				return proof
-			}
+	if e, err := signing.NewEvidence(l.texts, nil, one, other, nil); err == nil {
+		if proof, err := e.Encode(); err == nil {
+			return proof
 		}
 	}
 	return bytes.Join([][]byte{one, other}, []byte("\n"))

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -66,7 +65,10 @@ func Fix(name string) (Fixed, error) {
 		}
 		f.Done = append(f.Done, "moved to "+f.To)
 	case !bytes.Equal(data, formatted):
-		err = replaceFile(name, formatted)
+		var info fs.FileInfo
+		if info, err = os.Lstat(name); err == nil {
+			err = disk.Replace(name, formatted, info.Mode().Perm())
+		}
 	}
 	if err != nil {
 		return Fixed{File: name, To: name}, fmt.Errorf("%s: it stays as it was: %w", name, err)
@@ -93,15 +95,6 @@ func moveFile(from, to string, data []byte) error {
 		return errors.Join(err, os.Remove(to))
 	}
 	return nil
-}
-
-// replaceFile replaces the content of a file by data, completely or not at all. The file keeps its permissions.
-func replaceFile(name string, data []byte) error {
-	info, err := os.Lstat(name)
-	if err != nil {
-		return err
-	}
-	return disk.Replace(name, data, info.Mode().Perm())
 }
 
 // Files returns the paths of the package JSONs that names, files or folders, refer to: a named file itself, and of a folder
@@ -144,16 +137,8 @@ func Read(name string) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, errors.New("it is a link or something else that is no regular file; only regular files are read")
 	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, unwrapPathError(err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, packages.MaxFileSize+1))
-	if err != nil {
-		return nil, unwrapPathError(err)
-	}
-	return data, nil
+	data, err := disk.ReadAtMost(name, packages.MaxFileSize)
+	return data, unwrapPathError(err)
 }
 
 // unwrapPathError returns an error without the operation and the path that package fs adds. It returns other errors as they

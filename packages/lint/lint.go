@@ -108,9 +108,7 @@ func Unreadable(file, reason string) *Result {
 func (l *Linter) Check(file, place string, data []byte) *Result {
 	r := &Result{File: file, Data: data}
 	p, err := packages.Parse(file, data)
-	var invalid *packages.Invalid
-	switch {
-	case errors.As(err, &invalid):
+	if invalid := (*packages.Invalid)(nil); errors.As(err, &invalid) {
 		r.Problems = invalid.Problems
 		// The rest of what it says is looked at as well, so that the contributor sees all mistakes at once.
 		p = new(packages.Package)
@@ -118,10 +116,7 @@ func (l *Linter) Check(file, place string, data []byte) *Result {
 			return r
 		}
 		_ = json.Unmarshal(data, p) // as far as that goes; what is wrong is among the problems
-	case err != nil:
-		r.Add(packages.ProblemAt(nil, packages.Error, "unreadable", err.Error()))
-		return r
-	default:
+	} else {
 		r.Package = p
 		r.Problems = slices.Clone(p.Warnings)
 	}

@@ -1,7 +1,6 @@
 package lint
 
 import (
-	"encoding/json"
 	"io"
 	"net/url"
 	"path"
@@ -9,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/packages"
 )
 
@@ -144,8 +144,5 @@ func WriteSARIFRun(w io.Writer, tool, version string, rules []Rule, findings []S
 		}
 		r.Invocations = []sarifInvocation{made}
 	}
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(sarifDocument{"https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json", "2.1.0", []sarifRun{r}})
+	return text.WriteJSON(w, sarifDocument{"https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json", "2.1.0", []sarifRun{r}})
 }

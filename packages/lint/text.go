@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -168,10 +167,7 @@ func WriteJSON(w io.Writer, results []*Result) error {
 			report.Problems = append(report.Problems, problem{r.File, p})
 		}
 	}
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(report)
+	return text.WriteJSON(w, report)
 }
 
 // WriteGitHub writes each problem as a workflow command of GitHub Actions, which shows it beside the line:
