@@ -68,7 +68,7 @@ func Open(source string) (*Catalogue, error) {
 		return nil, fmt.Errorf("catalogue: %w; give a folder, a .tar.gz or .zip archive, or %q", err, "starter")
 	}
 	var files []file
-	var wanted *popularityFile
+	var wanted *file
 	if info.IsDir() {
 		var root *os.Root
 		if root, err = os.OpenRoot(source); err != nil {
@@ -89,7 +89,7 @@ func Open(source string) (*Catalogue, error) {
 	}
 	c := newCatalogue(files)
 	if wanted != nil {
-		c.addPopularity(wanted.file, wanted.modified)
+		c.addPopularity(*wanted)
 	}
 	return c, nil
 }
@@ -142,11 +142,12 @@ func (c *Catalogue) Keeping(before func(name string) (*Package, bool)) *Catalogu
 // be changed.
 func (c *Catalogue) Problems() []*Invalid { return c.problems }
 
-// file is a package JSON of a catalogue, or why it could not be read.
+// file is a package JSON or the popularity file of a catalogue, or why it could not be read.
 type file struct {
-	name   string // slash-separated, relative to the catalogue
-	data   []byte
-	refuse string
+	name     string // slash-separated, relative to the catalogue
+	data     []byte
+	refuse   string
+	modified time.Time // of the popularity file; zero where unknown
 }
 
 // newCatalogue parses the files of a catalogue, which it sorts by name. A file that is invalid, or whose package an earlier
@@ -161,11 +162,7 @@ func newCatalogue(files []file) *Catalogue {
 				err = newInvalid(f.name, "duplicate", "name", fmt.Sprintf("%q is also the package of %s; remove one of the files", p.Name, first.File))
 			}
 		}
-		if err != nil {
-			var problem *Invalid
-			if !errors.As(err, &problem) {
-				problem = newInvalid(f.name, "unreadable", "", err.Error())
-			}
+		if problem, refused := errors.AsType[*Invalid](err); refused {
 			c.problems = append(c.problems, problem)
 			continue
 		}
@@ -276,23 +273,19 @@ func newUnreadable(name string, err error) file {
 	return file{name: name, refuse: "it cannot be read: " + causeOf(err)}
 }
 
-// A popularityFile is one as it was found.
-type popularityFile struct {
-	file
-	modified time.Time // zero where unknown
-}
-
 // findPopularity reads the popularity file of a folder; nil if the folder has none. The result has the error of a file that
 // cannot be read.
-func findPopularity(fsys fs.FS) *popularityFile {
+func findPopularity(fsys fs.FS) *file {
 	info, err := fs.Stat(fsys, PopularityFile)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
-	case err != nil:
-		return &popularityFile{file: newUnreadable(PopularityFile, err)}
 	}
-	return &popularityFile{readFile(fsys, PopularityFile, PopularityFile, maxPopularity), info.ModTime()}
+	if err != nil {
+		return new(newUnreadable(PopularityFile, err))
+	}
+	f := readFile(fsys, PopularityFile, PopularityFile, maxPopularity)
+	f.modified = info.ModTime()
+	return &f
 }
 
 // causeOf returns the text of an error without the path, which the message starts with anyway.
@@ -307,7 +300,7 @@ func causeOf(err error) string {
 // readArchive reads the package JSONs and the popularity file of an archive, with or without a folder around everything, as
 // forges add one. If the archive has .json files below a folder packages, only those are package JSONs. The popularity file is
 // nil if the archive has none at its top or one folder below. With an error, the results have what was read before it.
-func readArchive(name string) ([]file, *popularityFile, error) {
+func readArchive(name string) ([]file, *file, error) {
 	source, err := archive.OpenFile(name)
 	if err != nil {
 		return nil, nil, err
@@ -315,14 +308,14 @@ func readArchive(name string) ([]file, *popularityFile, error) {
 	// A catalogue is small text; what is allowed to a release is too much here.
 	limits := archive.Limits{Unpacked: 256 << 20, Entries: maxFiles}
 	var files, below []file
-	var wanted *popularityFile
+	var wanted *file
 	err = archive.Walk(context.Background(), source, limits, func(entry archive.Entry, r io.Reader) error {
 		if entry.Skipped == "" && path.Base(entry.Name) == PopularityFile && strings.Count(entry.Name, "/") <= 1 {
 			f := readWhole(PopularityFile, r, maxPopularity)
-			wanted = &popularityFile{f, entry.Modified}
+			wanted = &f
 			return nil
 		}
-		if entry.Skipped != "" || path.Ext(entry.Name) != ".json" || isHidden(entry.Name) {
+		if entry.Skipped != "" || path.Ext(entry.Name) != ".json" || strings.Contains("/"+entry.Name, "/.") {
 			return nil
 		}
 		f := readWhole(entry.Name, r, MaxFileSize)
@@ -338,9 +331,4 @@ func readArchive(name string) ([]file, *popularityFile, error) {
 		files = below
 	}
 	return files, wanted, err
-}
-
-// isHidden reports whether a path or one of its folders begins with a dot.
-func isHidden(name string) bool {
-	return strings.HasPrefix(name, ".") || strings.Contains(name, "/.")
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,7 +115,7 @@ func (c *check) addSchemaErrors(err *jsonschema.ValidationError) {
 		}
 		got := fmt.Sprint(k.Got)
 		c.add(Error, "value", n.at, at, fmt.Sprintf("%s is %s; it has to be %s%s",
-			describeLocation(at), quote(got), joinWithOr(allowed), didYouMean(got, allowed)))
+			describeLocation(at), quote(got), joinQuoted(allowed, "or"), didYouMean(got, allowed)))
 	default:
 		c.add(Error, "schema", n.at, at, fmt.Sprintf("%s breaks a rule of the schema: %s", describeLocation(at), err.Error()))
 	}
@@ -141,7 +142,7 @@ func describeUnknown(name string, at []string, s *jsonschema.Schema) string {
 	} else {
 		message += " of " + describeLocation(at)
 	}
-	names := propertyNames(s)
+	names := slices.Sorted(maps.Keys(s.Properties))
 	if hint := didYouMean(name, names); hint != "" {
 		return message + hint
 	}
@@ -199,9 +200,6 @@ func quote(s string) string { return strconv.Quote(shorten(s)) }
 
 // shorten cuts a text to 80 bytes for a message.
 func shorten(s string) string { return text.Short(s, 80) }
-
-// joinWithOr returns the words as "a", "b" or "c".
-func joinWithOr(words []string) string { return joinQuoted(words, "or") }
 
 // joinQuoted returns the words as "a", "b" and "c", with last in place of and.
 func joinQuoted(words []string, last string) string {

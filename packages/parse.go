@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -358,9 +357,4 @@ func parentPropertyOf(name string) string {
 		return ""
 	}
 	return homes[0]
-}
-
-// propertyNames returns the names that the object described by s may have, sorted.
-func propertyNames(s *jsonschema.Schema) []string {
-	return slices.Sorted(maps.Keys(s.Properties))
 }

@@ -87,9 +87,9 @@ func PopularRank(npm string) int { return popularRanks()[npm] }
 // Popularity returns the popularity of packages according to the catalogue, empty if it has no popularity file.
 func (c *Catalogue) Popularity() Popularity { return c.popularity }
 
-// addPopularity parses the popularity file and adds it to the catalogue, as of modified if it has no date itself. An invalid
+// addPopularity parses the popularity file and adds it to the catalogue, as of its modification if it has no date itself. An invalid
 // one becomes one of the Problems.
-func (c *Catalogue) addPopularity(f file, modified time.Time) {
+func (c *Catalogue) addPopularity(f file) {
 	if f.refuse != "" {
 		c.problems = append(c.problems, newInvalid(f.name, "unreadable", "", f.refuse))
 		return
@@ -100,7 +100,7 @@ func (c *Catalogue) addPopularity(f file, modified time.Time) {
 		return
 	}
 	if p.AsOf.IsZero() {
-		p.AsOf = modified.UTC()
+		p.AsOf = f.modified.UTC()
 	}
 	c.popularity = p
 }

@@ -46,6 +46,7 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // The limits of a pattern. The longest of the public catalogue has 76 bytes, three
@@ -398,6 +399,6 @@ func (p *portion) match(name string, steps *int) bool {
 // beginsLine reports whether the name's first character is a line terminator: no
 // wildcard of minimatch's matches such a name.
 func beginsLine(name string) bool {
-	return name[0] == '\n' || name[0] == '\r' ||
-		name[0] == 0xe2 && (strings.HasPrefix(name, "\u2028") || strings.HasPrefix(name, "\u2029"))
+	first, _ := utf8.DecodeRuneInString(name)
+	return first <= 0xffff && isLineEnd(uint16(first))
 }

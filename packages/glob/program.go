@@ -1,9 +1,6 @@
 package glob
 
-import (
-	"unicode/utf16"
-	"unicode/utf8"
-)
+import "unicode/utf16"
 
 // A program is a nondeterministic automaton for one name. It is run from the
 // name's end to its beginning: at each position the instructions are found from
@@ -306,14 +303,8 @@ func isLineEnd(unit uint16) bool {
 
 // appendUnits appends the name in UTF-16, in which minimatch counts characters.
 func appendUnits(units []uint16, name string) []uint16 {
-	for i := 0; i < len(name); i++ {
-		if name[i] >= utf8.RuneSelf {
-			for _, r := range name[i:] {
-				units = utf16.AppendRune(units, r)
-			}
-			return units
-		}
-		units = append(units, uint16(name[i]))
+	for _, r := range name {
+		units = utf16.AppendRune(units, r)
 	}
 	return units
 }
