@@ -88,8 +88,7 @@ func OpenAuditStatement(signed []byte, key string) (*AuditStatement, error) {
 	header, rest, _ := strings.Cut(n.Text, "\n")
 	data, checkpoint, _ := strings.Cut(rest, "\n")
 	s := &AuditStatement{Auditor: v.Name(), Checkpoint: checkpoint}
-	decoder := json.NewDecoder(strings.NewReader(data))
-	err = decoder.Decode(s)
+	err = json.Unmarshal([]byte(data), s)
 	if err == nil && (header != auditHeader || s.Format != auditFormat) {
 		err = errors.New("this larder does not know its format")
 	}
@@ -159,6 +158,9 @@ type AuditVerdict struct {
 	Outcome Outcome `json:"outcome"`           // [Proven], [Differs] or [Unproven]
 	Problem string  `json:"problem,omitempty"` // why it is not proven
 	Size    int64   `json:"size,omitempty"`    // entries of the log up to which it has audited
+
+	key       string
+	statement *AuditStatement // nil if there is none that counts, as Problem says
 }
 
 // readAuditStatements reads the statements of all auditors in the options into l.audits. A statement that cannot be read or
@@ -167,23 +169,16 @@ type AuditVerdict struct {
 func (l *Log) readAuditStatements(ctx context.Context) error {
 	for _, a := range l.options.Auditors {
 		name, _, _ := strings.Cut(a.Key, "+")
-		read := auditRead{key: a.Key, verdict: AuditVerdict{Auditor: name, Outcome: Unproven}}
+		verdict := AuditVerdict{Auditor: name, Outcome: Unproven, key: a.Key}
 		s, err := l.readAuditStatement(ctx, a)
 		if err == nil {
-			read.statement, read.verdict.Size = s, s.To
-		} else if read.verdict.Problem = err.Error(); OutcomeOf(err) == Forked || ctx.Err() != nil {
+			verdict.statement, verdict.Size = s, s.To
+		} else if verdict.Problem = err.Error(); OutcomeOf(err) == Forked || ctx.Err() != nil {
 			return err
 		}
-		l.audits = append(l.audits, read)
+		l.audits = append(l.audits, verdict)
 	}
 	return nil
-}
-
-// An auditRead is the statement of an auditor, or nil and a verdict that says why it does not count.
-type auditRead struct {
-	key       string
-	verdict   AuditVerdict
-	statement *AuditStatement
 }
 
 // readAuditStatement reads an auditor's statement from its file or URL, verifies its signature, and verifies that the log
@@ -216,9 +211,7 @@ func (l *Log) readAuditStatement(ctx context.Context, a Auditor) (*AuditStatemen
 	switch {
 	case s.To > seen.Size:
 		return nil, fmt.Errorf("the auditor's statement is about %d entries, under a checkpoint of %d", s.To, seen.Size)
-	case seen.Size > l.Tree.N && l.unverified == nil:
-		err = l.markStale(ctx, seen)
-	case seen.Size <= l.Tree.N:
+	case seen.Size <= l.Tree.N || l.unverified == nil:
 		err = l.compareWithCheckpoint(ctx, seen)
 	}
 	if err != nil {
@@ -232,15 +225,14 @@ func (l *Log) readAuditStatement(ctx context.Context, a Auditor) (*AuditStatemen
 // upstream's.
 func (l *Log) applyAudits(r *Result, published logs.Indexed) {
 	var agree []Auditor
-	for _, a := range l.audits {
-		verdict := a.verdict
-		if a.statement != nil {
-			verdict.Outcome, verdict.Problem = a.statement.fileOutcome(published.Index, r.Path)
+	for _, verdict := range l.audits {
+		if verdict.statement != nil {
+			verdict.Outcome, verdict.Problem = verdict.statement.fileOutcome(published.Index, r.Path)
 		}
 		r.Audits = append(r.Audits, verdict)
 		switch {
 		case verdict.Outcome == Proven:
-			agree = append(agree, Auditor{Key: a.key})
+			agree = append(agree, Auditor{Key: verdict.key})
 		case verdict.Outcome == Differs && r.Outcome != Differs:
 			r.Outcome, r.Problem = Differs, fmt.Sprintf("the auditor %s says that it is not upstream's: %s", verdict.Auditor, verdict.Problem)
 		}
@@ -258,9 +250,6 @@ func (l *Log) CompareWith(ctx context.Context, upstream Upstream, e logs.Indexed
 	if err != nil {
 		return Comparison{}, nil, err
 	}
-	claim, err := l.readClaim(ctx, &Release{Package: e.Package, Version: e.Version, Published: e, Manifest: manifest})
-	if err != nil {
-		return Comparison{}, nil, err
-	}
-	return upstream.Compare(ctx, claim), manifest, nil
+	found, err := l.compareWithUpstream(ctx, upstream, &Release{Package: e.Package, Version: e.Version, Published: e, Manifest: manifest})
+	return found, manifest, err
 }

@@ -135,7 +135,16 @@ func newEvent(e logs.Indexed) *Event { return &Event{e.Index, e.Time, e.Actor, e
 // is proven, and why not more.
 func (l *Log) VerifyURL(ctx context.Context, address string, name Name) Result {
 	return l.verifyFile(ctx, name, func(r *Result, live bool, file logs.File, known bool) error {
-		return l.verifyEncodings(ctx, address, r, live, file, known)
+		for _, accept := range requestedEncodings {
+			got, err := l.verifyEncoding(ctx, address, accept, live, file, known)
+			if err != nil {
+				return err
+			}
+			if got != "" && !slices.Contains(r.Codings, got) {
+				r.Codings = append(r.Codings, got)
+			}
+		}
+		return nil
 	})
 }
 
@@ -248,22 +257,6 @@ func (s *fileDigest) asFile(path string) logs.File {
 // requestedEncodings are those in which a file is requested, one at a time: bytes that are right in one may be wrong in
 // another.
 var requestedEncodings = []coding.Coding{coding.Brotli, coding.Gzip, coding.Identity}
-
-// verifyEncodings requests the file under an address in each encoding, compares the bytes with the manifest's record, and
-// adds the encodings of the responses to r.Codings, each once. live and known are as in [Log.verifyFile]. The first error
-// ends it: a [Difference], or why the bytes could not be compared.
-func (l *Log) verifyEncodings(ctx context.Context, address string, r *Result, live bool, file logs.File, known bool) error {
-	for _, accept := range requestedEncodings {
-		got, err := l.verifyEncoding(ctx, address, accept, live, file, known)
-		if err != nil {
-			return err
-		}
-		if got != "" && !slices.Contains(r.Codings, got) {
-			r.Codings = append(r.Codings, got)
-		}
-	}
-	return nil
-}
 
 // verifyEncoding requests a file in one encoding and compares the bytes with the manifest's record. live and known are as
 // in [Log.verifyFile]. It returns the encoding of the response, or "" if the release is not live and the server answers 404

@@ -34,13 +34,11 @@ func (l *Log) compareWithSeen(ctx context.Context) error {
 			return fmt.Errorf("couldn't read the checkpoint that was seen before: %w", err)
 		}
 		l.seen, l.seenAt = seen.Size, known.Seen
-		if seen.Size > l.Tree.N {
-			err = l.markStale(ctx, seen)
-		} else if err = l.compareWithCheckpoint(ctx, seen); err != nil && OutcomeOf(err) != Forked {
-			err = fmt.Errorf("couldn't prove that the log contains what was seen before: %w", err)
-		}
-		if err != nil {
+		switch err := l.compareWithCheckpoint(ctx, seen); {
+		case OutcomeOf(err) == Forked:
 			return err
+		case err != nil:
+			return fmt.Errorf("couldn't prove that the log contains what was seen before: %w", err)
 		}
 	}
 	for _, note := range known.Deferred {
@@ -92,9 +90,7 @@ func (l *Log) openWithFormerKey(signed []byte) (_ checkpoint, ok bool) {
 	}
 	known, _ := l.options.Known(l.options.Trust.Key)
 	for _, former := range known.Former {
-		trust := l.options.Trust
-		trust.Key = former
-		c, err := trust.openCheckpoint(signed, nil)
+		c, err := l.options.Trust.openCheckpoint(former, signed, nil)
 		if err != nil {
 			continue
 		}
@@ -116,10 +112,13 @@ func (l *Log) signedCheckpoint() signing.Signed {
 	return signing.Signed{Checkpoint: logs.Checkpoint{Size: l.Tree.N, Root: l.Tree.Hash}, Note: l.note}
 }
 
-// compareWithCheckpoint returns nil if the log contains a checkpoint, which must not be larger, and a [ForkError] if it
-// provably does not. It returns a [Difference] if the proof would convince only this client, or if the server's tiles are
-// not of the signed tree. Any other error proves nothing.
+// compareWithCheckpoint returns nil if the log contains a checkpoint, and a [ForkError] if it provably does not. It returns a
+// [Difference] if the proof would convince only this client, or if the server's tiles are not of the signed tree. Any other
+// error proves nothing. If the log is smaller than the checkpoint, it marks the log as stale, see [Log.markStale].
 func (l *Log) compareWithCheckpoint(ctx context.Context, seen signing.Signed) error {
+	if seen.Size > l.Tree.N {
+		return l.markStale(ctx, seen)
+	}
 	return l.compareCheckpoints(seen, l.signedCheckpoint(), l.hashReader(ctx))
 }
 
@@ -129,7 +128,7 @@ func (l *Log) compareWithCheckpoint(ctx context.Context, seen signing.Signed) er
 // or says that ctx has ended.
 func (l *Log) markStale(ctx context.Context, seen signing.Signed) error {
 	l.unverified = &UnverifiedError{Stale, fmt.Sprintf("the server shows a log of %d entries, and one of %d was signed and seen before", l.Tree.N, seen.Size)}
-	larger := l.newTileReader(ctx, map[tlog.Tile][]byte{}).hashReader(tlog.Tree{N: seen.Size, Hash: seen.Root})
+	larger := newHashReader(ctx, l.remote, tlog.Tree{N: seen.Size, Hash: seen.Root}, map[tlog.Tile][]byte{})
 	switch err := l.compareCheckpoints(l.signedCheckpoint(), seen, larger); {
 	case err == nil:
 		l.unverified.Problem += ", which contains it"

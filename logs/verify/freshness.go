@@ -22,8 +22,9 @@ const (
 
 // freshAsOf returns the newest time that t.Need of the witnesses' cosignatures reach, as of which the checkpoint was vouched
 // to be the newest. The log's own cosignatures do not count then, because a dishonest log can renew an old checkpoint. If
-// Need is 0, it is the newest time of any witness or of the log itself. If too few count, it is the earliest time in the
-// future, which [CheckAge] reports, or else the zero time.
+// Need is 0, it is the newest time of any witness or of the log itself. Times over 5 minutes in the future do not count: a key
+// whose clock was wrong must not keep a checkpoint fresh for years. If too few remain, it returns the earliest of these later
+// times, for [CheckAge] to report, or else the zero time.
 func (t Trust) freshAsOf(log []time.Time, witnesses []Cosignature) time.Time {
 	times := log
 	if t.Need > 0 {
@@ -32,21 +33,15 @@ func (t Trust) freshAsOf(log []time.Time, witnesses []Cosignature) time.Time {
 	for _, c := range witnesses {
 		times = append(times, c.Time)
 	}
-	return quorumTime(times, max(1, t.Need), t.now())
-}
-
-// quorumTime returns the newest time that at least need of the times reach; need is at least 1. Those over 5 minutes after
-// now do not count: a key whose clock was wrong must not keep a checkpoint fresh for years. If too few remain, it returns
-// the earliest of these later times, for [CheckAge] to report, or else the zero time.
-func quorumTime(times []time.Time, need int, now time.Time) time.Time {
+	latest, need := t.now().Add(clockTolerance), max(1, t.Need)
 	var past, future []time.Time
-	for _, t := range times {
+	for _, at := range times {
 		switch {
-		case t.Unix() <= 0: // a cosignature of ML-DSA without a time
-		case t.After(now.Add(clockTolerance)):
-			future = append(future, t)
+		case at.Unix() <= 0: // a cosignature of ML-DSA without a time
+		case at.After(latest):
+			future = append(future, at)
 		default:
-			past = append(past, t)
+			past = append(past, at)
 		}
 	}
 	if len(past) >= need {
@@ -71,7 +66,7 @@ func (t Trust) now() time.Time {
 // is vouched to be the newest. It is zero if the checkpoint is not signed with that key. If too few cosignatures count, it
 // is the earliest time over 5 minutes in the future that one of them has, or else zero.
 func (t Trust) CosignedAt(note []byte) time.Time {
-	c, err := t.openCheckpoint(note, nil)
+	c, err := t.openCheckpoint(t.Key, note, nil)
 	if err != nil {
 		return time.Time{}
 	}

@@ -50,7 +50,7 @@ func FuzzCheckpoint(f *testing.F) {
 	f.Add([]byte(text))
 	f.Add([]byte(""))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := Trust{Key: public}.openCheckpoint(data, nil)
+		c, err := Trust{}.openCheckpoint(public, data, nil)
 		if err == nil && (c.Tree.N != 5 || !strings.HasPrefix(string(data), text)) {
 			t.Errorf("%q is taken for %+v", data, c)
 		}

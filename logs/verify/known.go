@@ -16,6 +16,7 @@ import (
 	"github.com/rogpeppe/go-internal/lockedfile"
 
 	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
 )
@@ -38,12 +39,7 @@ type KnownLog struct {
 
 // Known is the content of the file of known logs, which several processes may use.
 type Known struct {
-	path  string
-	Logs  []KnownLog
-	Lists []KnownList
-}
-
-type knownFile struct {
+	path   string
 	Format int         `json:"format"`
 	Logs   []KnownLog  `json:"logs"`
 	Lists  []KnownList `json:"lists,omitempty"`
@@ -54,19 +50,19 @@ const knownFormat = 1
 // ReadKnown reads the file of known logs. A missing file is no error: no log is known. A file with another format or an
 // invalid key is one.
 func ReadKnown(path string) (*Known, error) {
+	k := &Known{path: path}
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &Known{path: path}, nil
+		return k, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("couldn't read the known logs: %w", err)
 	}
-	var f knownFile
-	err = json.Unmarshal(data, &f)
-	if err == nil && f.Format != knownFormat {
-		err = fmt.Errorf("its format is %d, and this larder knows %d", f.Format, knownFormat)
+	err = json.Unmarshal(data, k)
+	if err == nil && k.Format != knownFormat {
+		err = fmt.Errorf("its format is %d, and this larder knows %d", k.Format, knownFormat)
 	}
-	for _, l := range f.Logs {
+	for _, l := range k.Logs {
 		if err == nil {
 			err = CheckKey(l.Key)
 		}
@@ -74,23 +70,21 @@ func ReadKnown(path string) (*Known, error) {
 	if err != nil {
 		return nil, fmt.Errorf("couldn't read the known logs in %s: %w; put it right, or move it away and pin the keys again", path, err)
 	}
-	return &Known{path: path, Logs: f.Logs, Lists: f.Lists}, nil
+	return k, nil
 }
 
 // ByServer returns what is stored about the log of a server, given by its URL as it was stored, and reports whether there is
 // anything.
 func (k *Known) ByServer(server string) (KnownLog, bool) {
-	i := slices.IndexFunc(k.Logs, func(l KnownLog) bool { return slices.Contains(l.Servers, server) })
-	if i < 0 {
-		return KnownLog{}, false
-	}
-	return k.Logs[i], true
+	return k.at(slices.IndexFunc(k.Logs, func(l KnownLog) bool { return slices.Contains(l.Servers, server) }))
 }
 
 // ByKey returns what is stored about the log that is, or was, signed with a verifier key, and reports whether there is
 // anything.
-func (k *Known) ByKey(key string) (KnownLog, bool) {
-	i := k.indexByKey(key)
+func (k *Known) ByKey(key string) (KnownLog, bool) { return k.at(k.indexByKey(key)) }
+
+// at returns the log with an index in k.Logs, and false for a negative index.
+func (k *Known) at(i int) (KnownLog, bool) {
 	if i < 0 {
 		return KnownLog{}, false
 	}
@@ -151,10 +145,11 @@ func (k *Known) RecordLog(server, trusted string, l *Log, now time.Time) error {
 // updateFile reads the file of known logs again, under a lock, applies a change to that, and writes it. Then k has what is
 // in the file. It creates the folder and, beside the file, a lock file. With an error, the file and k are unchanged.
 func (k *Known) updateFile(change func(*Known)) error {
-	if err := os.MkdirAll(filepath.Dir(k.path), 0o700); err != nil {
-		return fmt.Errorf("couldn't store what was verified of the log: %w", err)
+	err := os.MkdirAll(filepath.Dir(k.path), 0o700)
+	var unlock func()
+	if err == nil {
+		unlock, err = lockedfile.MutexAt(k.path + ".lock").Lock()
 	}
-	unlock, err := lockedfile.MutexAt(k.path + ".lock").Lock()
 	if err != nil {
 		return fmt.Errorf("couldn't store what was verified of the log: %w", err)
 	}
@@ -164,10 +159,15 @@ func (k *Known) updateFile(change func(*Known)) error {
 		return err
 	}
 	change(fresh)
-	if err := fresh.writeFile(); err != nil {
+	fresh.Format = knownFormat
+	var data bytes.Buffer
+	if err = text.WriteJSON(&data, fresh); err == nil {
+		err = disk.Replace(k.path, data.Bytes(), 0o600)
+	}
+	if err != nil {
 		return fmt.Errorf("couldn't store what was verified of the log: %w", err)
 	}
-	k.Logs, k.Lists = fresh.Logs, fresh.Lists
+	*k = *fresh
 	return nil
 }
 
@@ -230,18 +230,6 @@ func (k *Known) mergeLog(server, trusted string, l *Log, now time.Time) {
 		known.Checkpoint = string(l.Note())
 	}
 	known.Seen = now.UTC().Truncate(time.Second)
-}
-
-// writeFile replaces the file of known logs by the content of k, completely or not at all. The caller holds the file's lock.
-func (k *Known) writeFile() error {
-	var data bytes.Buffer
-	encoder := json.NewEncoder(&data)
-	encoder.SetIndent("", "  ")
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(knownFile{knownFormat, k.Logs, k.Lists}); err != nil {
-		return err
-	}
-	return disk.Replace(k.path, data.Bytes(), 0o600)
 }
 
 // servers returns the URLs of all servers whose logs are known, nil if there are none.

@@ -62,15 +62,12 @@ type Log struct {
 	unverified *UnverifiedError
 	deferred   []string // signed checkpoints that a later run has to compare with the log
 	resolved   []string // those that earlier runs deferred and that the log contains
-	audits     []auditRead
+	audits     []AuditVerdict
 	keyList    *signing.KeyList // nil if no root key is pinned
 	proof      map[tlog.Tile][]byte
 	releases   map[[2]string]*Release
-	history    *history // nil before the log was read whole
-	last       struct {
-		n       int64
-		entries []logs.Indexed
-	}
+	history    *history       // nil before the log was read whole
+	last       []logs.Indexed // the bundle of entries that was read last, by [Log.Entry]
 }
 
 // Limits of a server's responses, in bytes.
@@ -174,16 +171,10 @@ func (l *Log) fetchKeyChanges(ctx context.Context) ([]signing.KeyChange, error) 
 	return keys.Changes, nil
 }
 
-// newTileReader returns a reader of the server's tiles, for one tree. It takes tiles from cache, and stores there those
-// that are proven to be of that tree.
-func (l *Log) newTileReader(ctx context.Context, cache map[tlog.Tile][]byte) *tileReader {
-	return &tileReader{ctx: ctx, remote: l.remote, cache: cache}
-}
-
 // hashReader returns a reader of the hashes of the log's tree, each of which is proven. It fetches tiles and caches the
 // proven ones in l.
 func (l *Log) hashReader(ctx context.Context) tlog.HashReader {
-	return l.newTileReader(ctx, l.proof).hashReader(l.Tree)
+	return newHashReader(ctx, l.remote, l.Tree, l.proof)
 }
 
 // Origin returns the name of the log.

@@ -175,63 +175,36 @@ var formatting = []string{"a", "b", "big", "code", "em", "font", "i", "nobr", "s
 func (p *page) scanTags(text string) (early *page, err error) {
 	p.lines = map[string][]int{}
 	early = &page{address: p.address, base: p.base, from: p.from, legacy: p.legacy}
-	z := html.NewTokenizer(strings.NewReader(text))
-	z.SetMaxBuf(MaxPage + 1)
-	for line := 1; ; {
-		kind := z.Next()
-		if kind == html.ErrorToken {
-			if err := z.Err(); !errors.Is(err, io.EOF) {
-				return nil, fmt.Errorf("line %d of the page: %w", line, err)
-			}
-			return early, nil
+	return early, eachTag([]byte(text), func(t tag) error {
+		if len(t.Attr) > maxAttributes && slices.Contains(formatting, t.Data) {
+			return fmt.Errorf("line %d of the page: a tag has over %d attributes", t.line, maxAttributes)
 		}
-		at := line
-		for _, c := range z.Raw() {
-			if c == '\n' {
-				line++
-			}
-		}
-		if kind != html.StartTagToken && kind != html.SelfClosingTagToken {
-			continue
-		}
-		token := z.Token()
-		if len(token.Attr) > maxAttributes && slices.Contains(formatting, token.Data) {
-			return nil, fmt.Errorf("line %d of the page: a tag has over %d attributes", at, maxAttributes)
-		}
-		if len(token.Attr) > 0 || token.Data == "script" || token.Data == "style" {
-			key := tagKey(token.Data, token.Attr)
-			p.lines[key] = append(p.lines[key], at)
+		if len(t.Attr) > 0 || t.Data == "script" || t.Data == "style" {
+			key := tagKey(t.Data, t.Attr)
+			p.lines[key] = append(p.lines[key], t.line)
 		}
 		if len(early.references) > maxReferences {
-			return nil, fmt.Errorf("the page has over %d references", maxReferences)
+			return fmt.Errorf("the page has over %d references", maxReferences)
 		}
-		text := ""
-		if token.Data == "script" {
-			if z.Next() == html.TextToken {
-				text = z.Token().Data
-			}
-			line += strings.Count(string(z.Raw()), "\n")
-		}
-		early.addTag(token, text, at)
-	}
+		early.addTag(t)
+		return nil
+	})
 }
 
 // addTag records in p what a tag that [page.scanTags] found loads, whatever its place in the tree, and whether it begins a
-// template, SVG or MathML. text is the content of a script element, and line the tag's line in the document.
-func (p *page) addTag(token html.Token, text string, line int) {
-	switch token.Data {
+// template, SVG or MathML.
+func (p *page) addTag(t tag) {
+	switch t.Data {
 	case "base":
-		p.setBase(token.Attr)
+		p.setBase(t.Attr)
 	case "link":
-		p.addLink(token.Attr, line)
+		p.addLink(t.Attr, t.line)
 	case "script":
-		node := &html.Node{Type: html.ElementNode, Data: token.Data, Attr: token.Attr}
-		if text != "" {
-			node.AppendChild(&html.Node{Type: html.TextNode, Data: text})
-		}
-		p.addScript(node, line)
+		node := &html.Node{Type: html.ElementNode, Data: t.Data, Attr: t.Attr}
+		node.AppendChild(&html.Node{Type: html.TextNode, Data: t.text})
+		p.addScript(node, t.line)
 	case "iframe", "frame", "fencedframe", "portal", "embed", "object":
-		p.addFrame(token.Data, token.Attr, line)
+		p.addFrame(t.Data, t.Attr, t.line)
 	case "template":
 		p.templates = true
 	case "svg", "math":

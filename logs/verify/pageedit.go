@@ -63,59 +63,78 @@ func ReadPageTags(data []byte) ([]PageTag, error) {
 	}
 	base := page{address: address, base: address}
 	var tags []PageTag
-	line := 1
-	err = eachToken(data, func(kind html.TokenType, token html.Token, start, end int) error {
-		raw := string(data[start:end])
-		if kind == html.StartTagToken || kind == html.SelfClosingTagToken {
-			if token.Data == "base" {
-				base.setBase(token.Attr)
-			}
-			if name := addressOf(token); name != "" {
-				t := PageTag{Line: line, Text: raw, start: start, address: name}
-				to, _ := attribute(token.Attr, name)
-				at, err := parseWebURL(to, base.base)
-				t.attributes = scanAttributes(raw)
-				if err == nil && sameAttributes(t.attributes, token.Attr) { // else browsers load nothing, or it is not known what
-					t.URL = at.String()
-					t.Integrity, _ = attribute(token.Attr, "integrity")
-					tags = append(tags, t)
-				}
-				if len(tags) > maxEditable {
-					return fmt.Errorf("the page has over %d tags that load something", maxEditable)
-				}
-			}
+	err = eachTag(data, func(found tag) error {
+		if found.Data == "base" {
+			base.setBase(found.Attr)
 		}
-		line += strings.Count(raw, "\n")
+		name := addressOf(found)
+		if name == "" {
+			return nil
+		}
+		t := PageTag{Line: found.line, Text: found.raw, start: found.start, address: name, attributes: scanAttributes(found.raw)}
+		to, _ := attribute(found.Attr, name)
+		at, err := parseWebURL(to, base.base)
+		if err == nil && sameAttributes(t.attributes, found.Attr) { // else browsers load nothing, or it is not known what
+			t.URL = at.String()
+			t.Integrity, _ = attribute(found.Attr, "integrity")
+			tags = append(tags, t)
+		}
+		if len(tags) > maxEditable {
+			return fmt.Errorf("the page has over %d tags that load something", maxEditable)
+		}
 		return nil
 	})
 	return tags, err
 }
 
-// eachToken calls do with each token of an HTML page, in order, and the offsets of its first byte and of the byte after it.
-// The error of do ends it and is returned.
-func eachToken(data []byte, do func(kind html.TokenType, token html.Token, start, end int) error) error {
+// A tag is a start tag in an HTML page.
+type tag struct {
+	html.Token
+	raw   string // its bytes
+	start int    // offset of the first one
+	line  int    // where it begins, from 1
+	text  string // the content of a script element
+}
+
+// eachTag calls do with each start tag of an HTML page, in order. The error of do ends it and is returned.
+func eachTag(data []byte, do func(tag) error) error {
 	z := html.NewTokenizer(bytes.NewReader(data))
 	z.SetMaxBuf(MaxPage + 1)
-	for start := 0; ; {
-		kind := z.Next()
-		end := start + len(z.Raw())
-		if kind == html.ErrorToken {
-			if err := z.Err(); !errors.Is(err, io.EOF) {
-				return fmt.Errorf("couldn't read the page at byte %d: %w", start, err)
-			}
-			return nil
+	at, line := 0, 1
+	next := func() (kind html.TokenType, t tag) {
+		kind = z.Next()
+		t = tag{raw: string(z.Raw()), start: at, line: line}
+		at, line = at+len(t.raw), line+strings.Count(t.raw, "\n")
+		if kind != html.ErrorToken {
+			t.Token = z.Token()
 		}
-		if err := do(kind, z.Token(), start, end); err != nil {
+		return kind, t
+	}
+	for {
+		kind, t := next()
+		switch {
+		case kind == html.ErrorToken && !errors.Is(z.Err(), io.EOF):
+			return fmt.Errorf("line %d of the page: %w", t.line, z.Err())
+		case kind == html.ErrorToken:
+			return nil
+		case kind != html.StartTagToken && kind != html.SelfClosingTagToken:
+			continue
+		}
+		if t.Data == "script" {
+			if kind, content := next(); kind == html.TextToken {
+				t.text = content.Data
+			}
+		}
+		if err := do(t); err != nil {
 			return err
 		}
-		start = end
 	}
 }
 
 // addressOf returns the name of the attribute, "src" or "href", in which a tag has the address, possibly empty, of a script
 // or a style sheet that browsers load or preload. It returns "" if the tag loads none. It does not look at the type of a
 // script.
-func addressOf(token html.Token) string {
+func addressOf(token tag) string {
 	_, hasSource := attribute(token.Attr, "src")
 	_, hasTarget := attribute(token.Attr, "href")
 	switch {

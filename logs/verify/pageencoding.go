@@ -9,8 +9,6 @@ import (
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
-
-	"golang.org/x/net/html"
 )
 
 // A decodedPage is a page's text.
@@ -110,15 +108,13 @@ func decodeUTF16(data []byte, order binary.ByteOrder) (decodedPage, error) {
 // metaLabels returns the labels of character encodings that the page's meta elements declare, normalized, in order and as
 // often as they are there, in their charset or content attributes. It also returns unknown and empty ones.
 func metaLabels(data []byte) (labels []string) {
-	_ = eachToken(data, func(kind html.TokenType, token html.Token, _, _ int) error { // the parser reports a page that cannot be read
-		if kind != html.StartTagToken && kind != html.SelfClosingTagToken || token.Data != "meta" {
-			return nil
-		}
-		for _, a := range token.Attr {
-			switch a.Key {
-			case "charset":
+	_ = eachTag(data, func(t tag) error { // the parser reports a page that cannot be read
+		for _, a := range t.Attr {
+			switch {
+			case t.Data != "meta":
+			case a.Key == "charset":
 				labels = append(labels, normalizeLabel(a.Val))
-			case "content":
+			case a.Key == "content":
 				if label := charsetOf(a.Val); label != "" {
 					labels = append(labels, label)
 				}

@@ -120,7 +120,7 @@ func (l *Log) openCheckpoint(signed []byte) (checkpoint, error) {
 		l.options.Trust.Key, l.trusted = c.key, l.keyList.All()
 		return c, err
 	}
-	c, err := l.options.Trust.openCheckpoint(signed, l.changes)
+	c, err := l.options.Trust.openCheckpoint(l.options.Trust.Key, signed, l.changes)
 	if err != nil {
 		var ok bool
 		if c, ok = l.openWithFormerKey(signed); !ok {
@@ -137,18 +137,14 @@ func (l *Log) openCheckpoint(signed []byte) (checkpoint, error) {
 func (l *Log) openWithKeyList(signed []byte) (checkpoint, error) {
 	var problem error
 	for _, valid := range l.keyList.Valid() {
-		trust := l.options.Trust
-		trust.Key = valid
-		c, err := trust.openCheckpoint(signed, nil)
+		c, err := l.options.Trust.openCheckpoint(valid, signed, nil)
 		if err == nil {
 			return c, nil
 		}
 		problem = err
 	}
 	for _, ended := range l.keyList.Keys {
-		trust := l.options.Trust
-		trust.Key = ended.Key
-		c, err := trust.openCheckpoint(signed, nil)
+		c, err := l.options.Trust.openCheckpoint(ended.Key, signed, nil)
 		switch {
 		case err != nil || ended.End == nil:
 		case c.N > ended.End.Size:

@@ -29,10 +29,11 @@ type tileReader struct {
 	err    error                // of the last ReadTiles; nil for none
 }
 
-// hashReader returns a reader of the hashes of a tree, each of which is proven to be in it. Reading fails with a
-// [Difference] for tiles of another tree, or with too few hashes, and with the error of the request for tiles that cannot
-// be fetched.
-func (t *tileReader) hashReader(tree tlog.Tree) tlog.HashReader {
+// newHashReader returns a reader of the hashes of a tree, each of which is proven to be in it. It takes tiles from cache or the
+// remote, and caches those that are proven to be of the tree. Reading fails with a [Difference] for tiles of another tree, or with too
+// few hashes, and with the error of the request for tiles that cannot be fetched.
+func newHashReader(ctx context.Context, remote *remote, tree tlog.Tree, cache map[tlog.Tile][]byte) tlog.HashReader {
+	t := &tileReader{ctx: ctx, remote: remote, cache: cache}
 	proven := tlog.TileHashReader(tree, t)
 	return tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
 		hashes, err := proven.ReadHashes(indexes)
@@ -238,12 +239,12 @@ func (l *Log) Entry(ctx context.Context, index int64) (logs.Indexed, error) {
 		return logs.Indexed{}, fmt.Errorf("the signed log has %d entries, and entry %d is not among them", l.Tree.N, index)
 	}
 	n := index >> height
-	if l.last.entries == nil || l.last.n != n {
+	if len(l.last) == 0 || l.last[0].Index != n<<height {
 		entries, err := l.readBundles(ctx, n, n+1)
 		if err != nil {
 			return logs.Indexed{}, err
 		}
-		l.last.n, l.last.entries = n, entries
+		l.last = entries
 	}
-	return l.last.entries[index&(fullWidth-1)], nil
+	return l.last[index&(fullWidth-1)], nil
 }

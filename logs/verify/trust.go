@@ -131,16 +131,16 @@ type checkpoint struct {
 	cosigned     time.Time // as of when it is vouched to be the newest; zero if nothing says so
 }
 
-// openCheckpoint verifies that a checkpoint is signed by the trusted log. Those of the key changes that prove themselves
-// lead from t.Key to the one that must have signed it. It ignores signatures by unknown keys. A checkpoint of another log
-// or key, or a wrong signature by a known one, is a [Difference]; a response that is no signed note, or an invalid key in
-// t, is another error. Too few witnesses or too great an age are no error, see [Trust.checkCosignatures].
-func (t Trust) openCheckpoint(signed []byte, changes []signing.KeyChange) (checkpoint, error) {
-	pinned, err := note.NewVerifier(t.Key)
+// openCheckpoint verifies that a checkpoint is signed by the log of the verifier key trusted. Those of the key changes that prove
+// themselves lead from that to the one that must have signed it. It ignores signatures by unknown keys. A checkpoint of another log
+// or key, or a wrong signature by a known one, is a [Difference]; a response that is no signed note, or an invalid key, is another
+// error. Too few witnesses or too great an age are no error, see [Trust.checkCosignatures].
+func (t Trust) openCheckpoint(trusted string, signed []byte, changes []signing.KeyChange) (checkpoint, error) {
+	pinned, err := note.NewVerifier(trusted)
 	if err != nil {
-		return checkpoint{}, CheckKey(t.Key)
+		return checkpoint{}, CheckKey(trusted)
 	}
-	present, key, used := pinned, t.Key, signing.FollowedChanges(pinned, changes)
+	present, key, used := pinned, trusted, signing.FollowedChanges(pinned, changes)
 	if len(used) > 0 {
 		key = used[len(used)-1].Key
 		if present, err = note.NewVerifier(key); err != nil {
@@ -250,7 +250,7 @@ func (t Trust) checkProof(r *Result, data, file []byte) error {
 	if !bytes.Equal(p.Marshal(), data) || p.Index > logs.MaxSize {
 		return errors.New("not a proof as in https://c2sp.org/tlog-proof: it is not in its canonical form, or its index is too large")
 	}
-	c, err := t.openCheckpoint(p.Checkpoint, nil)
+	c, err := t.openCheckpoint(t.Key, p.Checkpoint, nil)
 	if err != nil {
 		return err
 	}

@@ -78,7 +78,7 @@ const maxPackageJSON = 1 << 20
 // compared, it becomes [Unproven]. In both cases r.Problem says why.
 func (l *Log) compareUpstream(ctx context.Context, r *Result, release *Release) {
 	if release.compared == nil {
-		found, err := l.compareWithUpstream(ctx, release)
+		found, err := l.compareWithUpstream(ctx, l.options.Upstream, release)
 		if err != nil {
 			found = Comparison{Outcome: OutcomeOf(err), Problem: err.Error()}
 		}
@@ -99,14 +99,14 @@ func (l *Log) compareUpstream(ctx context.Context, r *Result, release *Release) 
 	}
 }
 
-// compareWithUpstream compares what the log says about a release with its upstream, by Options.Upstream, which must be set.
-// The error is about reading the log; if upstream could not be compared, the Comparison is [Unproven].
-func (l *Log) compareWithUpstream(ctx context.Context, release *Release) (Comparison, error) {
+// compareWithUpstream compares what the log says about a release with upstream. The error is about reading the log; if upstream
+// could not be compared, the Comparison is [Unproven].
+func (l *Log) compareWithUpstream(ctx context.Context, upstream Upstream, release *Release) (Comparison, error) {
 	claim, err := l.readClaim(ctx, release)
 	if err != nil {
 		return Comparison{}, err
 	}
-	return l.options.Upstream.Compare(ctx, claim), nil
+	return upstream.Compare(ctx, claim), nil
 }
 
 // readClaim fetches what the log says about a release, for comparing it with upstream: its attestations, and its package
