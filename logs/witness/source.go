@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/verify"
 )
@@ -19,7 +20,7 @@ import (
 // renewEvery is how old the cosignature of a polled log that does not grow may become before it is renewed.
 const renewEvery = time.Hour
 
-// pollInterval is how often a Larder is polled, and pollTimeout bounds a poll.
+// pollInterval is how long the witness waits before it polls the Larders again, and pollTimeout bounds a poll.
 const (
 	pollInterval = 10 * time.Second
 	pollTimeout  = time.Minute
@@ -55,16 +56,14 @@ func (f *folder) keysFile(url string) string {
 	return f.path(fmt.Sprintf("%x.keys", sha256.Sum256([]byte(url))))
 }
 
-// Run polls the logs that are given by URL, one after the other every 10 seconds, until ctx ends. It logs the error of a
+// Run polls the logs that are given by URL, one after the other, with 10 seconds between two rounds, until ctx ends. It logs the error of a
 // poll, unless the poll of that log before had the same.
 func (w *Witness) Run(ctx context.Context) {
 	if len(w.sources) == 0 {
 		<-ctx.Done()
 		return
 	}
-	ticks := time.NewTicker(pollInterval)
-	defer ticks.Stop()
-	for {
+	for ctx.Err() == nil {
 		for _, s := range w.sources {
 			err := w.poll(ctx, s)
 			switch {
@@ -77,11 +76,7 @@ func (w *Witness) Run(ctx context.Context) {
 				w.logger.Warn("couldn't cosign a polled log", "url", s.url, "err", err)
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks.C:
-		}
+		_ = retry.Sleep(ctx, pollInterval) // the loop ends with ctx
 	}
 }
 

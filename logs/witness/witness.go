@@ -14,7 +14,6 @@
 package witness
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"crypto/sha256"
@@ -279,34 +278,33 @@ func (w *Witness) addCheckpoint(body io.Reader) ([]byte, error) {
 // parseRequest parses the body of a request: the size of the old checkpoint, a consistency proof and a signed checkpoint,
 // and verifies none of them. The error is a refusal.
 func parseRequest(body io.Reader) (old int64, proof tlog.TreeProof, checkpoint []byte, err error) {
-	in := bufio.NewReader(body)
 	malformed := func(why string) (int64, tlog.TreeProof, []byte, error) {
 		return 0, nil, nil, refusef(http.StatusBadRequest, "the request is malformed: %s", why)
 	}
-	line, err := in.ReadString('\n')
-	text, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "old ")
-	old, number := strconv.ParseInt(text, 10, 64)
-	if err != nil || !ok || number != nil || old < 0 || strconv.FormatInt(old, 10) != text {
+	data, incomplete := io.ReadAll(body)
+	before, checkpoint, ended := bytes.Cut(data, []byte("\n\n"))
+	lines := strings.Split(string(before), "\n")
+	text, ok := strings.CutPrefix(lines[0], "old ")
+	old, err = strconv.ParseInt(text, 10, 64)
+	switch {
+	case err != nil || !ok || old < 0 || strconv.FormatInt(old, 10) != text:
 		return malformed("its first line is not the old size")
+	case !ended:
+		return malformed("no empty line ends the proof")
+	case len(lines) > 1+maxProof:
+		return malformed("the proof has too many lines")
 	}
-	for {
-		if line, err = in.ReadString('\n'); err != nil {
-			return malformed("no empty line ends the proof")
-		}
-		if line == "\n" {
-			break
-		}
-		h, err := tlog.ParseHash(strings.TrimSuffix(line, "\n"))
-		if err != nil || len(proof) == maxProof {
-			return malformed("a line of the proof is not a hash, or there are too many")
+	for _, line := range lines[1:] {
+		h, err := tlog.ParseHash(line)
+		if err != nil {
+			return malformed("a line of the proof is not a hash")
 		}
 		proof = append(proof, h)
 	}
-	if checkpoint, err = io.ReadAll(in); err != nil {
-		var large *http.MaxBytesError
-		if errors.As(err, &large) {
-			return 0, nil, nil, refusef(http.StatusRequestEntityTooLarge, "a request has at most %d bytes", maxRequest)
-		}
+	if errors.As(incomplete, new(*http.MaxBytesError)) {
+		return 0, nil, nil, refusef(http.StatusRequestEntityTooLarge, "a request has at most %d bytes", maxRequest)
+	}
+	if incomplete != nil {
 		return malformed("it is not complete")
 	}
 	return old, proof, checkpoint, nil
