@@ -65,84 +65,44 @@ type SARIFNotification struct {
 	Message string
 }
 
-type (
-	sarifDocument struct {
-		Schema  string     `json:"$schema"`
-		Version string     `json:"version"`
-		Runs    []sarifRun `json:"runs"`
-	}
-	sarifRun struct {
-		Tool struct {
-			Driver sarifDriver `json:"driver"`
-		} `json:"tool"`
-		ColumnKind  string            `json:"columnKind"`
-		Invocations []sarifInvocation `json:"invocations,omitempty"`
-		Results     []sarifResult     `json:"results"`
-	}
-	sarifDriver struct {
-		Name           string      `json:"name"`
-		Version        string      `json:"version,omitempty"`
-		InformationURI string      `json:"informationUri"`
-		Rules          []sarifRule `json:"rules"`
-	}
-	sarifRule struct {
-		ID               string       `json:"id"`
-		ShortDescription sarifMessage `json:"shortDescription"`
-	}
-	sarifMessage struct {
-		Text string `json:"text"`
-	}
-	sarifInvocation struct {
-		ExecutionSuccessful        bool                `json:"executionSuccessful"`
-		ToolExecutionNotifications []sarifNotification `json:"toolExecutionNotifications"`
-	}
-	sarifNotification struct {
-		Level   SARIFLevel   `json:"level"`
-		Message sarifMessage `json:"message"`
-	}
-	sarifResult struct {
-		RuleID    string          `json:"ruleId"`
-		RuleIndex int             `json:"ruleIndex"`
-		Level     SARIFLevel      `json:"level"`
-		Message   sarifMessage    `json:"message"`
-		Locations []sarifLocation `json:"locations"`
-	}
-	sarifLocation struct {
-		PhysicalLocation struct {
-			ArtifactLocation struct {
-				URI string `json:"uri"`
-			} `json:"artifactLocation"`
-			Region struct {
-				StartLine   int `json:"startLine"`
-				StartColumn int `json:"startColumn,omitempty"`
-			} `json:"region"`
-		} `json:"physicalLocation"`
-	}
-)
+// An object is a JSON object of the SARIF format.
+type object map[string]any
 
 // WriteSARIFRun writes the findings of one run of a tool in SARIF 2.1.0 (https://docs.oasis-open.org/sarif/sarif/v2.1.0/), for
 // tools that display them beside the lines. It writes the parts of the format that Larder needs: a library for it would bring a
 // second schema validator into the program. The tool is named as the command, such as "larder lint". version is that of this
 // program.
 func WriteSARIFRun(w io.Writer, tool, version string, rules []Rule, findings []SARIFFinding, notifications []SARIFNotification) error {
-	r := sarifRun{ColumnKind: "unicodeCodePoints", Results: []sarifResult{}}
-	r.Tool.Driver = sarifDriver{Name: tool, Version: version, InformationURI: "https://github.com/larder-cdn/larder", Rules: []sarifRule{}}
+	message := func(text string) object { return object{"text": text} }
+	described, results, notified := []object{}, []object{}, []object{}
 	for _, known := range rules {
-		r.Tool.Driver.Rules = append(r.Tool.Driver.Rules, sarifRule{known.Name, sarifMessage{known.About}})
+		described = append(described, object{"id": known.Name, "shortDescription": message(known.About)})
 	}
 	for _, f := range findings {
-		var at sarifLocation
-		at.PhysicalLocation.ArtifactLocation.URI = f.URI
-		at.PhysicalLocation.Region.StartLine, at.PhysicalLocation.Region.StartColumn = f.Line, f.Column
-		index := slices.IndexFunc(rules, func(known Rule) bool { return known.Name == f.Rule })
-		r.Results = append(r.Results, sarifResult{f.Rule, index, f.Level, sarifMessage{f.Message}, []sarifLocation{at}})
-	}
-	if len(notifications) > 0 {
-		made := sarifInvocation{ExecutionSuccessful: true}
-		for _, n := range notifications {
-			made.ToolExecutionNotifications = append(made.ToolExecutionNotifications, sarifNotification{n.Level, sarifMessage{n.Message}})
+		region := object{"startLine": f.Line}
+		if f.Column > 0 {
+			region["startColumn"] = f.Column
 		}
-		r.Invocations = []sarifInvocation{made}
+		at := object{"artifactLocation": object{"uri": f.URI}, "region": region}
+		results = append(results, object{
+			"ruleId":    f.Rule,
+			"ruleIndex": slices.IndexFunc(rules, func(known Rule) bool { return known.Name == f.Rule }),
+			"level":     f.Level,
+			"message":   message(f.Message),
+			"locations": []object{{"physicalLocation": at}},
+		})
 	}
-	return text.WriteJSON(w, sarifDocument{"https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json", "2.1.0", []sarifRun{r}})
+	for _, n := range notifications {
+		notified = append(notified, object{"level": n.Level, "message": message(n.Message)})
+	}
+	driver := object{"name": tool, "informationUri": "https://github.com/larder-cdn/larder", "rules": described}
+	if version != "" {
+		driver["version"] = version
+	}
+	run := object{"tool": object{"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+	if len(notified) > 0 {
+		run["invocations"] = []object{{"executionSuccessful": true, "toolExecutionNotifications": notified}}
+	}
+	const schema = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+	return text.WriteJSON(w, object{"$schema": schema, "version": "2.1.0", "runs": []object{run}})
 }
