@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"slices"
 	"strings"
 	"sync"
 
@@ -135,41 +136,25 @@ var licenseCases = sync.OnceValue(func() map[string]string {
 	return all
 })
 
-// usual are ways in which people write licences that are too far from the identifiers for counting
-// letters, by what normalizeLicense makes of them. A text that leaves open which of several is meant
-// is not listed.
+// usual has ways in which people write licences that are too far from the identifiers for counting
+// letters, in the form that normalizeLicense returns, by identifier. A text that leaves open which of
+// several is meant is not listed.
 var usual = map[string]string{
-	"apache":        "Apache-2.0",
-	"apache2":       "Apache-2.0",
-	"apache20":      "Apache-2.0",
-	"asl20":         "Apache-2.0",
-	"bsd0":          "0BSD",
-	"bsd0clause":    "0BSD",
-	"bsd2":          "BSD-2-Clause",
-	"bsd2clause":    "BSD-2-Clause",
-	"freebsd":       "BSD-2-Clause",
-	"simplifiedbsd": "BSD-2-Clause",
-	"bsd3":          "BSD-3-Clause",
-	"bsd3clause":    "BSD-3-Clause",
-	"modifiedbsd":   "BSD-3-Clause",
-	"newbsd":        "BSD-3-Clause",
-	"ccby30":        "CC-BY-3.0",
-	"ccby40":        "CC-BY-4.0",
-	"cc0":           "CC0-1.0",
-	"expat":         "MIT",
-	"mitx11":        "MIT",
-	"x11mit":        "MIT",
-	"gpl2":          "GPL-2.0-only",
-	"gpl3":          "GPL-3.0-only",
-	"lgpl21":        "LGPL-2.1-only",
-	"lgpl3":         "LGPL-3.0-only",
-	"agpl3":         "AGPL-3.0-only",
-	"mozilla20":     "MPL-2.0",
-	"mpl2":          "MPL-2.0",
-	"mpl20":         "MPL-2.0",
-	"sil11":         "OFL-1.1",
-	"silofl11":      "OFL-1.1",
-	"silopenfont11": "OFL-1.1",
+	"Apache-2.0":    "apache apache2 apache20 asl20",
+	"0BSD":          "bsd0 bsd0clause",
+	"BSD-2-Clause":  "bsd2 bsd2clause freebsd simplifiedbsd",
+	"BSD-3-Clause":  "bsd3 bsd3clause modifiedbsd newbsd",
+	"CC-BY-3.0":     "ccby30",
+	"CC-BY-4.0":     "ccby40",
+	"CC0-1.0":       "cc0",
+	"MIT":           "expat mitx11 x11mit",
+	"GPL-2.0-only":  "gpl2",
+	"GPL-3.0-only":  "gpl3",
+	"LGPL-2.1-only": "lgpl21",
+	"LGPL-3.0-only": "lgpl3",
+	"AGPL-3.0-only": "agpl3",
+	"MPL-2.0":       "mozilla20 mpl2 mpl20",
+	"OFL-1.1":       "sil11 silofl11 silopenfont11",
 }
 
 // nearestLicense returns the SPDX identifier that a text which is none probably means: in other case, in a usual form such as
@@ -186,8 +171,10 @@ func nearestLicense(written string) string {
 		return ""
 	}
 	simple := normalizeLicense(lower)
-	if name, ok := usual[simple]; ok {
-		return name
+	for name, written := range usual {
+		if slices.Contains(strings.Fields(written), simple) {
+			return name
+		}
 	}
 	var known []string
 	names := make(map[string]string)

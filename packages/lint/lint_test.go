@@ -164,14 +164,16 @@ func TestLicense(t *testing.T) {
 			t.Errorf("%.50q: got %q, want %q", text, got, want)
 		}
 	}
-	for name := range usual {
-		if normalizeLicense(name) != name {
-			t.Errorf("usual has %q, which normalizeLicense makes %q of: it is never found", name, normalizeLicense(name))
-		}
-	}
-	for _, name := range usual {
+	seen := map[string]bool{}
+	for name, written := range usual {
 		if !validLicense(name) {
 			t.Errorf("usual suggests %q", name)
+		}
+		for _, text := range strings.Fields(written) {
+			if normalizeLicense(text) != text || seen[text] {
+				t.Errorf("usual has %q, which normalizeLicense makes %q of, or which is there twice: it is never found", text, normalizeLicense(text))
+			}
+			seen[text] = true
 		}
 	}
 }

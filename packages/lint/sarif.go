@@ -9,7 +9,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/larder-cdn/larder/internal/text"
-	"github.com/larder-cdn/larder/packages"
 )
 
 // WriteSARIF writes the rules and the problems in SARIF 2.1.0. version is that of this program.
@@ -17,11 +16,9 @@ func WriteSARIF(w io.Writer, version string, results []*Result) error {
 	var findings []SARIFFinding
 	for _, r := range results {
 		for _, p := range r.Problems {
-			level := SARIFWarning
-			if p.Severity == packages.Error {
-				level = SARIFError
-			}
-			findings = append(findings, SARIFFinding{Rule: p.Rule, Level: level, Message: p.Message, URI: fileReference(r.File), Line: p.Line, Column: p.Column})
+			findings = append(findings, SARIFFinding{
+				Rule: p.Rule, Level: SARIFLevel(p.Severity.String()), Message: p.Message, URI: fileReference(r.File), Line: p.Line, Column: p.Column,
+			})
 		}
 	}
 	return WriteSARIFRun(w, "larder lint", version, Rules(), findings, nil)
@@ -40,14 +37,13 @@ func fileReference(file string) string {
 	return u.String()
 }
 
-// A SARIFLevel says how bad a finding is.
+// A SARIFLevel says how bad a finding is: it is one of these, or what [packages.Severity] is called.
 type SARIFLevel string
 
-// The levels.
+// The levels that other tools use.
 const (
-	SARIFNote    SARIFLevel = "note"
-	SARIFWarning SARIFLevel = "warning"
-	SARIFError   SARIFLevel = "error"
+	SARIFNote  SARIFLevel = "note"
+	SARIFError SARIFLevel = "error"
 )
 
 // A SARIFFinding is about a line of a file. Line and Column count from 1; a Column of 0 stands for the whole line.

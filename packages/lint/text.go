@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -52,7 +53,9 @@ func excerpt(data []byte, line, column int) (shown, mark string) {
 		at += size
 	}
 	left, right := string(data[:at]), string(data[at:min(len(data), at+4*most)])
-	left = lastRunes(left, before)
+	if runes := []rune(left); len(runes) > before {
+		left = "…" + string(runes[len(runes)-before:])
+	}
 	if cut := text.CutRunes(right, most-before); cut != right {
 		right = cut + "…"
 	}
@@ -61,19 +64,6 @@ func excerpt(data []byte, line, column int) (shown, mark string) {
 	}
 	right = strings.TrimRight(right, "\r")
 	return Plain(left + right), strings.Repeat(" ", runewidth.StringWidth(Plain(left)))
-}
-
-// lastRunes returns the last n characters of a text, after an ellipsis if there are more.
-func lastRunes(s string, n int) string {
-	if utf8.RuneCountInString(s) <= n {
-		return s
-	}
-	at := len(s)
-	for ; n > 0; n-- {
-		_, size := utf8.DecodeLastRuneInString(s[:at])
-		at -= size
-	}
-	return "…" + s[at:]
 }
 
 // Plain returns a text that a stranger may have written in a form that is safe within a line in a terminal, or in the log of
@@ -108,11 +98,7 @@ func WriteTable(w io.Writer, results []*Result) error {
 			}
 		}
 	}
-	rows := make([]*row, 0, len(byRule))
-	for _, t := range byRule {
-		rows = append(rows, t)
-	}
-	slices.SortFunc(rows, func(a, b *row) int {
+	rows := slices.SortedFunc(maps.Values(byRule), func(a, b *row) int {
 		return cmp.Or(cmp.Compare(b.errors, a.errors), cmp.Compare(b.warnings, a.warnings), cmp.Compare(a.rule, b.rule))
 	})
 	if len(rows) > 0 {
@@ -179,12 +165,8 @@ func WriteGitHub(w io.Writer, results []*Result) error {
 	out := bufio.NewWriter(w)
 	for _, r := range results {
 		for _, p := range r.Problems {
-			command := "warning"
-			if p.Severity == packages.Error {
-				command = "error"
-			}
 			fmt.Fprintf(out, "::%s file=%s,line=%d,col=%d,title=%s::%s\n",
-				command, propertyEscapes.Replace(r.File), p.Line, p.Column, propertyEscapes.Replace(p.Rule), dataEscapes.Replace(p.Message))
+				p.Severity, propertyEscapes.Replace(r.File), p.Line, p.Column, propertyEscapes.Replace(p.Rule), dataEscapes.Replace(p.Message))
 		}
 	}
 	return out.Flush()
