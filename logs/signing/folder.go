@@ -153,16 +153,10 @@ func (f *folder) remove(name string) error {
 // list returns the names of the files that match a pattern, in order.
 func (f *folder) list(pattern string) ([]string, error) {
 	names, err := f.fs.List(f.dir)
-	if err != nil {
-		return nil, err
-	}
-	var matching []string
-	for _, name := range names {
-		if ok, _ := filepath.Match(pattern, name); ok {
-			matching = append(matching, name)
-		}
-	}
-	return matching, nil
+	return slices.DeleteFunc(names, func(name string) bool {
+		ok, _ := filepath.Match(pattern, name)
+		return !ok
+	}), err
 }
 
 // ReadFolder reads the last signed checkpoint from a key folder, which a Signer may have open, and verifies it with the

@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"context"
 	"strings"
 	"unicode/utf8"
 )
@@ -146,18 +145,6 @@ func (s *styleScanner) readUntil(isEnd func(c byte) bool) string {
 		}
 	}
 	return b.String()
-}
-
-// followStyleSheet fetches a style sheet that the page loads, also one whose bytes were verified before, and queues what it
-// loads, to be checked next. It does nothing for one that [pageCheck.fetchCode] leaves out; what that notes may make the
-// report [Unproven]. The error says that ctx has ended.
-func (c *pageCheck) followStyleSheet(ctx context.Context, found Referred) error {
-	data, base, err := c.fetchCode(ctx, found)
-	if err != nil || data == nil {
-		return err
-	}
-	c.queueStyleReferences(found.page, string(data), base, found.Line, found.URL)
-	return nil
 }
 
 // queueStyleReferences adds to the queue c.pending what a CSS text at the address base loads, each address once as an

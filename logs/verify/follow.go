@@ -146,11 +146,8 @@ func (l *Log) markStale(ctx context.Context, seen signing.Signed) error {
 // that is a [Difference]. An error of hashes, which reads the hashes of the larger tree, is returned as it is, also one while
 // the evidence is made. A checkpoint of no entries is in every one.
 func (l *Log) compareCheckpoints(smaller, larger signing.Signed, hashes tlog.HashReader) error {
-	if smaller.Size == 0 {
-		return nil
-	}
-	root, err := rootAt(smaller.Size, larger.Checkpoint, hashes)
-	if err != nil || root == smaller.Root {
+	contained, err := contains(larger.Checkpoint, smaller.Checkpoint, hashes)
+	if err != nil || contained {
 		return err
 	}
 	evidence, err := signing.NewEvidence(l.trusted, l.changes, smaller.Note, larger.Note, hashes)
@@ -167,13 +164,17 @@ func (l *Log) compareCheckpoints(smaller, larger signing.Signed, hashes tlog.Has
 	return &ForkError{Evidence: evidence, Fork: fork}
 }
 
-// rootAt returns the root hash that a tree had when it had size entries, which are over 0 and not more than it has. hashes
-// reads the hashes of the tree.
-func rootAt(size int64, tree logs.Checkpoint, hashes tlog.HashReader) (tlog.Hash, error) {
-	if size == tree.Size {
-		return tree.Root, nil
+// contains reports whether a tree, whose hashes are read from hashes, begins with the tree of before, which must not be larger. Every
+// tree contains one of no entries.
+func contains(tree, before logs.Checkpoint, hashes tlog.HashReader) (bool, error) {
+	switch before.Size {
+	case 0:
+		return true, nil
+	case tree.Size:
+		return tree.Root == before.Root, nil
 	}
-	return tlog.TreeHash(size, hashes)
+	root, err := tlog.TreeHash(before.Size, hashes)
+	return root == before.Root, err
 }
 
 // deferComparison records in l.deferred, once, a signed checkpoint that a later run has to compare with the log. It ignores

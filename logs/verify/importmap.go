@@ -127,10 +127,7 @@ func (m *importMap) resolve(name, from string) string {
 			return at
 		}
 	}
-	if at := lookupAddress(m.Imports, name); at != "" {
-		return at
-	}
-	return at // "" for a bare name
+	return cmp.Or(lookupAddress(m.Imports, name), at) // "" for a bare name
 }
 
 // lookupAddress returns the address of name in one part of an import map, addresses by name: that of the name itself, or

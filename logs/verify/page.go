@@ -62,7 +62,7 @@ type page struct {
 	base       *webURL          // that relative addresses are resolved against
 	based      bool             // base is set by an element
 	from       string           // the URL of the frame that the document is in; "" for the page
-	legacy     bool             // see decodedPage.legacy
+	legacy     bool             // see [decodePage]
 	lines      map[string][]int // of tags, by tagKey
 	references []Reference
 	maps       importMap
@@ -96,12 +96,12 @@ func parsePage(ctx context.Context, data []byte, contentType string, address *we
 	if kind, _, _ := mime.ParseMediaType(contentType); contentType != "" && kind != "text/html" {
 		return nil, fmt.Errorf("its Content-Type is %.100q, and only text/html is supported", contentType)
 	}
-	decoded, err := decodePage(data, contentType)
+	text, legacy, err := decodePage(data, contentType)
 	if err != nil {
 		return nil, err
 	}
-	p := &page{address: address, base: address, legacy: decoded.legacy}
-	return p, p.parseText(ctx, decoded.text)
+	p := &page{address: address, base: address, legacy: legacy}
+	return p, p.parseText(ctx, text)
 }
 
 // parseText parses the decoded HTML text of a document, whose address and base p has, and records in p what it loads and
@@ -136,7 +136,7 @@ func (p *page) parseText(ctx context.Context, text string) error {
 			p.addReference(Frame, frame.text, nil, frame.line)
 		}
 	}
-	if !complete && early.mayMixTemplates() {
+	if !complete && early.templates && early.foreign { // the template may be in the SVG or MathML
 		return errors.New("it has a template in SVG or MathML, which the HTML parser does not support")
 	}
 	if frames && early.foreign { // the scripts of a body that is replaced have run
@@ -160,10 +160,6 @@ func (p *page) parseText(ctx context.Context, text string) error {
 // endMark is an attribute of an element after the page. The parser ignores what follows a template in SVG or MathML, and then this
 // element is not in the tree.
 const endMark = "larder-end-of-page"
-
-// mayMixTemplates reports whether the document has templates and also SVG or MathML, so that a template may be in one of
-// these, which the HTML parser does not support.
-func (p *page) mayMixTemplates() bool { return p.templates && p.foreign }
 
 // formatting are the elements that the HTML parser copies when it repairs wrong nesting.
 var formatting = []string{"a", "b", "big", "code", "em", "font", "i", "nobr", "s", "small", "strike", "strong", "tt", "u"}

@@ -97,7 +97,7 @@ const maxDepth = 8
 // too many modules are imported, or is one of [Session.Verify]. Without a client in s.Options, it sets one there that
 // connects only to public addresses and to hosts that the user has named.
 func (s *Session) VerifyPage(ctx context.Context, at string, o PageOptions) (*PageReport, error) {
-	c := &pageCheck{Session: s, options: o, followed: map[string]bool{}, files: map[string]checkedFile{}, report: &PageReport{Page: at, Outcome: Nothing, References: []Referred{}}}
+	c := &pageCheck{Session: s, options: o, followed: map[string]bool{}, files: map[string]checkedFile{}, newest: map[string]string{}, report: &PageReport{Page: at, Outcome: Nothing, References: []Referred{}}}
 	fetched, err := c.readPage(ctx, at)
 	if err != nil {
 		return nil, err
@@ -224,6 +224,9 @@ func (c *pageCheck) checkDocument(ctx context.Context, d document, r Reference, 
 		r.problem = err.Error()
 		return c.checkReference(ctx, r, depth)
 	}
+	if depth > 0 {
+		p.setFrame(r.URL, r.Line)
+	}
 	return c.checkPage(ctx, p, depth)
 }
 
@@ -310,22 +313,17 @@ func (c *pageCheck) checkReference(ctx context.Context, r Reference, depth int) 
 	shown.URL = strings.TrimPrefix(found.URL, unknownHost)
 	shown.From = strings.TrimPrefix(found.From, unknownHost)
 	c.report.References = append(c.report.References, shown)
-	if r.Kind == Frame {
-		return c.followFrame(ctx, found, depth+1)
-	}
-	follow, key := c.followModule, "module "+r.URL
 	switch r.Kind {
-	case ModuleScript, ModulePreload, Import:
+	case Frame:
+		return c.followFrame(ctx, found, depth+1)
 	case StyleSheet, StyleImport:
-		follow, key = c.followStyleSheet, "style "+r.URL
-	default:
-		return nil
+		return c.followCode(ctx, found, true)
+	case ModuleScript, ModulePreload, Import:
+		if c.options.Imports != nil {
+			return c.followCode(ctx, found, false)
+		}
 	}
-	if c.followed[key] || r.problem != "" {
-		return nil
-	}
-	c.followed[key] = true
-	return follow(ctx, found)
+	return nil
 }
 
 // isCrossOrigin reports whether a reference leads to another origin than that of r.page, the document that has it, which
@@ -358,7 +356,7 @@ func (c *pageCheck) followFrame(ctx context.Context, found Referred, depth int) 
 		if err := p.parseText(limited, found.body); err != nil {
 			return c.checkReference(ctx, Reference{Kind: Document, URL: found.URL, Line: found.Line, problem: err.Error()}, depth)
 		}
-		setLines(p, found.Line)
+		p.setFrame(found.URL, found.Line)
 		return c.checkPage(ctx, p, depth)
 	}
 	d := document{data: []byte(found.body), contentType: found.contentType, address: &webURL{scheme: "data", opaque: true}}
@@ -388,22 +386,15 @@ func (c *pageCheck) followFrame(ctx context.Context, found Referred, depth int) 
 			return c.checkReference(ctx, Reference{Kind: Document, URL: found.URL, Line: found.Line, problem: "it has other bytes than before"}, depth)
 		}
 	}
-	p, err := c.parseDocument(ctx, d)
-	if err != nil {
-		return c.checkReference(ctx, Reference{Kind: Document, URL: found.URL, Line: found.Line, problem: err.Error()}, depth)
-	}
-	p.from = found.URL
-	for i := range p.references {
-		p.references[i].From = found.URL
-	}
-	setLines(p, found.Line)
-	return c.checkPage(ctx, p, depth)
+	return c.checkDocument(ctx, d, Reference{Kind: Document, URL: found.URL, Line: found.Line}, depth)
 }
 
-// setLines sets the line of everything that the document p of a frame loads to line, that of the frame's tag in the page.
-func setLines(p *page, line int) {
+// setFrame records that the document is in a frame with this URL. It sets the line of everything that the document loads to that of
+// the frame's tag in the page.
+func (p *page) setFrame(url string, line int) {
+	p.from = url
 	for i := range p.references {
-		p.references[i].Line = line
+		p.references[i].From, p.references[i].Line = url, line
 	}
 	for i := range p.modules {
 		p.modules[i].line = line
@@ -418,16 +409,23 @@ func (f *Referred) addFinding(rule string, isError bool, format string, args ...
 	f.Findings = append(f.Findings, Finding{rule, isError, fmt.Sprintf(format, args...)})
 }
 
-// followModule fetches a module that the page loads, and queues the modules that it imports, which are checked next. It
-// does nothing if imports are not followed, or for a module that [pageCheck.fetchCode] leaves out; what that notes may make
-// the report [Unproven]. The error says that ctx has ended or there are too many imports.
-func (c *pageCheck) followModule(ctx context.Context, found Referred) error {
-	if c.options.Imports == nil {
+// followCode fetches a style sheet or else a module that the page loads, once, also one whose bytes were verified before, and
+// queues what that loads or imports, to be checked next. It does nothing for an address that is unknown, or for what
+// [pageCheck.fetchCode] leaves out; what that notes may make the report [Unproven]. The error says that ctx has ended or there
+// are too many imports.
+func (c *pageCheck) followCode(ctx context.Context, found Referred, isStyle bool) error {
+	key := fmt.Sprintf("followed %t %s", isStyle, found.URL)
+	if c.followed[key] || found.problem != "" {
 		return nil
 	}
+	c.followed[key] = true
 	data, base, err := c.fetchCode(ctx, found)
-	if err != nil || data == nil {
+	switch {
+	case err != nil || data == nil:
 		return err
+	case isStyle:
+		c.queueStyleReferences(found.page, string(data), base, found.Line, found.URL)
+		return nil
 	}
 	return c.queueImports(ctx, found.page, data, base, found.Line, found.URL)
 }

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"syscall"
 
+	"code.dny.dev/ssrf"
 	"golang.org/x/net/http/httpproxy"
 )
 
@@ -46,24 +47,12 @@ func newGuardedClient(urls []string) *http.Client {
 // hostPort returns the host and port of a URL as net.Dial takes them, with the scheme's standard port by default. Without a
 // port, any scheme but http and https has an empty one.
 func hostPort(u *url.URL) string {
-	standard := map[string]string{"http": "80", "https": "443"}
-	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), standard[u.Scheme]))
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), defaultPorts[u.Scheme]))
 }
 
-// notPublic are networks that the methods of [netip.Addr] do not recognize: those of this host, of carriers, of tests, reserved
-// ones, and those of addresses that embed others.
-var notPublic = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("fec0::/10"), netip.MustParsePrefix("2002::/16")}
+// publicAddresses knows IANA's registries of special addresses. The one that it denies besides is the metadata service of a cloud.
+var publicAddresses = ssrf.New(ssrf.WithDeniedV4Prefixes(netip.MustParsePrefix("168.63.129.16/32")))
 
-// isPublic reports whether an IP address may be one on the public internet: none of this host, a private network, a link,
-// multicast, a carrier (100.64.0.0/10) or tests of networks (198.18.0.0/15), nor any other in notPublic, which has NAT64
-// (64:ff9b::/96, 64:ff9b:1::/48) and 6to4 (2002::/16). An IPv4 address in IPv6 (::ffff:) counts as IPv4. Networks for documentation, such
-// as 192.0.2.0/24, count as public.
-func isPublic(a netip.Addr) bool {
-	a = a.Unmap()
-	for _, p := range notPublic {
-		if p.Contains(a) {
-			return false
-		}
-	}
-	return a.IsGlobalUnicast() && !a.IsPrivate()
-}
+// isPublic reports whether an IP address may be one on the public internet. An IPv4 address in IPv6 (::ffff:) counts as IPv4; other
+// addresses that embed one (NAT64, 6to4) are not public.
+func isPublic(a netip.Addr) bool { return publicAddresses.SafeAddr(a.Unmap()) == nil }

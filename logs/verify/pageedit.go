@@ -54,7 +54,7 @@ func ReadPageTags(data []byte) ([]PageTag, error) {
 	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
 		return nil, errors.New("the page is in UTF-16; save it in UTF-8")
 	}
-	if _, err := decodePage(data, ""); err != nil {
+	if _, _, err := decodePage(data, ""); err != nil {
 		return nil, fmt.Errorf("couldn't read the page: %w", err)
 	}
 	address, err := parseWebURL(unknownHost+"/", nil)

@@ -11,16 +11,6 @@ import (
 	"unicode/utf8"
 )
 
-// A decodedPage is a page's text.
-type decodedPage struct {
-	text string
-	// legacy is set if the encoding is none of Unicode's. Larder does not have the tables of these encodings. All of them but
-	// those that decodePage refuses have ASCII's characters at ASCII's bytes, except within a character of several bytes, whose
-	// bytes are never the quotes, brackets and spaces that tags are made of. So the tags are right, and characters that are
-	// not ASCII are unknown: each is U+FFFD.
-	legacy bool
-}
-
 // Labels of encodings (https://encoding.spec.whatwg.org/#names-and-labels) in which ASCII's bytes have other meanings.
 var (
 	utf8Labels   = []string{"unicode-1-1-utf-8", "unicode11utf8", "unicode20utf8", "utf-8", "utf8", "x-unicode20utf8"}
@@ -31,31 +21,36 @@ var (
 
 // decodePage decodes a page as browsers do, by its byte order mark, else the charset of the Content-Type, which is "" for
 // none, and else its meta elements. If it is not known how a browser decodes the page, or the encoding is in unsafeLabels,
-// the error says why. For other encodings than Unicode's, see decodedPage.legacy.
-func decodePage(data []byte, contentType string) (decodedPage, error) {
+// the error says why.
+//
+// legacy is set if the encoding is none of Unicode's. Larder does not have the tables of these encodings. All of them but
+// those that decodePage refuses have ASCII's characters at ASCII's bytes, except within a character of several bytes, whose
+// bytes are never the quotes, brackets and spaces that tags are made of. So the tags are right, and characters that are
+// not ASCII are unknown: each is U+FFFD.
+func decodePage(data []byte, contentType string) (text string, legacy bool, err error) {
 	header := ""
 	if _, parameters, err := mime.ParseMediaType(contentType); err == nil {
 		header = normalizeLabel(parameters["charset"])
 	} else if contentType != "" && strings.Contains(strings.ToLower(contentType), "charset") {
-		return decodedPage{}, fmt.Errorf("its Content-Type %.100q cannot be read, so browsers may read it in different ways", contentType)
+		return "", false, fmt.Errorf("its Content-Type %.100q cannot be read, so browsers may read it in different ways", contentType)
 	}
 	switch {
 	case bytes.HasPrefix(data, []byte("\xef\xbb\xbf")):
-		return decodedPage{text: strings.ToValidUTF8(string(data[3:]), "\ufffd")}, nil
+		return strings.ToValidUTF8(string(data[3:]), "\ufffd"), false, nil
 	case bytes.HasPrefix(data, []byte("\xff\xfe")):
-		return decodeUTF16(data[2:], binary.LittleEndian)
+		return decodeUTF16(data[2:], binary.LittleEndian), false, nil
 	case bytes.HasPrefix(data, []byte("\xfe\xff")):
-		return decodeUTF16(data[2:], binary.BigEndian)
+		return decodeUTF16(data[2:], binary.BigEndian), false, nil
 	case slices.Contains(utf16Labels, header):
-		return decodeUTF16(data, binary.LittleEndian)
+		return decodeUTF16(data, binary.LittleEndian), false, nil
 	case slices.Contains(utf16BLabels, header):
-		return decodeUTF16(data, binary.BigEndian)
+		return decodeUTF16(data, binary.BigEndian), false, nil
 	case slices.Contains(utf8Labels, header):
-		return decodedPage{text: strings.ToValidUTF8(string(data), "\ufffd")}, nil
+		return strings.ToValidUTF8(string(data), "\ufffd"), false, nil
 	case slices.Contains(unsafeLabels, header):
-		return decodedPage{}, fmt.Errorf("its encoding is %s, which is not supported", header)
+		return "", false, fmt.Errorf("its encoding is %s, which is not supported", header)
 	case bytes.IndexByte(data, 0) >= 0:
-		return decodedPage{}, fmt.Errorf("it contains null bytes and nothing says that it is UTF-16, so browsers may read it in different ways")
+		return "", false, fmt.Errorf("it contains null bytes and nothing says that it is UTF-16, so browsers may read it in different ways")
 	}
 	// Browsers look at the first kilobyte, or at the head, and a label that they do not know does not count. So any meta element
 	// might be the one that decides.
@@ -63,7 +58,7 @@ func decodePage(data []byte, contentType string) (decodedPage, error) {
 	isUTF8 := header == ""
 	for _, label := range labels {
 		if slices.Contains(unsafeLabels, label) {
-			return decodedPage{}, fmt.Errorf("a meta element says that its encoding is %s, which is not supported", label)
+			return "", false, fmt.Errorf("a meta element says that its encoding is %s, which is not supported", label)
 		}
 		// UTF-16 in a meta element means UTF-8, because it could not be read otherwise.
 		isUTF8 = isUTF8 && (slices.Contains(utf8Labels, label) || slices.Contains(utf16Labels, label) || slices.Contains(utf16BLabels, label))
@@ -71,11 +66,11 @@ func decodePage(data []byte, contentType string) (decodedPage, error) {
 	declared := header != "" || len(labels) > 0
 	switch {
 	case isUTF8 && declared:
-		return decodedPage{text: strings.ToValidUTF8(string(data), "\ufffd")}, nil
+		return strings.ToValidUTF8(string(data), "\ufffd"), false, nil
 	case !declared && bytes.IndexByte(data, 0x1b) >= 0:
-		return decodedPage{}, fmt.Errorf("it contains escape characters and declares no encoding, so browsers may take it for ISO-2022-JP")
+		return "", false, fmt.Errorf("it contains escape characters and declares no encoding, so browsers may take it for ISO-2022-JP")
 	}
-	return decodedPage{text: replaceNonASCII(data), legacy: true}, nil
+	return replaceNonASCII(data), true, nil
 }
 
 // normalizeLabel returns the label of a character encoding in lower case, without spaces around it.
@@ -83,26 +78,24 @@ func normalizeLabel(label string) string { return strings.ToLower(strings.Trim(l
 
 // replaceNonASCII returns data as text in which each byte that is not ASCII is U+FFFD.
 func replaceNonASCII(data []byte) string {
-	var b strings.Builder
-	b.Grow(len(data))
-	for _, c := range data {
-		if c < utf8.RuneSelf {
-			b.WriteByte(c)
-		} else {
-			b.WriteRune(utf8.RuneError)
+	text := make([]rune, len(data))
+	for i, c := range data {
+		text[i] = rune(c)
+		if c >= utf8.RuneSelf {
+			text[i] = utf8.RuneError
 		}
 	}
-	return b.String()
+	return string(text)
 }
 
 // decodeUTF16 decodes the text of a page in UTF-16 with this byte order, without a byte order mark. It ignores an odd byte
-// at the end, makes U+FFFD of invalid surrogates, and never returns an error.
-func decodeUTF16(data []byte, order binary.ByteOrder) (decodedPage, error) {
+// at the end, and makes U+FFFD of invalid surrogates.
+func decodeUTF16(data []byte, order binary.ByteOrder) string {
 	units := make([]uint16, 0, len(data)/2)
 	for ; len(data) >= 2; data = data[2:] {
 		units = append(units, order.Uint16(data))
 	}
-	return decodedPage{text: string(utf16.Decode(units))}, nil
+	return string(utf16.Decode(units))
 }
 
 // metaLabels returns the labels of character encodings that the page's meta elements declare, normalized, in order and as

@@ -114,28 +114,14 @@ func (c *pageCheck) checkIntegrity(ctx context.Context, found *Referred, own boo
 // Worse returns the worse of two outcomes, in the order [Nothing], [Own], and then that of [Outcomes], which ends with the
 // worst.
 func Worse(a, b Outcome) Outcome {
-	rank := func(o Outcome) int {
-		switch o {
-		case Nothing:
-			return -2
-		case Own:
-			return -1
-		}
-		return slices.Index(Outcomes, o)
-	}
-	if rank(b) > rank(a) {
-		return b
-	}
-	return a
+	all := append([]Outcome{Nothing, Own}, Outcomes...)
+	return all[max(0, slices.Index(all, a), slices.Index(all, b))]
 }
 
 // newestVersion returns the newest version of a library as its server's API states it, which nothing proves; "" if the
 // server states no valid one or the request fails. It sends one request for each library of a server, and caches the
 // result, also "".
 func (c *pageCheck) newestVersion(ctx context.Context, server, library string) string {
-	if c.newest == nil {
-		c.newest = map[string]string{}
-	}
 	key := server + " " + library
 	version, ok := c.newest[key]
 	if !ok {

@@ -138,12 +138,6 @@ func (f *folder) readCheckpoint(l *witnessed) error {
 	return nil
 }
 
-// writeCheckpoint stores cosigned, the last cosigned checkpoint of the log with the name origin, and returns when that is on
-// the disk.
-func (f *folder) writeCheckpoint(origin string, cosigned []byte) error {
-	return f.replace(f.checkpointFile(origin), cosigned, 0o644)
-}
-
 // storeEvidence stores the proof that the log with the name origin has signed two checkpoints which contradict each other.
 // It stores each proof once, and no more than maxForks of a log; one beyond that is dropped without an error.
 func (f *folder) storeEvidence(origin string, proof []byte) error {

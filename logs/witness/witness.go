@@ -363,7 +363,7 @@ func (w *Witness) cosignAfter(l *witnessed, old int64, signed signing.Signed, ch
 		return nil, err
 	}
 	cosigned := append(bytes.Clone(signed.Note), lines...)
-	if err := w.folder.writeCheckpoint(l.origin, cosigned); err != nil {
+	if err := w.folder.replace(w.folder.checkpointFile(l.origin), cosigned, 0o644); err != nil {
 		return nil, err
 	}
 	l.latest, l.note, l.signed = signed, cosigned, w.now()
