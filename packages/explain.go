@@ -1,6 +1,7 @@
 package packages
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -71,10 +72,7 @@ func (c *check) addSchemaErrors(err *jsonschema.ValidationError) {
 	if c.countIfFull() {
 		return // before the work of writing a message
 	}
-	at, s := err.InstanceLocation, schemaAt(err.InstanceLocation)
-	if s == nil {
-		s = &jsonschema.Schema{}
-	}
+	at, s := err.InstanceLocation, cmp.Or(schemaAt(err.InstanceLocation), &jsonschema.Schema{})
 	n := c.root.find(at...)
 	switch k := err.ErrorKind.(type) {
 	case *kind.Required:
@@ -136,12 +134,11 @@ func describeMissing(name string, s *jsonschema.Schema) string {
 // the property that was probably meant; else, at the top, the property inside which name belongs; else those that the object's
 // schema s has.
 func describeUnknown(name string, at []string, s *jsonschema.Schema) string {
-	message := quote(name) + " is not a property"
-	if len(at) == 0 {
-		message += " of a package"
-	} else {
-		message += " of " + describeLocation(at)
+	object := "a package"
+	if len(at) > 0 {
+		object = describeLocation(at)
 	}
+	message := quote(name) + " is not a property of " + object
 	names := slices.Sorted(maps.Keys(s.Properties))
 	if hint := didYouMean(name, names); hint != "" {
 		return message + hint

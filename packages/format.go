@@ -2,6 +2,7 @@ package packages
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -71,10 +72,7 @@ func (n *node) sort(schema *node) {
 	if schema == nil {
 		return
 	}
-	order := schema.properties["properties"]
-	if order == nil {
-		order = &node{}
-	}
+	order := cmp.Or(schema.properties["properties"], &node{})
 	for _, child := range n.children {
 		if n.properties == nil {
 			child.sort(schema.properties["items"])

@@ -200,9 +200,5 @@ func (p *Package) LaidOut() *Package {
 // Path returns where a catalogue keeps the package called name:
 // "packages/{first character, lower case}/{name}.json".
 func Path(name string) string {
-	first := ""
-	if name != "" {
-		first = strings.ToLower(name[:1])
-	}
-	return "packages/" + first + "/" + name + ".json"
+	return "packages/" + strings.ToLower(name[:min(1, len(name))]) + "/" + name + ".json"
 }

@@ -70,17 +70,11 @@ var stages = map[logs.Kind]string{logs.Detected: "new-version", logs.Processed: 
 // packages/{letter}/{package}/{version}/{stage}.log. The stage is the kind, or the name of it in stages. The version is
 // _package for an entry without one. An entry without a package belongs to log/{stage}.log.
 func filePath(e logs.Entry) string {
-	stage := stages[e.Kind]
-	if stage == "" {
-		stage = string(e.Kind)
-	}
+	stage := cmp.Or(stages[e.Kind], string(e.Kind))
 	if e.Package == "" {
 		return "log/" + stage + ".log"
 	}
-	version := e.Version
-	if version == "" {
-		version = "_package" // no version begins like that
-	}
+	version := cmp.Or(e.Version, "_package") // no version begins like that
 	return path.Join(strings.TrimSuffix(packages.Path(e.Package), ".json"), version, stage+".log")
 }
 

@@ -2,6 +2,7 @@ package signing
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -100,9 +101,7 @@ type Fork struct {
 // Check verifies the evidence, and returns what it proves to a client that trusts a verifier key, or the key in the evidence
 // if key is "". A nil error means that the log has forked; an error says why the evidence proves nothing.
 func (e *Evidence) Check(key string) (Fork, error) {
-	if key == "" {
-		key = e.Key
-	}
+	key = cmp.Or(key, e.Key)
 	heads, err := e.openHeads(key)
 	if err != nil {
 		return Fork{}, err

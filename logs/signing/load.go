@@ -2,6 +2,7 @@ package signing
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -105,10 +106,7 @@ func (s *Signer) createKey() ([]byte, error) {
 		return nil, errors.Join(err, fmt.Errorf("there is a signed checkpoint in %s, but no %s; put the key back, or choose an empty key folder to start a log with a new key",
 			s.folder.dir, keyFile))
 	}
-	origin := s.options.Origin
-	if origin == "" {
-		origin = randomOrigin()
-	}
+	origin := cmp.Or(s.options.Origin, randomOrigin())
 	if err := CheckOrigin(origin); err != nil {
 		return nil, fmt.Errorf("the origin %q %w", origin, err)
 	}

@@ -2,6 +2,7 @@ package signing
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -304,9 +305,7 @@ type Succession struct {
 // are lost for good. The next entry says so. The files of the old log are moved into a folder in the key folder. After an
 // interruption, calling it again does the remaining steps.
 func StartSuccessor(o Options, now time.Time) (Succession, error) {
-	if o.FS == nil {
-		o.FS = vfs.Default
-	}
+	o.FS = cmp.Or(o.FS, vfs.Default)
 	signed, key, err := ReadFolder(o.Dir)
 	if err != nil {
 		return Succession{}, err

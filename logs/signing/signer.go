@@ -2,6 +2,7 @@ package signing
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,9 +115,7 @@ func (e *RefusedError) Unwrap() error { return e.Cause }
 // If the tree does not contain the last signed checkpoint, there is no error: the Signer refuses to sign, see
 // [Signer.Checkpoint], so that everything else continues.
 func Open(o Options) (_ *Signer, err error) {
-	if o.FS == nil {
-		o.FS = vfs.Default
-	}
+	o.FS = cmp.Or(o.FS, vfs.Default)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -126,9 +125,7 @@ func Open(o Options) (_ *Signer, err error) {
 			o.Every = witnessedEvery
 		}
 	}
-	if o.Client == nil {
-		o.Client = newWitnessClient()
-	}
+	o.Client = cmp.Or(o.Client, newWitnessClient())
 	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
 		return nil, fmt.Errorf("signing: %w", err)
 	}

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -214,9 +215,7 @@ func (k *Known) mergeLog(server, trusted string, l *Log, now time.Time) {
 			known.Deferred = append(known.Deferred, head)
 		}
 	}
-	if known.Key == "" {
-		known.Key = l.Key()
-	}
+	known.Key = cmp.Or(known.Key, l.Key())
 	if l.unverified != nil {
 		return
 	}

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -166,9 +167,8 @@ func (l *Log) checkKeyList(ctx context.Context) error {
 			continue
 		}
 		if listed.End.Size > l.Tree.N {
-			if l.unverified == nil {
-				l.unverified = &UnverifiedError{Stale, fmt.Sprintf("the server shows a log of %d entries, and the root key says that it had %d", l.Tree.N, listed.End.Size)}
-			}
+			stale := &UnverifiedError{Stale, fmt.Sprintf("the server shows a log of %d entries, and the root key says that it had %d", l.Tree.N, listed.End.Size)}
+			l.unverified = cmp.Or(l.unverified, stale)
 			continue
 		}
 		if err := l.CheckContains(ctx, *listed.End); err != nil {

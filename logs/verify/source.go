@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -128,11 +129,7 @@ type countingTransport struct {
 // body counted as they are read.
 func (c countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	c.fetcher.requests.Add(1)
-	transport := c.RoundTripper
-	if transport == nil {
-		transport = http.DefaultTransport
-	}
-	response, err := transport.RoundTrip(r)
+	response, err := cmp.Or(c.RoundTripper, http.DefaultTransport).RoundTrip(r)
 	if err == nil {
 		response.Body = countingBody{response.Body, c.fetcher}
 	}

@@ -282,7 +282,7 @@ type compiler struct {
 
 // compileAlternative compiles a pattern without braces; nil if it can select no file.
 func (c *compiler) compileAlternative(text string) ([]portion, error) {
-	portions := []portion{}
+	var portions []portion
 	for i, raw := range splitSlashes(text) {
 		p, ok := c.portions[raw]
 		if !ok {
@@ -301,9 +301,6 @@ func (c *compiler) compileAlternative(text string) ([]portion, error) {
 		default:
 			portions = append(portions, p)
 		}
-	}
-	if len(portions) == 0 {
-		return nil, nil
 	}
 	return portions, nil
 }
