@@ -97,7 +97,8 @@ const maxDepth = 8
 // too many modules are imported, or is one of [Session.Verify]. Without a client in s.Options, it sets one there that
 // connects only to public addresses and to hosts that the user has named.
 func (s *Session) VerifyPage(ctx context.Context, at string, o PageOptions) (*PageReport, error) {
-	c := &pageCheck{Session: s, options: o, followed: map[string]bool{}, files: map[string]checkedFile{}, newest: map[string]string{}, report: &PageReport{Page: at, Outcome: Nothing, References: []Referred{}}}
+	c := &pageCheck{Session: s, options: o, followed: map[string]bool{}, files: map[string]checkedFile{}, newest: map[string]string{}}
+	c.report = &PageReport{Page: at, Outcome: Nothing, References: []Referred{}}
 	fetched, err := c.readPage(ctx, at)
 	if err != nil {
 		return nil, err
