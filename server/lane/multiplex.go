@@ -320,21 +320,14 @@ func (m *multiplexer) abort() {
 // nextExpiry returns the earliest deadline of the connection or one of its streams, when closeExpired has to be called; zero for
 // none. Listener.sweep closes connections that wait on a loop for their next request.
 func (m *multiplexer) nextExpiry() time.Time {
-	due := m.h.NextExpiry()
-	earlier := func(t time.Time) {
-		if !t.IsZero() && (due.IsZero() || t.Before(due)) {
-			due = t
-		}
-	}
-	earlier(m.endDeadline())
-	earlier(m.lingers)
+	due := h2.Earlier(h2.Earlier(m.h.NextExpiry(), m.endDeadline()), m.lingers)
 	switch d := m.c.listener.deadlines; {
 	case m.c.loop != nil && !m.isSent():
-		earlier(m.begun.Add(m.allowed))
+		return h2.Earlier(due, m.begun.Add(m.allowed))
 	case m.c.loop == nil && !m.c.opened.IsZero():
-		earlier(d.At(Unanswered, m.c.opened, time.Time{}))
+		return h2.Earlier(due, d.At(Unanswered, m.c.opened, time.Time{}))
 	case m.c.loop == nil && m.isSent() && m.h.Idle():
-		earlier(d.At(Idle, m.c.now, time.Time{}))
+		return h2.Earlier(due, d.At(Idle, m.c.now, time.Time{}))
 	}
 	return due
 }
@@ -368,7 +361,7 @@ func (m *multiplexer) closeExpired() {
 		return
 	}
 	s := m.c.state()
-	over := func(t time.Time) bool { return !t.IsZero() && !now.Before(t) }
+	over := func(by time.Time) bool { return h2.Passed(by, now) }
 	if s.isWaiting() && !over(m.h.NextExpiry()) && !over(m.endDeadline()) {
 		m.mu.Unlock()
 		m.c.listener.closeWaiting(m.c, s)

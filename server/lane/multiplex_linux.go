@@ -23,7 +23,7 @@ const (
 // sealings hold the records of what is gathered at a time.
 var sealings = newBufferPool(h2.Gathered + 4<<10)
 
-var vectors = sync.Pool{New: func() any { return new([h2.Parts + 2]unix.Iovec) }}
+var vectors = sync.Pool{New: func() any { return new([h2.MostParts + 2]unix.Iovec) }}
 
 // onEvent serves a connection with HTTP/2 after an epoll event, when the client has sent something or can take more. It runs on
 // the event loop, and locks mu.
@@ -142,17 +142,16 @@ func (m *multiplexer) flush() error {
 	if m.sealed != nil {
 		return m.flushRecords()
 	}
-	v := vectors.Get().(*[h2.Parts + 2]unix.Iovec)
+	v := vectors.Get().(*[h2.MostParts + 2]unix.Iovec)
 	defer vectors.Put(v)
 	for {
-		n := 0
-		m.out.Each(func(p []byte) {
-			v[n].Base = unsafe.SliceData(p)
-			v[n].SetLen(len(p))
-			n++
-		})
-		sent, _, err := syscall.RawSyscall(syscall.SYS_WRITEV, uintptr(m.c.fd), uintptr(unsafe.Pointer(v)), uintptr(n))
-		clear(v[:n])
+		parts := m.out.Parts()
+		for i, p := range parts {
+			v[i].Base = unsafe.SliceData(p)
+			v[i].SetLen(len(p))
+		}
+		sent, _, err := syscall.RawSyscall(syscall.SYS_WRITEV, uintptr(m.c.fd), uintptr(unsafe.Pointer(v)), uintptr(len(parts)))
+		clear(v[:len(parts)])
 		switch err {
 		case 0:
 			m.out.Sent(int(sent))

@@ -11,13 +11,7 @@ import (
 
 // AppendStatus appends the pseudo-header field :status to the header block b of a response, and returns the block.
 func AppendStatus(b []byte, status int) []byte {
-	s := strconv.Itoa(status)
-	for i := range statics {
-		if e := &statics[i]; e.name == ":status" && e.value == s {
-			return append(b, 0x80|byte(i))
-		}
-	}
-	return appendText(appendName(b, ":status"), s)
+	return AppendField(b, ":status", strconv.Itoa(status))
 }
 
 // AppendField appends a field, whose name is in lower case, to the header block b, in as few bytes as possible without a dynamic
@@ -28,8 +22,7 @@ func AppendField(b []byte, name, value string) []byte {
 			return append(b, 0x80|byte(i))
 		}
 	}
-	b = appendName(b, name)
-	return appendText(b, value)
+	return appendText(appendName(b, name), value)
 }
 
 // AppendableName returns the encoded name of a field, which is in lower case, for a header block. The caller appends the value

@@ -86,9 +86,7 @@ type Conn struct {
 	frame      int // the largest that the client takes
 	recvWindow int
 	unconsumed int
-	blocked    time.Time
-	spent      time.Duration
-	chunk      int
+	stall      stall              // of all streams that have a turn, by the connection's window
 	mayGo      func(*Stream) bool // the method, made once
 
 	draining bool // no new streams are taken beyond lastID
@@ -210,8 +208,7 @@ func (c *Conn) processFrame(b []byte) {
 	case windowUpdate:
 		c.onWindowUpdate(id, p)
 	default:
-		if !c.calm.spend(frameCost, c.now) {
-			c.fail(EnhanceYourCalm)
+		if !c.spend(frameCost) {
 			return
 		}
 		switch kind {

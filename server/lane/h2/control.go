@@ -49,7 +49,7 @@ func (c *Conn) addWindow(s *Stream, n int) {
 	if s.window += n; s.window <= 0 {
 		return
 	}
-	s.unblock(c.now)
+	s.stall.end(c.now)
 	if s.given || s.asked {
 		c.giveTurn(s)
 	}

@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"strings"
 	"unsafe"
 
 	"golang.org/x/net/http2/hpack"
@@ -39,8 +40,7 @@ var statics = func() (all [62]entry) {
 // A decoder reads header blocks (RFC 7541). What it puts into its table it copies; the rest of a
 // request's text is in the request's own memory.
 type decoder struct {
-	ring      []entry // grows as it is used
-	newest, n int
+	table     []entry // the newest last
 	size, max int
 }
 
@@ -49,44 +49,19 @@ func (d *decoder) lookup(index int) *entry {
 	if 0 < index && index < len(statics) {
 		return &statics[index]
 	}
-	i := index - len(statics)
-	if i < 0 || i >= d.n {
-		return nil
+	if i := len(d.table) + len(statics) - 1 - index; 0 <= i && i < len(d.table) {
+		return &d.table[i]
 	}
-	return &d.ring[(d.newest-i+len(d.ring))%len(d.ring)]
+	return nil
 }
 
 // evict removes the oldest entries of the dynamic table until room more bytes fit into it.
 func (d *decoder) evict(room int) {
-	for d.n > 0 && d.size+room > d.max {
-		oldest := &d.ring[(d.newest-d.n+1+len(d.ring))%len(d.ring)]
-		d.size -= oldest.size()
-		*oldest = entry{}
-		d.n--
+	for len(d.table) > 0 && d.size+room > d.max {
+		d.size -= d.table[0].size()
+		d.table[0] = entry{}
+		d.table = d.table[1:]
 	}
-}
-
-// insert adds an entry to the dynamic table, and evicts others for it. Nothing else may modify the entry's text. An entry that is
-// larger than the table is not added, and empties the table.
-func (d *decoder) insert(e entry) {
-	d.evict(e.size())
-	if e.size() > d.max {
-		return
-	}
-	if d.n == len(d.ring) {
-		grown := make([]entry, max(16, 2*len(d.ring)))
-		for i := range d.n {
-			grown[d.n-1-i] = d.ring[(d.newest-i+len(d.ring))%len(d.ring)]
-		}
-		d.ring, d.newest = grown, d.n-1
-	}
-	if d.n == 0 {
-		d.newest = -1
-	}
-	d.newest = (d.newest + 1) % len(d.ring)
-	d.ring[d.newest] = e
-	d.n++
-	d.size += e.size()
 }
 
 // decode decodes the complete header block b, adds its fields to r, and updates the dynamic table. It returns false after a
@@ -130,7 +105,7 @@ func (d *decoder) decode(b []byte, r *Request) bool {
 			return false
 		}
 		if r.addField(&e); c >= 0x40 {
-			d.insertCopy(e, index > 0)
+			d.insert(e, index > 0)
 		}
 	}
 	return true
@@ -159,20 +134,22 @@ func (d *decoder) decodeLiteral(index int, b []byte, r *Request) (e entry, rest 
 	return e, rest, ok
 }
 
-// insertCopy adds a copy of an entry to the dynamic table, because the entry's text is in the memory of the request. named says
-// that the name is in a table already and need not be copied.
-func (d *decoder) insertCopy(e entry, named bool) {
+// insert adds a copy of an entry to the dynamic table, because the entry's text is in the memory of the request, and evicts others for
+// it. named says that the name is in a table already and need not be copied. An entry that is larger than the table is not added, and
+// empties the table.
+func (d *decoder) insert(e entry, named bool) {
+	d.evict(e.size())
 	if e.size() > d.max {
-		d.evict(e.size())
 		return
 	}
 	if named { // the name is an entry's, which owns it
-		e.value = string(append([]byte(nil), e.value...))
+		e.value = strings.Clone(e.value)
 	} else {
 		both := string(append([]byte(e.name), e.value...))
 		e.name, e.value = both[:len(e.name)], both[len(e.name):]
 	}
-	d.insert(e)
+	d.table = append(d.table, e)
+	d.size += e.size()
 }
 
 // decodeNumber decodes the HPACK integer at the beginning of b, which is not empty (RFC 7541 §5.1). prefix is the mask of the

@@ -146,7 +146,7 @@ func FuzzDecode(f *testing.F) {
 				t.Fatalf("%x is read as %q, want %q", block, got, want)
 			}
 			size := 0
-			for i := range d.n {
+			for i := range d.table {
 				size += d.lookup(len(statics) + i).size()
 			}
 			if size != d.size || size > tableBytes {

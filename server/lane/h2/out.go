@@ -11,8 +11,8 @@ const (
 	Gathered = 64 << 10
 	// copied is up to how many bytes of a body are copied rather than sent from where they are.
 	copied = 4 << 10
-	// Parts bounds how many pieces are gathered.
-	Parts = 64
+	// MostParts bounds how many pieces are gathered.
+	MostParts = 64
 )
 
 // A Held is a body that is being sent, in memory that it shares with others.
@@ -27,15 +27,11 @@ type Held interface {
 type Out struct {
 	Bytes []byte // what was copied; if it is flat, all of it
 	flat  bool
-	parts []part
+	parts [][]byte // of Bytes, or of a body that is sent from where it is; empty if it is flat
 	size  int
+	last  int  // where the last part begins in Bytes, if it is of Bytes
+	grows bool // whether it is, so that what is copied next continues it
 	holds []hold
-}
-
-// A part is of Bytes, or of a body that is sent from where it is.
-type part struct {
-	body     []byte
-	from, to int
 }
 
 // A hold is of a body that is gathered to its end, but not sent.
@@ -75,11 +71,11 @@ func (o *Out) addCopied(from int) {
 	if o.flat || n == 0 {
 		return
 	}
-	if last := len(o.parts) - 1; last >= 0 && o.parts[last].body == nil && o.parts[last].to == from {
-		o.parts[last].to += n
-		return
+	if !o.grows {
+		o.parts = append(o.parts, nil)
+		o.last, o.grows = from, true
 	}
-	o.parts = append(o.parts, part{from: from, to: from + n})
+	o.parts[len(o.parts)-1] = o.Bytes[o.last:]
 }
 
 // append appends a copy of b to the data to send.
@@ -96,43 +92,23 @@ func (o *Out) appendBody(b []byte, stays bool) {
 		o.append(b)
 		return
 	}
-	o.parts = append(o.parts, part{body: b})
+	o.parts, o.grows = append(o.parts, b), false
 	o.size += len(b)
 }
 
-// Each calls f with the pieces that are left to send, in order. It does nothing if o is flat: then Bytes has everything.
-func (o *Out) Each(f func([]byte)) {
-	for _, p := range o.parts {
-		if p.body != nil {
-			f(p.body)
-		} else {
-			f(o.Bytes[p.from:p.to])
-		}
-	}
-}
+// Parts returns the pieces that are left to send, in order; none if o is flat: then Bytes has everything. The result is valid until
+// Sent is called.
+func (o *Out) Parts() [][]byte { return o.parts }
 
 // Sent removes the first n bytes from the data, because they were sent. If o is flat, it only reduces Size: Bytes stays.
 func (o *Out) Sent(n int) {
 	o.size -= n
 	done := 0
-	for i := range o.parts {
-		p := &o.parts[i]
-		if p.body != nil {
-			m := min(n, len(p.body))
-			n -= m
-			if m < len(p.body) {
-				p.body = p.body[m:]
-				break
-			}
-		} else {
-			m := min(n, p.to-p.from)
-			p.from += m
-			n -= m
-			if p.from < p.to {
-				break
-			}
-		}
-		done++
+	for ; done < len(o.parts) && n >= len(o.parts[done]); done++ {
+		n -= len(o.parts[done])
 	}
 	o.parts = slices.Delete(o.parts, 0, done)
+	if len(o.parts) > 0 {
+		o.parts[0] = o.parts[0][n:]
+	}
 }

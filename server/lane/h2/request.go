@@ -3,6 +3,8 @@ package h2
 import (
 	"strconv"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // A Kind says which field a field is, if its name is one of those that this package or its callers look at; [Other] is any other
@@ -183,7 +185,7 @@ func (r *Request) isComplete() bool {
 	case r.Path[0] != '/' && (r.Path != "*" || r.Method != "OPTIONS"):
 		return false
 	}
-	return isToken(r.Method) && r.hostsAgree() && (!r.Bodiless || r.Length <= 0)
+	return httpguts.ValidHeaderFieldName(r.Method) && r.hostsAgree() && (!r.Bodiless || r.Length <= 0)
 }
 
 // hostsAgree reports whether the request has at most one Host field, which names the same host as :authority if there is both, and
@@ -203,44 +205,14 @@ func (r *Request) hostsAgree() bool {
 
 // IsName reports whether s is valid as the name of a field: a token in lower case (RFC 9113 §8.2.1).
 func IsName(s string) bool {
-	for i := range len(s) {
-		if !tokens[s[i]] || 'A' <= s[i] && s[i] <= 'Z' {
-			return false
-		}
-	}
-	return s != ""
-}
-
-// isToken reports whether s is a token (RFC 9110 §5.6.2).
-func isToken(s string) bool {
-	for i := range len(s) {
-		if !tokens[s[i]] {
-			return false
-		}
-	}
-	return s != ""
+	return httpguts.ValidHeaderFieldName(s) && strings.ToLower(s) == s
 }
 
 // IsValue reports whether s is valid as the value of a field: no control characters but tabs, and no white space at its beginning
 // or end (RFC 9113 §8.2.1).
 func IsValue(s string) bool {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
-			return false
-		}
-	}
-	return s == "" || !isSpace(s[0]) && !isSpace(s[len(s)-1])
+	return httpguts.ValidHeaderFieldValue(s) && (s == "" || !isSpace(s[0]) && !isSpace(s[len(s)-1]))
 }
 
 // isSpace reports whether c is a space or a tab.
 func isSpace(c byte) bool { return c == ' ' || c == '\t' }
-
-var tokens = func() (set [256]bool) {
-	for c := range set {
-		set[c] = '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z'
-	}
-	for _, c := range []byte("!#$%&'*+-.^_`|~") {
-		set[c] = true
-	}
-	return set
-}()

@@ -223,7 +223,7 @@ func (c *Conn) Gather(o *Out, now time.Time) {
 			c.control = nil
 		}
 	}
-	for o.size < Gathered && len(o.parts) < Parts-2 && !c.failed {
+	for o.size < Gathered && len(o.parts) < MostParts-2 && !c.failed {
 		s := c.schedule.next(c.mayGo)
 		if s == nil {
 			break
@@ -274,7 +274,7 @@ func (c *Conn) requestResponse(s *Stream) {
 // have their own timeouts.
 func (s *Stream) startBlocked() {
 	if s.Peer == nil && s.window <= 0 && (s.parked || len(s.body) > 0) {
-		s.blocked = s.conn.now
+		s.stall.since = s.conn.now
 	}
 }
 
@@ -311,7 +311,7 @@ func (c *Conn) gatherStream(s *Stream, o *Out) {
 			return
 		}
 	}
-	for len(s.body) > 0 && s.window > 0 && c.window > 0 && o.size < Gathered && len(o.parts) < Parts-2 {
+	for len(s.body) > 0 && s.window > 0 && c.window > 0 && o.size < Gathered && len(o.parts) < MostParts-2 {
 		n := min(len(s.body), s.window, c.window, c.frame)
 		var flags byte
 		if s.last && n == len(s.body) && s.trailers == nil {
@@ -326,7 +326,8 @@ func (c *Conn) gatherStream(s *Stream, o *Out) {
 		c.window -= n
 		s.sent += int64(n)
 		c.sent += int64(n)
-		c.countProgress(s, n)
+		s.stall.count(n)
+		c.stall.count(n)
 		c.calm.earn(dataCredit)
 		if flags != 0 {
 			c.finishStream(s, o)
@@ -398,65 +399,37 @@ func (c *Conn) Free(o *Out) {
 	}
 }
 
-// countProgress counts n bytes of a body that were gathered. After each 64 KiB it resets the time for which the client's windows
-// have blocked the stream or the connection.
-func (c *Conn) countProgress(s *Stream, n int) {
-	if s.chunk += n; s.chunk >= Gathered {
-		s.chunk, s.spent = 0, 0
-	}
-	if c.chunk += n; c.chunk >= Gathered {
-		c.chunk, c.spent = 0, 0
-	}
-}
-
-// unblock records that the client's window no longer blocks the stream, and adds the time for which it did to what counts towards
-// the timeout.
-func (s *Stream) unblock(now time.Time) {
-	if !s.blocked.IsZero() {
-		s.spent += now.Sub(s.blocked)
-		s.blocked = time.Time{}
-	}
-}
-
 // checkBlocked records since when the connection's window blocks the scheduled streams, or that it does not any more, for the
 // timeout.
 func (c *Conn) checkBlocked() {
-	waits := c.window <= 0 && c.schedule.filled != 0
-	switch {
-	case waits && c.blocked.IsZero():
-		c.blocked = c.now
-	case !waits && !c.blocked.IsZero():
-		c.spent += c.now.Sub(c.blocked)
-		c.blocked = time.Time{}
+	if c.window > 0 || c.schedule.filled == 0 {
+		c.stall.end(c.now)
+	} else if c.stall.since.IsZero() {
+		c.stall.since = c.now
 	}
 	if len(c.streams) == 0 {
-		c.spent, c.chunk = 0, 0
+		c.stall.spent, c.stall.chunk = 0, 0
 	}
 }
 
 // NextExpiry returns the earliest deadline of the connection and its streams, when the caller has to call Expire; zero for none.
-func (c *Conn) NextExpiry() time.Time {
-	var due time.Time
+func (c *Conn) NextExpiry() (due time.Time) {
 	if c.failed {
 		return due
 	}
-	earlier := func(t time.Time) {
-		if due.IsZero() || t.Before(due) {
-			due = t
-		}
-	}
-	if c.Halfway() {
-		earlier(c.begun.Add(c.o.HeaderTimeout))
-	}
-	if !c.blocked.IsZero() {
-		earlier(c.blocked.Add(c.o.Stall - c.spent))
-	}
+	due = Earlier(c.frameDeadline(), c.stall.deadline(c.o.Stall))
 	for _, s := range c.streams {
-		if !s.blocked.IsZero() {
-			earlier(s.blocked.Add(s.blockedTimeout() - s.spent))
-		}
+		due = Earlier(due, s.stall.deadline(s.blockedTimeout()))
 	}
 	return due
+}
+
+// frameDeadline returns when the rest of a frame or header block of which a part has come must have come; zero if there is none.
+func (c *Conn) frameDeadline() (by time.Time) {
+	if c.Halfway() {
+		by = c.begun.Add(c.o.HeaderTimeout)
+	}
+	return by
 }
 
 // Halfway reports whether a header block or a frame other than DATA has come in part, which a client has no reason to send
@@ -481,15 +454,15 @@ func (c *Conn) Expire(now time.Time) {
 	switch {
 	case c.failed:
 		return
-	case c.Halfway() && !now.Before(c.begun.Add(c.o.HeaderTimeout)):
+	case Passed(c.frameDeadline(), now):
 		c.fail(ProtocolError)
 		return
-	case !c.blocked.IsZero() && c.spent+now.Sub(c.blocked) >= c.o.Stall:
+	case Passed(c.stall.deadline(c.o.Stall), now):
 		c.fail(EnhanceYourCalm)
 		return
 	}
-	for i := len(c.streams) - 1; i >= 0; i-- {
-		if s := c.streams[i]; !s.blocked.IsZero() && s.spent+now.Sub(s.blocked) >= s.blockedTimeout() {
+	for _, s := range slices.Backward(c.streams) {
+		if Passed(s.stall.deadline(s.blockedTimeout()), now) {
 			c.resetStream(s, Cancel)
 		}
 	}

@@ -136,7 +136,9 @@ func (c *side) said() (all []string) {
 		if out.flat {
 			c.got.Write(out.Bytes)
 		} else {
-			out.Each(func(b []byte) { c.got.Write(b) })
+			for _, b := range out.Parts() {
+				c.got.Write(b)
+			}
 			out.Sent(n)
 		}
 		c.server.Free(out)

@@ -1,9 +1,6 @@
 package h2
 
-import (
-	"sync"
-	"time"
-)
+import "sync"
 
 // A Peer has the other half of a stream that is not answered at once. Its methods are called
 // with the connection's lock held, and must not call the connection.
@@ -49,10 +46,7 @@ type Stream struct {
 	unconsumed int // bytes of the body that the peer has not read
 	recvWindow int
 
-	// How long the client has let the stream wait for room.
-	blocked time.Time
-	spent   time.Duration
-	chunk   int // bytes since spent began anew
+	stall stall
 
 	queued         bool
 	next, previous *Stream
