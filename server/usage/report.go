@@ -2,8 +2,6 @@ package usage
 
 import (
 	"cmp"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -28,11 +26,8 @@ type Report struct {
 // An Amount is requests, and the bytes of their responses' bodies.
 type Amount struct{ Requests, Bytes uint64 }
 
-// add adds the requests and bytes of n to the amount.
-func (a *Amount) add(n count) {
-	a.Requests += n.requests
-	a.Bytes += n.bytes
-}
+// plus returns the sum of two amounts.
+func (a Amount) plus(o Amount) Amount { return Amount{a.Requests + o.Requests, a.Bytes + o.Bytes} }
 
 // A Version has the requests for a version.
 type Version struct {
@@ -52,40 +47,24 @@ type File struct {
 // With a version other than "", it covers only that version. It includes counts that are not written yet, and those of other
 // nodes. It skips damaged rows.
 func (u *Usage) ReportOn(pkg, version string, days int) (*Report, error) {
-	s := u.takeSnapshot(pkg)
-	defer s.close()
-	from := s.day + 1 - min(max(days, 1), MostDays)
-	r := &Report{From: startOf(from), To: startOf(s.day), Days: make([]Amount, s.day-from+1)}
-	put := func(day int, n count) {
-		if from <= day && day <= s.day {
-			r.Days[day-from].add(n)
-			r.Total.add(n)
-		}
+	s := u.takeSnapshot(pkg, days)
+	defer s.rows.Close()
+	own, others, of := byte(kindPackage), byte(kindOthersPackage), kvstore.Key(pkg)
+	if version != "" {
+		own, others, of = kindVersion, kindOthersVersion, kvstore.Key(pkg, version)
 	}
-	for month := monthOf(from); month <= monthOf(s.day); month++ {
-		key := packageKey(month, pkg)
-		if version != "" {
-			key = versionKey(month, release{pkg, version})
+	r := &Report{From: startOf(s.from), To: startOf(s.day), Days: make([]Amount, s.day-s.from+1)}
+	err := s.eachCount(func(month int) []kvstore.Range {
+		key := append(monthPrefix(own, month), of...)
+		return []kvstore.Range{{From: key, To: append(key, 0)}, {Prefix: othersKey(others, month, of, "")}}
+	}, func(named string, day int, n Amount) {
+		if version == "" || named == version {
+			r.Days[day-s.from] = r.Days[day-s.from].plus(n)
+			r.Total = r.Total.plus(n)
 		}
-		row, err := readDaily(s.rows, key)
-		if err != nil && !errors.Is(err, errDamaged) {
-			return nil, fmt.Errorf("usage: %s: %w", pkg, err)
-		}
-		for i, n := range row {
-			put(firstOf(month)+i, n)
-		}
-		of, kind := kvstore.Key(pkg), byte(kindOthersPackage)
-		if version != "" {
-			of, kind = kvstore.Key(pkg, version), kindOthersVersion
-		}
-		if err := s.eachCount(othersKey(kind, month, of, ""), func(_ []byte, day int, n count) { put(firstOf(month)+day, n) }); err != nil {
-			return nil, fmt.Errorf("usage: %s: %w", pkg, err)
-		}
-	}
-	for at, n := range s.fresh {
-		if version == "" || at.version == version {
-			put(at.day, n)
-		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	return r, nil
 }
@@ -94,37 +73,21 @@ func (u *Usage) ReportOn(pkg, version string, days int) (*Report, error) {
 // version first, and of equal ones the newer version. days is bounded to 1 to [MostDays]. It includes counts that are not
 // written yet, and those of other nodes, and omits versions without requests and damaged rows.
 func (u *Usage) Versions(pkg string, days int) ([]Version, error) {
-	s := u.takeSnapshot(pkg)
-	defer s.close()
-	from := s.day + 1 - min(max(days, 1), MostDays)
-	amounts := map[string]*Amount{}
-	put := func(version string, day int, n count) {
-		if day < from || day > s.day {
-			return
-		}
-		if amounts[version] == nil {
-			amounts[version] = new(Amount)
-		}
-		amounts[version].add(n)
-	}
-	for month := monthOf(from); month <= monthOf(s.day); month++ {
-		for _, kind := range []byte{kindVersion, kindOthersVersion} {
-			err := s.eachCount(append(monthPrefix(kind, month), kvstore.Prefix(pkg)...), func(key []byte, day int, n count) {
-				put(versionOf(key), firstOf(month)+day, n)
-			})
-			if err != nil {
-				return nil, fmt.Errorf("usage: %s: %w", pkg, err)
-			}
-		}
-	}
-	for at, n := range s.fresh {
-		put(at.version, at.day, n)
+	s := u.takeSnapshot(pkg, days)
+	defer s.rows.Close()
+	amounts := map[string]Amount{}
+	err := s.eachCount(func(month int) []kvstore.Range {
+		of := kvstore.Prefix(pkg)
+		return []kvstore.Range{{Prefix: append(monthPrefix(kindVersion, month), of...)}, {Prefix: append(monthPrefix(kindOthersVersion, month), of...)}}
+	}, func(version string, _ int, n Amount) { amounts[version] = amounts[version].plus(n) })
+	if err != nil {
+		return nil, err
 	}
 	versions := make([]Version, 0, len(amounts))
 	for _, version := range slices.SortedFunc(maps.Keys(amounts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(amounts[b].Requests, amounts[a].Requests), packages.CompareVersions(b, a))
 	}) {
-		versions = append(versions, Version{version, *amounts[version]})
+		versions = append(versions, Version{version, amounts[version]})
 	}
 	return versions, nil
 }
@@ -152,55 +115,54 @@ func (u *Usage) Files(pkg string) []File {
 
 // A snapshot is all counts of a package at one moment.
 type snapshot struct {
-	day   int
-	rows  *kvstore.Snapshot
-	fresh map[slot]count // what is not in the rows
+	pkg       string
+	from, day int // the first and the last day that are counted
+	rows      *kvstore.Snapshot
+	fresh     map[slot]Amount // what is not in the rows
 }
 
-// eachCount calls put with the counts in the rows of one month whose keys begin with prefix: once for each key and day with
-// requests. day is the day of the month, from 0. It skips damaged rows.
-func (s *snapshot) eachCount(prefix []byte, put func(key []byte, day int, n count)) error {
-	for item, err := range s.rows.Scan(kvstore.Usage, kvstore.Range{Prefix: prefix}) {
-		if err != nil {
-			return err
+// eachCount calls put with each count of the snapshot and its day: with those in the rows of the ranges that rows returns for a month, and
+// with those that are not written yet. version is "" for rows of a package. It skips damaged rows.
+func (s *snapshot) eachCount(rows func(month int) []kvstore.Range, put func(version string, day int, n Amount)) error {
+	within := func(version string, day int, n Amount) {
+		if n != (Amount{}) && s.from <= day && day <= s.day {
+			put(version, day, n)
 		}
-		row, err := decodeDaily(item.Value)
-		if err != nil {
-			continue // the rest is reported
-		}
-		for day, n := range row {
-			if n != (count{}) {
-				put(item.Key, day, n)
+	}
+	for month := monthOf(s.from); month <= monthOf(s.day); month++ {
+		for _, r := range rows(month) {
+			for item, err := range s.rows.Scan(kvstore.Usage, r) {
+				if err != nil {
+					return fmt.Errorf("usage: %s: %w", s.pkg, err)
+				}
+				version := versionOf(item.Key)
+				row, _ := decodeDaily(item.Value) // of a damaged row nothing is counted
+				for i, n := range row {
+					within(version, firstOf(month)+i, n)
+				}
 			}
 		}
+	}
+	for at, n := range s.fresh {
+		within(at.version, at.day, n)
 	}
 	return nil
 }
 
-// close releases the snapshot of the store.
-func (s *snapshot) close() { s.rows.Close() }
-
-// takeSnapshot returns the rows of the store, and the counts of a package that are not in them, at one moment. Before, it
-// gathers the counts of all counters. Counts that are being written are either in the rows or added from memory: the number
-// of the last save says which. The caller must close the snapshot.
-func (u *Usage) takeSnapshot(pkg string) *snapshot {
+// takeSnapshot returns the rows of the store, and the counts of a package that are not in them, at one moment, for the last days, today
+// included; days is bounded to 1 to [MostDays]. It waits while counts are being written, and gathers those of all counters. The caller must
+// close the snapshot's rows.
+func (u *Usage) takeSnapshot(pkg string, days int) *snapshot {
+	u.saving.Lock()
+	defer u.saving.Unlock()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.changeDay()
 	u.gather()
-	s := &snapshot{day: u.day, rows: u.store.Snapshot(), fresh: map[slot]count{}}
-	take := func(counts map[slot]count) {
-		for at, n := range counts {
-			if at.pkg == pkg {
-				s.fresh[at] = s.fresh[at].plus(n)
-			}
-		}
-	}
-	take(u.fresh)
-	if u.writing != nil {
-		value, err := s.rows.Get(kvstore.Usage, []byte{kindSaves})
-		if written, _ := binary.Uvarint(value); err != nil || written != u.saves {
-			take(u.writing)
+	s := &snapshot{pkg: pkg, from: u.day + 1 - min(max(days, 1), MostDays), day: u.day, rows: u.store.Snapshot(), fresh: map[slot]Amount{}}
+	for at, n := range u.fresh {
+		if at.pkg == pkg {
+			s.fresh[at] = n
 		}
 	}
 	return s

@@ -16,7 +16,6 @@ import (
 //	'p', month, package              days of all versions together
 //	'v', month, package, 0, version  days of a version
 //	'w'                              the most requested files
-//	's'                              how many batches were written
 //	'P', month, package, 0, store             days of a package as another store has reported them
 //	'V', month, package, 0, version, 0, store days of a version as another store has reported them
 //	'i'                              the name of this store, see [Usage.Name]
@@ -26,7 +25,6 @@ const (
 	kindPackage  = 'p'
 	kindVersion  = 'v'
 	kindTopFiles = 'w'
-	kindSaves    = 's'
 
 	kindOthersPackage = 'P'
 	kindOthersVersion = 'V'
@@ -59,17 +57,17 @@ func monthPrefix(kind byte, month int) []byte {
 }
 
 // A daily is the counts of the days of a month, the first at 0.
-type daily [31]count
+type daily [31]Amount
 
 // encode returns the counts of a month as the value of a row, which decodeDaily reads. Days without counts take no bytes.
 func (d *daily) encode() []byte {
 	b := []byte{rowFormat}
 	last := -1
 	for i, n := range d {
-		if n != (count{}) {
+		if n != (Amount{}) {
 			b = binary.AppendUvarint(b, uint64(i-last))
-			b = binary.AppendUvarint(b, n.requests)
-			b = binary.AppendUvarint(b, n.bytes)
+			b = binary.AppendUvarint(b, n.Requests)
+			b = binary.AppendUvarint(b, n.Bytes)
 			last = i
 		}
 	}
@@ -84,7 +82,7 @@ func decodeDaily(b []byte) (d daily, err error) {
 	r := reader{b: b[1:]}
 	for day := uint64(0); len(r.b) > 0; {
 		gap := r.uvarint()
-		n := count{r.uvarint(), r.uvarint()}
+		n := Amount{r.uvarint(), r.uvarint()}
 		if r.bad || gap == 0 || gap > uint64(len(d)) || day+gap > uint64(len(d)) {
 			return daily{}, errDamaged
 		}
@@ -125,24 +123,16 @@ func (r *reader) readText() string {
 	return s
 }
 
-// load reads from the store what Usage has in memory: the scores of packages, the most requested files, and the number of
-// the last save. If it cannot read one of these, it goes on with the others, and returns all errors. It takes no lock: Open
-// calls it before other goroutines have u.
+// load reads from the store what Usage has in memory: the scores of packages, and the most requested files. If it cannot read one of
+// these, it goes on with the others, and returns all errors. It takes no lock: Open calls it before other goroutines have u.
 func (u *Usage) load() error {
-	var errs []error
-	if value, err := u.store.Get(kvstore.Usage, []byte{kindSaves}); err == nil {
-		u.saves, _ = binary.Uvarint(value)
-	} else if !errors.Is(err, kvstore.ErrNotFound) {
-		errs = append(errs, err)
+	value, err := u.store.Get(kvstore.Usage, []byte{kindTopFiles})
+	if err == nil {
+		err = u.topFiles.decode(value, u.day)
+	} else if errors.Is(err, kvstore.ErrNotFound) {
+		err = nil
 	}
-	if value, err := u.store.Get(kvstore.Usage, []byte{kindTopFiles}); err == nil {
-		if err := u.topFiles.decode(value, u.day); err != nil {
-			errs = append(errs, err)
-		}
-	} else if !errors.Is(err, kvstore.ErrNotFound) {
-		errs = append(errs, err)
-	}
-	return errors.Join(append(errs, u.loadScores(kindPackage), u.loadScores(kindOthersPackage))...)
+	return errors.Join(err, u.loadScores(kindPackage), u.loadScores(kindOthersPackage))
 }
 
 // loadScores adds the requests of this month and the nine before in the rows of a kind, with the counts of this store's
@@ -164,8 +154,8 @@ func (u *Usage) loadScores(kind byte) error {
 		}
 		pkg, _, _ := strings.Cut(string(item.Key[3:]), "\x00")
 		for i, n := range days {
-			if n.requests > 0 && first+i <= u.day {
-				u.scores[pkg] += float64(n.requests) * decay(u.day-first-i)
+			if n.Requests > 0 && first+i <= u.day {
+				u.scores[pkg] += float64(n.Requests) * decay(u.day-first-i)
 			}
 		}
 	}
@@ -173,15 +163,15 @@ func (u *Usage) loadScores(kind byte) error {
 }
 
 // writeRows adds counts to their rows of packages and of versions in the store, in one batch, and replaces the row of the
-// most requested files by files unless that is nil. saves is the number of this save, which it stores. A damaged row starts
-// again at 0, which is logged. After an error nothing is written.
-func (u *Usage) writeRows(counts map[slot]count, saves uint64, files []byte) error {
+// most requested files by files unless that is nil. A damaged row starts again at 0, which is logged. After an error nothing is
+// written.
+func (u *Usage) writeRows(counts map[slot]Amount, files []byte) error {
 	rows := map[string]*daily{}
-	add := func(key []byte, at slot, n count) error {
+	add := func(key []byte, at slot, n Amount) error {
 		row := rows[string(key)]
 		if row == nil {
 			var err error
-			if row, err = readDaily(u.store, key); errors.Is(err, errDamaged) {
+			if row, err = u.readDaily(key); errors.Is(err, errDamaged) {
 				u.logger.Warn("usage: the counts of a month are damaged; they start again at 0", "package", at.pkg, "version", at.version)
 				row = new(daily)
 			} else if err != nil {
@@ -207,7 +197,6 @@ func (u *Usage) writeRows(counts map[slot]count, saves uint64, files []byte) err
 	for key, row := range rows {
 		batch.Set(kvstore.Usage, []byte(key), row.encode())
 	}
-	batch.Set(kvstore.Usage, []byte{kindSaves}, binary.AppendUvarint(nil, saves))
 	if files != nil {
 		batch.Set(kvstore.Usage, []byte{kindTopFiles}, files)
 	}
@@ -216,8 +205,8 @@ func (u *Usage) writeRows(counts map[slot]count, saves uint64, files []byte) err
 
 // readDaily returns the counts of a month from the row with a key: zero counts if the row is missing, zero counts and
 // [errDamaged] if it is malformed, nil after another error.
-func readDaily(from kvstore.Reader, key []byte) (*daily, error) {
-	value, err := from.Get(kvstore.Usage, key)
+func (u *Usage) readDaily(key []byte) (*daily, error) {
+	value, err := u.store.Get(kvstore.Usage, key)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return new(daily), nil
 	}

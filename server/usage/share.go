@@ -147,7 +147,7 @@ func (u *Usage) encodeCounts(day, days int) ([][]byte, error) {
 		}
 		pkg, version, _ := bytes.Cut(item.Key[3:], []byte{0})
 		for i, n := range row[first : first+len(all)] {
-			if n == (count{}) {
+			if n == (Amount{}) {
 				continue
 			}
 			if all[i] == nil {
@@ -156,7 +156,7 @@ func (u *Usage) encodeCounts(day, days int) ([][]byte, error) {
 			for _, text := range [][]byte{pkg, version} {
 				all[i] = append(binary.AppendUvarint(all[i], uint64(len(text))), text...)
 			}
-			all[i] = binary.AppendUvarint(binary.AppendUvarint(all[i], n.requests), n.bytes)
+			all[i] = binary.AppendUvarint(binary.AppendUvarint(all[i], n.Requests), n.Bytes)
 		}
 	}
 	return all, nil
@@ -205,7 +205,7 @@ func (u *Usage) receive(reporter string, at time.Time, counts []byte) error {
 	if own, err := u.Name(); err != nil || own == reporter {
 		return err
 	}
-	if err := parseReport(counts, func(release, count) error { return nil }); err != nil { // before anything is taken
+	if err := parseReport(counts, func(release, Amount) error { return nil }); err != nil { // before anything is taken
 		return err
 	}
 	day := dayOf(at)
@@ -215,21 +215,21 @@ func (u *Usage) receive(reporter string, at time.Time, counts []byte) error {
 	t := &reportWriter{Usage: u, reporter: reporter, day: day, batch: u.store.NewBatch(), more: map[string]float64{}}
 	defer func() { t.batch.Close() }()
 	var pkg string
-	var sum count
+	var sum Amount
 	whole := func() error { // all releases of a package are neighbours
 		if pkg == "" {
 			return nil
 		}
 		before, err := t.replaceCount(kindOthersPackage, []byte(pkg), sum)
-		t.more[pkg] = float64(sum.requests) - float64(before.requests)
+		t.more[pkg] = float64(sum.Requests) - float64(before.Requests)
 		return err
 	}
-	err = parseReport(counts, func(of release, n count) error {
+	err = parseReport(counts, func(of release, n Amount) error {
 		if of.pkg != pkg {
 			if err := whole(); err != nil {
 				return err
 			}
-			pkg, sum = of.pkg, count{}
+			pkg, sum = of.pkg, Amount{}
 		}
 		sum = sum.plus(n)
 		_, err := t.replaceCount(kindOthersVersion, kvstore.Key(of.pkg, of.version), n)
@@ -258,7 +258,7 @@ type reportWriter struct {
 // if the row is missing or damaged. kind and of, the part of the key after kind and month, say of which package or version. A
 // row that changes is written with the batch, which replaceCount commits and replaces when it has become large; a row that does
 // not change is not written.
-func (t *reportWriter) replaceCount(kind byte, of []byte, now count) (before count, err error) {
+func (t *reportWriter) replaceCount(kind byte, of []byte, now Amount) (before Amount, err error) {
 	month := monthOf(t.day)
 	key := othersKey(kind, month, of, t.reporter)
 	row, err := t.readReport(key)
@@ -338,14 +338,14 @@ func (u *Usage) acceptReporter(reporter string, day int) (bool, error) {
 // parseReport calls do with the release and the count of each entry of a report of another node. It returns errMalformed
 // unless the report is well-formed, and its releases are in the order of the rows, each once; do has been called for the
 // entries before the malformed one then. An error of do ends it.
-func parseReport(counts []byte, do func(release, count) error) error {
+func parseReport(counts []byte, do func(release, Amount) error) error {
 	if len(counts) == 0 || counts[0] != rowFormat {
 		return errMalformed
 	}
 	var last release
 	for r := (reader{b: counts[1:]}); len(r.b) > 0; {
 		of := release{r.readText(), r.readText()}
-		n := count{r.uvarint(), r.uvarint()}
+		n := Amount{r.uvarint(), r.uvarint()}
 		if r.bad || of.pkg == "" || of.version == "" || strings.IndexByte(of.pkg, 0) >= 0 || strings.IndexByte(of.version, 0) >= 0 ||
 			cmp.Or(strings.Compare(last.pkg, of.pkg), strings.Compare(last.version, of.version)) >= 0 {
 			return errMalformed
@@ -368,7 +368,7 @@ func othersKey(kind byte, month int, of []byte, reporter string) []byte {
 // readReport returns the counts of another node in the row with a key, zero if the row is missing or damaged, because they are
 // reported again.
 func (u *Usage) readReport(key []byte) (*daily, error) {
-	row, err := readDaily(u.store, key)
+	row, err := u.readDaily(key)
 	if errors.Is(err, errDamaged) {
 		return new(daily), nil
 	}

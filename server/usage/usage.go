@@ -70,15 +70,13 @@ type Usage struct {
 
 	mu       sync.Mutex
 	pending  []*Counter         // that have counts, or had
-	fresh    map[slot]count     // gathered and not written
-	writing  map[slot]count     // of them, those that are being written
-	saves    uint64             // how many batches were written, or are being written; the store has it too
+	fresh    map[slot]Amount    // gathered and not written
 	day      int                // that is being counted
 	scores   map[string]float64 // of packages: requests, of which older ones count less
 	topFiles *topFiles
 	lost     uint64 // requests that there was no room for
 
-	saving     sync.Mutex // held by Save
+	saving     sync.Mutex // held while counts are on their way from fresh to the store; locked before mu
 	month      int        // that expire has looked at
 	sinceFiles int        // saves since the most requested files were written
 
@@ -93,12 +91,6 @@ type slot struct {
 	release
 	day int
 }
-
-// A count is of requests and bytes.
-type count struct{ requests, bytes uint64 }
-
-// plus returns the sum of two counts.
-func (c count) plus(o count) count { return count{c.requests + o.requests, c.bytes + o.bytes} }
 
 // A Counter counts the requests for one file.
 type Counter struct {
@@ -118,7 +110,7 @@ func Open(o Options) *Usage {
 	}
 	u := &Usage{
 		store: o.Store, now: o.Now, logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
-		early: make(chan struct{}, 1), fresh: map[slot]count{}, scores: map[string]float64{}, topFiles: newTopFiles(maxTopFiles), reported: map[int][]byte{},
+		early: make(chan struct{}, 1), fresh: map[slot]Amount{}, scores: map[string]float64{}, topFiles: newTopFiles(maxTopFiles), reported: map[int][]byte{},
 	}
 	u.day = dayOf(u.now())
 	if err := u.load(); err != nil {
@@ -177,19 +169,19 @@ func (c *Counter) addToPending() {
 func (u *Usage) gather() {
 	for _, c := range u.pending {
 		c.listed.Store(false)
-		n := count{c.requests.Swap(0), c.bytes.Swap(0)}
-		if n == (count{}) {
+		n := Amount{c.requests.Swap(0), c.bytes.Swap(0)}
+		if n == (Amount{}) {
 			continue
 		}
 		at := slot{c.release, u.day}
 		before, there := u.fresh[at]
 		if !there && len(u.fresh) >= mostFresh {
-			u.lost += n.requests
+			u.lost += n.Requests
 			continue
 		}
 		u.fresh[at] = before.plus(n)
-		u.addScore(c.pkg, float64(n.requests))
-		u.topFiles.add(c.file, float64(n.requests))
+		u.addScore(c.pkg, float64(n.Requests))
+		u.topFiles.add(c.file, float64(n.Requests))
 	}
 	clear(u.pending)
 	u.pending = u.pending[:0]
@@ -244,15 +236,12 @@ func (u *Usage) Run(ctx context.Context) {
 	for {
 		now := u.now()
 		midnight := startOf(dayOf(now) + 1).Sub(now)
-		timer := time.NewTimer(min(saveEvery, midnight))
 		select {
-		case <-timer.C:
+		case <-time.After(min(saveEvery, midnight)):
 		case <-u.early:
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		}
-		timer.Stop()
 		u.sinceFiles++
 		if err := u.save(u.sinceFiles >= topFilesEvery); err != nil {
 			u.logger.Warn("usage: counts couldn't be written; it is tried again", "err", err)
@@ -288,25 +277,24 @@ func (u *Usage) save(files bool) error {
 		u.mu.Unlock()
 		return nil
 	}
-	u.writing, u.fresh = u.fresh, map[slot]count{}
-	u.saves++
-	saves, writing, month := u.saves, u.writing, monthOf(u.day)
+	writing, month := u.fresh, monthOf(u.day)
+	u.fresh = map[slot]Amount{}
 	u.mu.Unlock()
 
-	err := u.writeRows(writing, saves, file)
-	u.mu.Lock()
-	u.writing = nil
+	err := u.writeRows(writing, file)
 	if err != nil {
+		u.mu.Lock()
 		u.topFiles.changed = u.topFiles.changed || file != nil
 		for at, n := range writing {
 			u.fresh[at] = u.fresh[at].plus(n)
 		}
+		u.mu.Unlock()
+		return err
 	}
-	u.mu.Unlock()
-	if err == nil && file != nil {
+	if file != nil {
 		u.sinceFiles = 0
 	}
-	if err == nil && month != u.month {
+	if month != u.month {
 		if err = u.expire(); err == nil {
 			u.month = month
 		}
