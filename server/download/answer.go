@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -61,7 +63,8 @@ func (a answer) setFields(w http.ResponseWriter) {
 	h.Set("Accept-Ranges", "none")
 }
 
-// setCommon sets the header fields that the responses 200 and 304 share.
+// setCommon sets the header fields that the responses 200 and 304 share: those that a cache updates (RFC 9110 §15.4.5), and none that
+// describes a body.
 func (a answer) setCommon(h http.Header) {
 	answers.SetFields(h, answers.AnyOrigin...)
 	answers.SetFields(h, a.tags...)
@@ -69,49 +72,27 @@ func (a answer) setCommon(h http.Header) {
 	h.Set("Etag", a.tag)
 }
 
-// sendNotModified sends 304 with the fields that a cache updates, and without those that describe a body (RFC 9110 §15.4.5). It
-// returns the outcome for the metrics.
-func (a answer) sendNotModified(w http.ResponseWriter) outcome {
-	a.setCommon(w.Header())
-	w.WriteHeader(http.StatusNotModified)
-	return outNotModified
-}
-
 // formatDisposition returns the Content-Disposition field by which a client saves the archive under a name (RFC 6266). Names and
 // versions that the bot publishes are ASCII. For other names, "filename" is an approximation and "filename*" (RFC 8187) the name. An
 // underscore replaces each control character, each character that has a meaning in paths, and what is not UTF-8.
 func formatDisposition(filename string) string {
-	const hex = "0123456789ABCDEF"
-	var plain, extended strings.Builder
-	exact := true
-	for _, r := range strings.ToValidUTF8(filename, "_") {
+	safe := strings.Map(func(r rune) rune {
 		if r < ' ' || 0x7f <= r && r < 0xa0 || strings.ContainsRune(`/\:*?"<>|`, r) {
-			r = '_'
+			return '_'
 		}
+		return r
+	}, strings.ToValidUTF8(filename, "_"))
+	plain := strings.Map(func(r rune) rune {
 		if r > 0x7e || r == '%' { // some clients decode "%" in either
-			exact = false
-			plain.WriteByte('_')
-		} else {
-			plain.WriteRune(r)
+			return '_'
 		}
-		for _, b := range []byte(string(r)) {
-			if isAttrChar(b) {
-				extended.WriteByte(b)
-			} else {
-				extended.Write([]byte{'%', hex[b>>4], hex[b&15]})
-			}
-		}
-	}
-	d := `attachment; filename="` + plain.String() + `"`
-	if !exact {
-		d += "; filename*=UTF-8''" + extended.String()
+		return r
+	}, safe)
+	d := `attachment; filename="` + plain + `"`
+	if plain != safe {
+		d += "; filename*=UTF-8''" + strings.ReplaceAll(url.QueryEscape(safe), "+", "%20")
 	}
 	return d
-}
-
-// isAttrChar reports whether a byte needs no percent-encoding in a parameter value of RFC 8187 (§3.2.1, attr-char).
-func isAttrChar(b byte) bool {
-	return '0' <= b && b <= '9' || 'A' <= b && b <= 'Z' || 'a' <= b && b <= 'z' || strings.IndexByte("!#$&+-.^_`|~", b) >= 0
 }
 
 // Prefix is the path of complete releases: Prefix + package + "/" + version + ".tar.gz"
@@ -192,12 +173,12 @@ func (h *Handler) failureOf(t target, err error) failure {
 	case errors.As(err, &f):
 		return f
 	case errors.Is(err, kvstore.ErrCorrupt):
-		h.metrics.corrupt.Inc()
+		h.metrics.errors.WithLabelValues("corrupt").Inc()
 	default:
-		h.metrics.unreadable.Inc()
+		h.metrics.errors.WithLabelValues("store").Inc()
 	}
 	if n, ok := h.logged.Allow(); ok {
-		h.logger.Error("download: couldn't make an archive", "package", t.pkg, "version", t.version, "err", err, "alike", n)
+		h.o.Logger.Error("download: couldn't make an archive", "package", t.pkg, "version", t.version, "err", err, "alike", n)
 	}
 	return unavailable
 }
@@ -227,7 +208,7 @@ type sender struct {
 // and then sends status 200 before the first bytes. It cuts off a client that is too slow while others wait. place is the context that
 // ends when the request loses its slot.
 func (h *Handler) newSender(place context.Context, w http.ResponseWriter, r *http.Request, begin func()) *sender {
-	s := &sender{place: place, w: w, begin: begin, Writer: answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: answers.StallTimeout, Least: leastRate}, func() bool { return h.isFull() || answers.IsScarce(r.Context()) })}
+	s := &sender{place: place, w: w, begin: begin, Writer: answers.NewWriter(w, r.ProtoMajor, answers.Pace{Stall: answers.StallTimeout, Least: leastRate}, func() bool { return h.slots.Full() || answers.IsScarce(r.Context()) })}
 	s.buffer = bufio.NewWriterSize(chunks{s}, answers.Chunk)
 	return s
 }
@@ -289,14 +270,10 @@ func (o outcome) String() string {
 type metrics struct {
 	requests, sentBytes, errors *prometheus.CounterVec
 	making                      prometheus.Gauge
-
-	byOutcome           [len(formats) + 1][outcomes]prometheus.Counter
-	sent                [len(formats) + 1]prometheus.Counter
-	corrupt, unreadable prometheus.Counter
 }
 
-// newMetrics returns the metrics of downloads, each at 0 and not registered.
-func newMetrics() *metrics {
+// newMetrics returns the metrics of downloads, each at 0, and registers them with to unless that is nil.
+func newMetrics(to prometheus.Registerer) (*metrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "larder", Subsystem: "downloads", Name: name, Help: help}, labels)
 	}
@@ -306,27 +283,21 @@ func newMetrics() *metrics {
 		errors:    counter("errors_total", "Failed archives: store (unreadable), corrupt (a checksum failed).", "kind"),
 		making:    prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "larder", Subsystem: "downloads", Name: "in_progress", Help: "Archives being made."}),
 	}
-	for f := range m.byOutcome {
-		name := format(f).String()
+	for f := range format(len(formats) + 1) {
 		for o := range outcomes {
-			m.byOutcome[f][o] = m.requests.WithLabelValues(name, o.String())
+			m.requests.WithLabelValues(f.String(), o.String())
 		}
-		m.sent[f] = m.sentBytes.WithLabelValues(name)
+		m.sentBytes.WithLabelValues(f.String())
 	}
-	m.corrupt, m.unreadable = m.errors.WithLabelValues("corrupt"), m.errors.WithLabelValues("store")
-	return m
-}
-
-// countOutcome counts a response with the outcome o to a request for an archive of the format f, which is zero if the request
-// names none.
-func (m *metrics) countOutcome(f format, o outcome) { m.byOutcome[f][o].Inc() }
-
-// register registers the metrics with to.
-func (m *metrics) register(to prometheus.Registerer) error {
+	m.errors.WithLabelValues("corrupt")
+	m.errors.WithLabelValues("store")
+	if to == nil {
+		return m, nil
+	}
 	for _, c := range []prometheus.Collector{m.requests, m.sentBytes, m.errors, m.making} {
 		if err := to.Register(c); err != nil {
-			return err
+			return nil, fmt.Errorf("download: couldn't register the metrics: %w", err)
 		}
 	}
-	return nil
+	return m, nil
 }

@@ -66,46 +66,31 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// setDefaults replaces zero fields by the defaults in their comments.
-func (o *Options) setDefaults() {
-	o.AtOnce = cmp.Or(o.AtOnce, 4)
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-}
-
 // Handler serves complete releases. It is an http.Handler for every path that begins
 // with [Prefix].
 type Handler struct {
-	store   *kvstore.Store
+	o       Options
 	slots   *answers.Shares // in which archives are made
-	leaving <-chan struct{}
-	tags    server.CacheTags
 	metrics *metrics
-	logger  *slog.Logger
-
-	logged answers.Throttle
+	logged  answers.Throttle
 }
 
 // New returns the handler that serves the releases in Options.Store as archives. It returns an error if the metrics cannot be
 // registered.
 func New(o Options) (*Handler, error) {
-	o.setDefaults()
-	h := &Handler{
-		store: o.Store, logger: o.Logger,
-		slots: answers.NewShares(o.AtOnce), leaving: o.Leaving, tags: o.CacheTags, metrics: newMetrics(),
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	m, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, err
 	}
-	if o.Registerer != nil {
-		if err := h.metrics.register(o.Registerer); err != nil {
-			return nil, fmt.Errorf("download: couldn't register the metrics: %w", err)
-		}
-	}
-	return h, nil
+	return &Handler{o: o, slots: answers.NewShares(cmp.Or(o.AtOnce, 4)), metrics: m}, nil
 }
 
 // ServeHTTP implements http.Handler. It uses the path as the client sent it, so a router in front must neither clean it nor
 // redirect. If an archive breaks off, it panics with http.ErrAbortHandler, so that the client notices.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t, out := h.serve(w, r)
-	h.metrics.countOutcome(t.format, out)
+	h.metrics.requests.WithLabelValues(t.format.String(), out.String()).Inc()
 	if out == outBroken || out == outLeft {
 		// Returning would end the body properly, and the client would take what
 		// it has for all of it.
@@ -135,13 +120,15 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (target, outcome
 	if err != nil {
 		return t, h.failureOf(t, err).send(w, r)
 	}
-	a := newAnswer(t, v, h.tags)
+	a := newAnswer(t, v, h.o.CacheTags)
 	fields := requests.FieldsOf(r.Header)
 	switch {
 	case fields.PreconditionFailed(a.tag, a.released):
 		return t, preconditionFailed.send(w, r)
 	case fields.NotModified(a.tag, a.released):
-		return t, a.sendNotModified(w)
+		a.setCommon(w.Header())
+		w.WriteHeader(http.StatusNotModified)
+		return t, outNotModified
 	case r.Method == http.MethodHead:
 		a.setFields(w)
 		w.WriteHeader(http.StatusOK)
@@ -153,7 +140,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) (target, outcome
 // lookup returns the version whose archive t names. The error says why it is not served: a failure (noPackage, noVersion, or 410
 // with the reason of the withdrawal), or an error of the store.
 func (h *Handler) lookup(t target) (views.Version, error) {
-	v, err := views.LookupVersion(h.store, t.pkg, t.version)
+	v, err := views.LookupVersion(h.o.Store, t.pkg, t.version)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
 		return v, h.explainAbsence(t)
@@ -169,20 +156,17 @@ func (h *Handler) lookup(t target) (views.Version, error) {
 // without a package JSON may have versions, because an operator can import releases of it. It may also return an error of the
 // store.
 func (h *Handler) explainAbsence(t target) error {
-	_, err := views.LookupPackage(h.store, t.pkg)
-	switch {
-	case err == nil:
-		return noVersion
-	case !errors.Is(err, kvstore.ErrNotFound):
+	_, err := views.LookupPackage(h.o.Store, t.pkg)
+	if errors.Is(err, kvstore.ErrNotFound) {
+		var versions []views.Version
+		if versions, err = views.Versions(h.o.Store, t.pkg); err == nil && len(versions) == 0 {
+			return noPackage
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("download: couldn't look the package up: %w", err)
 	}
-	for _, err := range h.store.Scan(kvstore.Versions, kvstore.Range{Prefix: kvstore.Prefix(t.pkg)}) {
-		if err != nil {
-			return fmt.Errorf("download: couldn't look for versions of the package: %w", err)
-		}
-		return noVersion
-	}
-	return noPackage
+	return noVersion
 }
 
 // sendArchive waits for a slot, and then makes the archive of the version v and sends it to the client, with the header fields a.
@@ -198,7 +182,7 @@ func (h *Handler) sendArchive(w http.ResponseWriter, r *http.Request, t target, 
 	}
 	defer leave()
 	select {
-	case <-h.leaving:
+	case <-h.o.Leaving:
 		return leaving.send(w, r)
 	default:
 	}
@@ -208,7 +192,7 @@ func (h *Handler) sendArchive(w http.ResponseWriter, r *http.Request, t target, 
 	defer h.metrics.making.Dec()
 
 	to := h.newSender(ctx, w, r, func() { a.setFields(w) })
-	defer func() { h.metrics.sent[t.format].Add(float64(to.Sent)) }()
+	defer func() { h.metrics.sentBytes.WithLabelValues(t.format.String()).Add(float64(to.Sent)) }()
 	files, err := h.readRelease(t, v)
 	if err == nil {
 		err = h.makeArchive(ctx, to, t.format, files)
@@ -231,6 +215,3 @@ func (h *Handler) sendArchive(w http.ResponseWriter, r *http.Request, t target, 
 
 // slotWait is how long a request waits for a slot before the response is 503.
 const slotWait = time.Second
-
-// isFull reports whether all slots are in use, so that the next client has to wait.
-func (h *Handler) isFull() bool { return h.slots.Full() }

@@ -38,7 +38,7 @@ type release struct {
 // store has the content of each file, so that a missing one does not end the archive in the middle. It returns kvstore.ErrCorrupt
 // if the manifest is of another release, has an unsafe or repeated path, or differs from a content's size.
 func (h *Handler) readRelease(t target, v views.Version) (release, error) {
-	m, err := logs.ReadManifest(h.store, v.Manifest)
+	m, err := logs.ReadManifest(h.o.Store, v.Manifest)
 	if err != nil {
 		return release{}, fmt.Errorf("download: %w", err)
 	}
@@ -50,7 +50,7 @@ func (h *Handler) readRelease(t target, v views.Version) (release, error) {
 		if !isExtractable(f.Path) || i > 0 && f.Path == m.Files[i-1].Path {
 			return release{}, fmt.Errorf("download: %w: manifest %s has the path %q, which is unsafe or there twice", kvstore.ErrCorrupt, v.Manifest, f.Path)
 		}
-		content, err := h.store.Content(f.SHA256)
+		content, err := h.o.Store.Content(f.SHA256)
 		if err != nil {
 			return release{}, fmt.Errorf("download: %s: %w", f.Path, err)
 		}
@@ -97,7 +97,7 @@ type content struct {
 // if that is damaged or missing. If all are damaged or missing, the error is that of the last one, kvstore.ErrCorrupt or
 // kvstore.ErrNotFound. It returns any other error at once.
 func (h *Handler) openContent(f logs.File) (content, error) {
-	kept, err := h.store.Content(f.SHA256)
+	kept, err := h.o.Store.Content(f.SHA256)
 	if err != nil {
 		return content{}, fmt.Errorf("download: %s: %w", f.Path, err)
 	}
@@ -107,7 +107,7 @@ func (h *Handler) openContent(f logs.File) (content, error) {
 	slices.SortFunc(codings, func(a, b kvstore.Representation) int { return cost[a.Coding] - cost[b.Coding] })
 	for _, r := range codings {
 		var coded []byte
-		if _, coded, err = h.store.Coded(f.SHA256, r.Coding); err == nil {
+		if _, coded, err = h.o.Store.Coded(f.SHA256, r.Coding); err == nil {
 			return content{file: f, coding: r.Coding, coded: coded}, nil
 		}
 		if !errors.Is(err, kvstore.ErrCorrupt) && !errors.Is(err, kvstore.ErrNotFound) {
@@ -200,20 +200,26 @@ type archiver interface {
 }
 
 // newArchiver returns an archiver that writes an archive of the format f to w.
-func newArchiver(f format, w io.Writer) (archiver, error) {
+func newArchiver(f format, w io.Writer) archiver {
 	if f == zipped {
-		return newZipArchiver(w)
+		compressor, _ := flate.NewWriter(nil, level) // the level is valid
+		z := zip.NewWriter(w)
+		// One compressor will do: a file ends before the next begins.
+		z.RegisterCompressor(zip.Deflate, func(to io.Writer) (io.WriteCloser, error) {
+			compressor.Reset(to)
+			return compressor, nil
+		})
+		return zipArchiver{z}
 	}
-	return newTarArchiver(w)
+	compressed, _ := gzip.NewWriterLevel(w, level)
+	compressed.ModTime = time.Unix(0, 0) // none: this writer makes 2042 of a zero Time
+	return tarArchiver{tar.NewWriter(compressed), compressed}
 }
 
 // makeArchive writes the archive of the release r in the format f to w. It reads one content at a time from the store. It returns
 // the error of ctx if that ends before a file. After an error the archive in w is incomplete.
 func (h *Handler) makeArchive(ctx context.Context, w io.Writer, f format, r release) error {
-	a, err := newArchiver(f, w)
-	if err != nil {
-		return fmt.Errorf("download: couldn't begin the archive: %w", err)
-	}
+	a := newArchiver(f, w)
 	buffer := make([]byte, 32<<10)
 	for _, file := range r.files {
 		// For a client that is gone compressing ends at the next write; this spares the reading.
@@ -244,18 +250,8 @@ type tarArchiver struct {
 	gzip *gzip.Writer
 }
 
-// newTarArchiver returns an archiver that writes a gzip-compressed tar archive to w.
-func newTarArchiver(w io.Writer) (*tarArchiver, error) {
-	compressed, err := gzip.NewWriterLevel(w, level)
-	if err != nil {
-		return nil, err
-	}
-	compressed.ModTime = time.Unix(0, 0) // none: this writer makes 2042 of a zero Time
-	return &tarArchiver{tar.NewWriter(compressed), compressed}, nil
-}
-
 // add implements archiver: it writes a file to the tar archive.
-func (a *tarArchiver) add(name string, modified time.Time, c content, buffer []byte) error {
+func (a tarArchiver) add(name string, modified time.Time, c content, buffer []byte) error {
 	err := a.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: c.file.Size, Mode: mode, ModTime: modified})
 	if err != nil {
 		return err
@@ -264,31 +260,13 @@ func (a *tarArchiver) add(name string, modified time.Time, c content, buffer []b
 }
 
 // Close implements archiver: it ends the tar archive and its gzip stream.
-func (a *tarArchiver) Close() error {
-	if err := a.tar.Close(); err != nil {
-		return err
-	}
-	return a.gzip.Close()
+func (a tarArchiver) Close() error {
+	return errors.Join(a.tar.Close(), a.gzip.Close())
 }
 
 // A zipArchiver writes a zip archive. Files whose names say that they are compressed
 // already are stored as they are.
-type zipArchiver struct{ zip *zip.Writer }
-
-// newZipArchiver returns an archiver that writes a zip archive to w.
-func newZipArchiver(w io.Writer) (*zipArchiver, error) {
-	compressor, err := flate.NewWriter(nil, level)
-	if err != nil {
-		return nil, err
-	}
-	z := zip.NewWriter(w)
-	// One compressor will do: a file ends before the next begins.
-	z.RegisterCompressor(zip.Deflate, func(to io.Writer) (io.WriteCloser, error) {
-		compressor.Reset(to)
-		return compressor, nil
-	})
-	return &zipArchiver{z}, nil
-}
+type zipArchiver struct{ *zip.Writer }
 
 const (
 	zipUTF8    = 1 << 11 // a flag: the name is UTF-8
@@ -296,14 +274,14 @@ const (
 )
 
 // add implements archiver: it writes a file to the zip archive, compressed unless its name says that it is compressed already.
-func (a *zipArchiver) add(name string, modified time.Time, c content, buffer []byte) error {
+func (a zipArchiver) add(name string, modified time.Time, c content, buffer []byte) error {
 	header := &zip.FileHeader{Name: name, Flags: zipUTF8, Method: zip.Deflate, ReaderVersion: zipVersion, CreatorVersion: zipVersion}
 	header.SetMode(mode) // which makes the creator Unix
 	//lint:ignore SA1019 CreateRaw does not look at Modified, and both ways must give the same
 	header.ModifiedDate, header.ModifiedTime = dosTime(modified)
 	header.Extra = extendedTime(modified)
 	if c.file.Size > 0 && !isCompressed(c.file) {
-		w, err := a.zip.CreateHeader(header)
+		w, err := a.CreateHeader(header)
 		if err != nil {
 			return err
 		}
@@ -317,15 +295,12 @@ func (a *zipArchiver) add(name string, modified time.Time, c content, buffer []b
 	}
 	header.Method, header.CRC32 = zip.Store, sum.Sum32()
 	header.UncompressedSize64, header.CompressedSize64 = uint64(c.file.Size), uint64(c.file.Size)
-	w, err := a.zip.CreateRaw(header)
+	w, err := a.CreateRaw(header)
 	if err != nil {
 		return err
 	}
 	return c.writeVerified(w, buffer)
 }
-
-// Close implements archiver: it writes the zip archive's directory.
-func (a *zipArchiver) Close() error { return a.zip.Close() }
 
 // dosTime returns date and time of t, in its time zone, as zip archives store them: in steps of two seconds and without a zone. t
 // is in UTC, and of 1980 or later.
