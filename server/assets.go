@@ -109,26 +109,13 @@ type Options struct {
 	AccessLog *AccessLog
 }
 
-// setDefaults replaces the zero values of CacheBytes, SendBytes and Logger by their defaults.
-func (o *Options) setDefaults() {
-	o.CacheBytes = cmp.Or(o.CacheBytes, 256<<20)
-	o.SendBytes = cmp.Or(o.SendBytes, 256<<20)
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-}
-
 // Assets serves assets. It is an http.Handler.
 type Assets struct {
-	store     *kvstore.Store
-	rows      *rows
-	bodies    *bodies
-	lacking   bool
-	page      func(path string) string // nil for none
-	elsewhere Elsewhere
-	metrics   *metrics
-	proxies   *requests.Proxies // may be nil
-	log       *AccessLog        // nil for none
-	logger    *slog.Logger
-	logged    answers.Throttle
+	o       Options // as they were given, with defaults; see SetMemory
+	rows    *rows
+	bodies  *bodies
+	metrics *metrics
+	logged  answers.Throttle
 }
 
 // rowShare is the part of the cache that says where files are, not what is in them. A
@@ -143,20 +130,18 @@ const sendWait = time.Second
 
 // New returns a handler for the assets in o.Store. It returns an error if the memory limits are too small, or the metrics cannot be registered.
 func New(o Options) (*Assets, error) {
-	o.setDefaults()
+	o.CacheBytes = cmp.Or(o.CacheBytes, 256<<20)
+	o.SendBytes = cmp.Or(o.SendBytes, 256<<20)
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	mediaTypes()
 	if err := checkMemory(o.CacheBytes, o.SendBytes); err != nil {
 		return nil, err
 	}
-	a := &Assets{store: o.Store, lacking: o.Lacking, page: o.Page, elsewhere: o.Elsewhere, metrics: newMetrics(), log: o.AccessLog, proxies: o.Proxies, logger: o.Logger}
+	a := &Assets{o: o, metrics: newMetrics()}
 	var err error
 	rowBytes := o.CacheBytes / rowShare
-	if a.rows, err = newRows(o.Store, rowBytes, o.Hot, o.Usage, a.metrics.rows); err != nil {
+	if a.rows, err = newRows(&a.o, rowBytes, a.metrics.rows); err != nil {
 		return nil, fmt.Errorf("server: couldn't make the cache of assets: %w", err)
-	}
-	a.rows.tags, a.rows.dictionaries = o.CacheTags, o.Dictionaries
-	if o.Complete {
-		a.rows.completer = newCompleter(o.Store, o.Logger)
 	}
 	if a.bodies, err = newBodies(o.CacheBytes-rowBytes, o.SendBytes, sendWait, a.metrics.bodies); err != nil {
 		return nil, fmt.Errorf("server: couldn't make the cache of bodies: %w", err)
@@ -194,7 +179,7 @@ func (a *Assets) SetMemory(cacheBytes, sendBytes int64) error {
 // evicted, because other versions may have the same ones.
 func (a *Assets) Forget(pkg, version string) {
 	a.rows.generation.Add(1)
-	a.logger.Debug("server: forgot a version", "package", pkg, "version", version)
+	a.o.Logger.Debug("server: forgot a version", "package", pkg, "version", version)
 }
 
 // A Follower makes [Assets] forget a release when the log says that it is withdrawn, restored, erased or confirmed.
@@ -213,7 +198,7 @@ type Follower struct {
 // checkpoint, so the assets must not have served before; the caller runs it with [Follower.Run] or [Follower.Part].
 func (a *Assets) Follow(log *logs.Log) *Follower {
 	return &Follower{
-		store: a.store, log: log, forget: a.Forget, logger: a.logger,
+		store: a.o.Store, log: log, forget: a.Forget, logger: a.o.Logger,
 		seen: log.Checkpoint().Size, changed: make(chan struct{}),
 	}
 }

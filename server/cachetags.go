@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/larder-cdn/larder/internal/answers"
@@ -77,17 +78,15 @@ func (r releaseTags) appendTags(b []byte, separator byte) []byte {
 // encodeTagToken percent-encodes the characters of s that separate or end tags, or that some CDN refuses in a tag. Names and versions
 // that the bot publishes have no such characters.
 func encodeTagToken(s string) string {
-	odd := func(c rune) bool { return c > 0x7f || !isPlainInTag(byte(c)) }
-	if strings.IndexFunc(s, odd) < 0 {
+	if !strings.ContainsFunc(s, func(c rune) bool { return c > 0x7f || !isPlainInTag(byte(c)) }) {
 		return s
 	}
-	const hex = "0123456789ABCDEF"
 	var b strings.Builder
 	for _, c := range []byte(s) {
 		if isPlainInTag(c) {
 			b.WriteByte(c)
 		} else {
-			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
+			fmt.Fprintf(&b, "%%%02X", c)
 		}
 	}
 	return b.String()

@@ -214,13 +214,8 @@ func parseSpan(member string, size int64) (span, bool) {
 // parsePosition parses a decimal number without a sign; the result is false if it is malformed. A number that exceeds int64 becomes one that is
 // beyond the end of any file.
 func parsePosition(digits string) (int64, bool) {
-	if digits == "" {
+	if digits == "" || strings.Trim(digits, "0123456789") != "" {
 		return 0, false
-	}
-	for i := 0; i < len(digits); i++ {
-		if digits[i] < '0' || digits[i] > '9' {
-			return 0, false
-		}
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil {

@@ -73,13 +73,7 @@ func NewContents(o ContentOptions) (http.Handler, error) {
 
 // RouteContents returns a handler that passes requests below [ContentPrefix] to contents, and others to rest.
 func RouteContents(contents, rest http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, ContentPrefix) {
-			contents.ServeHTTP(w, r)
-		} else {
-			rest.ServeHTTP(w, r)
-		}
-	})
+	return routeIf(func(path string) bool { return strings.HasPrefix(path, ContentPrefix) }, contents, rest)
 }
 
 var (
@@ -98,7 +92,7 @@ func (h *contents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answers.Field{Name: "X-Content-Type-Options", Value: "nosniff"},
 		answers.Field{Name: "Content-Security-Policy", Value: "sandbox"},
 		answers.Field{Name: "Cross-Origin-Resource-Policy", Value: "same-origin"})
-	recorded := &contentRecorder{ResponseWriter: w}
+	recorded := &accessLogWriter{ResponseWriter: w}
 	failure, broken := h.respond(recorded, r)
 	if failure != nil {
 		failure.SendJSON(recorded, r)
@@ -109,24 +103,9 @@ func (h *contents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// contentRecorder knows the status.
-type contentRecorder struct {
-	http.ResponseWriter
-	status int
-}
-
-// WriteHeader implements http.ResponseWriter and records the status.
-func (r *contentRecorder) WriteHeader(status int) {
-	r.status = status
-	r.ResponseWriter.WriteHeader(status)
-}
-
-// Unwrap returns the underlying writer, for http.ResponseController.
-func (r *contentRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
-
 // respond sends a content, a 304, or a range of a content. If it sent nothing, it returns the failure to respond with. broken reports that the client
 // received only a part of the body.
-func (h *contents) respond(w *contentRecorder, r *http.Request) (failure *answers.Failure, broken bool) {
+func (h *contents) respond(w *accessLogWriter, r *http.Request) (failure *answers.Failure, broken bool) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return wrongMethod, false
 	}
@@ -225,7 +204,7 @@ func contentETag(f kvstore.Representation) string {
 // send waits for a slot and memory for the client, and sends a content in the representation form, or the range of it that r names; size is that of
 // the identity. For HEAD it sends only the head, without waiting. If it sent nothing, it returns the failure to respond with: busy without a slot or
 // memory, else that of logFailure. The bool reports that the client received only a part.
-func (h *contents) send(w *contentRecorder, r *http.Request, hash kvstore.Hash, form kvstore.Representation, size int64) (*answers.Failure, bool) {
+func (h *contents) send(w *accessLogWriter, r *http.Request, hash kvstore.Hash, form kvstore.Representation, size int64) (*answers.Failure, bool) {
 	header := w.Header()
 	header.Set("Content-Type", "application/octet-stream")
 	header.Set("Accept-Ranges", "bytes")
@@ -273,7 +252,7 @@ func (h *contents) send(w *contentRecorder, r *http.Request, hash kvstore.Hash, 
 
 // paced is a response whose body is written under deadlines.
 type paced struct {
-	*contentRecorder
+	*accessLogWriter
 	to *answers.Writer
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/larder-cdn/larder/internal/requests"
@@ -95,11 +96,10 @@ func useAsDictionary(t target) string {
 // writePattern writes text to b as a literal of a URLPattern's pathname, in a string of a structured field (RFC 9651 §3.3.3). It percent-encodes
 // bytes that browsers encode in paths, and escapes with a backslash what the pattern would interpret; the string escapes that backslash once more.
 func writePattern(b *strings.Builder, text string) {
-	const hex = "0123456789ABCDEF"
-	for i := range len(text) {
-		switch c := text[i]; {
+	for _, c := range []byte(text) {
+		switch {
 		case c <= ' ' || c >= 0x7f || strings.IndexByte("\"#%<>?^`{}\\", c) >= 0:
-			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
+			fmt.Fprintf(b, "%%%02X", c)
 		case strings.IndexByte("+*:()", c) >= 0:
 			b.WriteString(`\\`)
 			b.WriteByte(c)

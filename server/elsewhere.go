@@ -19,7 +19,7 @@ var errUnknown = fmt.Errorf("%w, and its version is not known", errNoFile)
 // mayBeElsewhere reports whether a file that was not found because of err may be available from another origin: there is one, and the store does not
 // even know the file's version.
 func (a *Assets) mayBeElsewhere(err error) bool {
-	return a.elsewhere != nil && errors.Is(err, errUnknown)
+	return a.o.Elsewhere != nil && errors.Is(err, errUnknown)
 }
 
 // serveElsewhere implements recipient. It sends nothing and returns an outcome with status 0 and true, which leaves the request to net/http, where a
@@ -31,7 +31,7 @@ func (to onLane) serveElsewhere(target) (outcome, bool) { return outcome{}, true
 // were sent.
 func (to overHTTP) serveElsewhere(t target) (outcome, bool) {
 	t = t.clone()
-	data, failure := to.Assets.elsewhere(to.r, t.pkg, t.version, t.path)
+	data, failure := to.o.Elsewhere(to.r, t.pkg, t.version, t.path)
 	switch {
 	case failure != nil:
 		return to.sendFailure(failure, false), true

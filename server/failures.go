@@ -56,9 +56,9 @@ func rangeFailure(r *representation) *answers.Failure {
 // file is redirected (303) to the page about it. Caches must not store that, because many do not distinguish browsers from programs. Otherwise it is
 // that of failureOf.
 func (a *Assets) failureFor(q *query, t target, err error) *answers.Failure {
-	if a.page != nil && errors.Is(err, errNoFile) && !a.lacking && requests.WantsPage(q.fields.Accept) {
+	if a.o.Page != nil && errors.Is(err, errNoFile) && !a.o.Lacking && requests.WantsPage(q.fields.Accept) {
 		if path, ok := strings.CutPrefix(q.path+"/", Prefix); ok {
-			at := a.page(strings.TrimRight(path, "/"))
+			at := a.o.Page(strings.TrimRight(path, "/"))
 			return &answers.Failure{Status: http.StatusSeeOther, Message: "This is not a file. Its page is at " + at, Fields: []answers.Field{{Name: "Location", Value: at}}}
 		}
 	}
@@ -72,7 +72,7 @@ func (a *Assets) failureOf(t target, err error) *answers.Failure {
 	switch {
 	case errors.Is(err, text.ErrMalformedPath):
 		return answers.BadPath
-	case errors.Is(err, errNoFile) && a.lacking:
+	case errors.Is(err, errNoFile) && a.o.Lacking:
 		return answers.Missing
 	case errors.Is(err, errNoFile):
 		return notFound
@@ -90,7 +90,7 @@ func (a *Assets) failureOf(t target, err error) *answers.Failure {
 		a.metrics.unreadable.Inc()
 	}
 	if n, ok := a.logged.Allow(); ok {
-		a.logger.Error("server: couldn't read an asset", "asset", t.key, "err", err, "alike", n)
+		a.o.Logger.Error("server: couldn't read an asset", "asset", t.key, "err", err, "alike", n)
 	}
 	return unavailable
 }

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"iter"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -23,7 +22,7 @@ func (a *Assets) Answer(x *lane.Exchange) bool {
 	}
 	a.metrics.inFlight.Add(1)
 	defer a.metrics.inFlight.Add(-1)
-	if a.log != nil {
+	if a.o.AccessLog != nil {
 		x.Remote() // while it certainly has one
 	}
 	q := query{head: x.Head, path: x.Path, fields: &x.Fields}
@@ -32,7 +31,7 @@ func (a *Assets) Answer(x *lane.Exchange) bool {
 		return false
 	}
 	a.metrics.countResponse(out)
-	if a.log != nil {
+	if a.o.AccessLog != nil {
 		a.logRequest(x, out)
 	}
 	return true
@@ -42,7 +41,7 @@ func (a *Assets) Answer(x *lane.Exchange) bool {
 // that.
 func (a *Assets) logRequest(x *lane.Exchange, out outcome) {
 	e := accessLogEntry{
-		Time: x.Now(), Client: a.proxies.Client(x.Remote(), x.Relayed), Method: http.MethodGet, Host: x.Host, Target: x.Target, Protocol: "HTTP/1.1",
+		Time: x.Now(), Client: a.o.Proxies.Client(x.Remote(), x.Relayed), Method: http.MethodGet, Host: x.Host, Target: x.Target, Protocol: "HTTP/1.1",
 		Referer: x.Referer, Agent: x.UserAgent, Status: out.status, Sent: out.sent,
 	}
 	if x.Head {
@@ -52,12 +51,12 @@ func (a *Assets) logRequest(x *lane.Exchange, out outcome) {
 		e.Protocol = "HTTP/2.0"
 	}
 	if d, ok := x.Held().(*delivery); ok {
-		d.log, d.entry = a.log, e
+		d.log, d.entry = a.o.AccessLog, e
 		d.text = d.entry.copyTexts(d.text)
 		return
 	}
 	e.Took = time.Since(e.Time)
-	a.log.add(&e)
+	a.o.AccessLog.add(&e)
 }
 
 // A delivery is a body on its way. Its response is counted before, and it when all is sent.
@@ -103,7 +102,7 @@ func (to onLane) mayBlock() bool { return to.x.MayBlock() }
 
 // client returns the address prefix of the client behind any trusted proxies, to which memory is charged.
 func (to onLane) client() netip.Prefix {
-	return requests.ClientAt(to.proxies.Client(to.x.Remote(), to.x.Relayed))
+	return requests.ClientAt(to.o.Proxies.Client(to.x.Remote(), to.x.Relayed))
 }
 
 // headForm returns the form in which the head of a response is written: lines for HTTP/1.1, or a header block for HTTP/2.
@@ -162,15 +161,4 @@ func (to onLane) sendBody(f *asset, r *representation) (outcome, error) {
 	to.x.Send(*h, x.bytes, d)
 	heads.Put(h)
 	return outcome{http.StatusOK, codingLabel(r), 0}, nil
-}
-
-// newHead returns the HTTP/1.1 head of a response with a status and fields; the sender adds the date.
-func newHead(status int, fields []answers.Field) lane.Head {
-	return lane.NewHead(status, iter.Seq2[string, string](func(yield func(string, string) bool) {
-		for _, f := range fields {
-			if !yield(f.Name, f.Value) {
-				return
-			}
-		}
-	}))
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/server"
 	"github.com/larder-cdn/larder/server/lane"
@@ -205,7 +205,7 @@ func benchmarkLane(b *testing.B, log *server.AccessLog) {
 func BenchmarkAnswer(b *testing.B) {
 	assets := newAssets(b, server.Options{Store: fixture(b)})
 	body := []byte("only this")
-	head := lane.NewHead(http.StatusOK, maps.All(map[string]string{"Content-Length": "9"}))
+	head := lane.NewHead(http.StatusOK, answers.Field{Name: "Content-Length", Value: "9"})
 	for _, test := range []struct {
 		name, path, field string
 		answer            answerFunc

@@ -67,7 +67,7 @@ func TestCachesStayWithinTheirBounds(t *testing.T) {
 	})
 	t.Run("rows", func(t *testing.T) {
 		got := live(func() any {
-			r, err := newRows(nil, bound, nil, nil, newMetrics().rows)
+			r, err := newRows(new(Options), bound, newMetrics().rows)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -89,24 +89,23 @@ func mediaTypeOf(path string) *mediaType { return mediaTypes()[contentType(path)
 // field, without its line end, and from that line end to "Date: ".
 func splitHead(status int, fields ...answers.Field) (before, after string) {
 	const between = "\r\nBetween: "
-	before, after, _ = strings.Cut(string(newHead(status, append(fields, answers.Field{Name: "Between"}))), between)
+	before, after, _ = strings.Cut(string(lane.NewHead(status, append(fields, answers.Field{Name: "Between"})...)), between)
 	return before, after
 }
 
 // The pieces. What does not describe the body goes with a 304, too, because a cache may have
 // to update it (RFC 9110 §15.4.5).
 var (
-	_, headEnd  = splitHead(http.StatusOK)
-	tagged      = piece{"\r\nEtag: ", h2.AppendableName("etag")}
-	dated       = piece{"\r\nLast-Modified: ", h2.AppendableName("last-modified")}
-	immutable   = answers.Field{Name: "Cache-Control", Value: answers.CacheImmutable(answers.Forever).Control()}
-	kept        = newPiece(immutable)
-	keptInParts = newPiece(immutable, answers.Field{Name: "Accept-Ranges", Value: "bytes"})
+	_, headEnd = splitHead(http.StatusOK)
+	tagged     = piece{"\r\nEtag: ", h2.AppendableName("etag")}
+	dated      = piece{"\r\nLast-Modified: ", h2.AppendableName("last-modified")}
+	immutable  = answers.Field{Name: "Cache-Control", Value: answers.CacheImmutable(answers.Forever).Control()}
+	kept       = newPiece(immutable)
+	inParts    = newPiece(answers.Field{Name: "Accept-Ranges", Value: "bytes"})
 	// The same for what may yet become other bytes.
-	provisional        = answers.Field{Name: "Cache-Control", Value: answers.Provisional.Control()}
-	keptBriefly        = newPiece(provisional)
-	keptBrieflyInParts = newPiece(provisional, answers.Field{Name: "Accept-Ranges", Value: "bytes"})
-	varied             = newPiece(answers.Field{Name: "Vary", Value: "Accept-Encoding"})
+	provisional = answers.Field{Name: "Cache-Control", Value: answers.Provisional.Control()}
+	keptBriefly = newPiece(provisional)
+	varied      = newPiece(answers.Field{Name: "Vary", Value: "Accept-Encoding"})
 	// variedByDictionary is for files that have deltas.
 	variedByDictionary = newPiece(answers.Field{Name: "Vary", Value: variesByDictionary})
 	usable             = piece{"\r\nUse-As-Dictionary: ", h2.AppendableName("use-as-dictionary")}
@@ -151,13 +150,9 @@ func (r *representation) okHead(f form) *lane.Head {
 	if !r.released.IsZero() {
 		b = appendValue(append(b, dated[f]...), f, r.lastModified[:])
 	}
-	switch {
-	case r.coding == coding.DCZ:
-		b = append(b, keptPrivately[f]...)
-	case r.provisional:
-		b = append(b, keptBrieflyInParts[f]...)
-	default:
-		b = append(b, keptInParts[f]...)
+	b = append(b, r.caching()[f]...)
+	if r.coding != coding.DCZ {
+		b = append(b, inParts[f]...)
 	}
 	if r.dictionary != "" {
 		b = appendValue(append(b, usable[f]...), f, r.dictionary)
@@ -172,16 +167,19 @@ func (r *representation) notModifiedHead(f form, tag string) *lane.Head {
 	h := heads.Get().(*lane.Head)
 	b := append((*h)[:0], r.mediaType.notModified[f]...)
 	b = appendValue(append(b, tagged[f]...), f, tag)
+	*h = r.appendCommon(append(b, r.caching()[f]...), f)
+	return h
+}
+
+// caching returns the piece with Cache-Control.
+func (r *representation) caching() *piece {
 	switch {
 	case r.coding == coding.DCZ:
-		b = append(b, keptPrivately[f]...)
+		return &keptPrivately
 	case r.provisional:
-		b = append(b, keptBriefly[f]...)
-	default:
-		b = append(b, kept[f]...)
+		return &keptBriefly
 	}
-	*h = r.appendCommon(b, f)
-	return h
+	return &kept
 }
 
 // appendCommon appends to b, a head in the form f, the last fields of both 200 and 304 responses: Vary, cache tags and CORS, and for HTTP/1.1 the end

@@ -3,6 +3,7 @@ package server
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/larder-cdn/larder/internal/answers"
@@ -70,11 +71,12 @@ func (h *Hosts) Handler(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var f *answers.Failure
+		begins := func(prefix string) bool { return strings.HasPrefix(r.URL.Path, prefix) }
 		if resemblesAsset(r.URL.Path) {
 			if hasName(r.Host, h.site) {
 				f = h.notFiles
 			}
-		} else if hasName(r.Host, h.files) && !h.isShared(r.URL.Path) {
+		} else if hasName(r.Host, h.files) && !slices.ContainsFunc(h.shared, begins) {
 			f = h.notSite
 		}
 		if f == nil {
@@ -83,16 +85,6 @@ func (h *Hosts) Handler(next http.Handler) http.Handler {
 		}
 		writeFailure(w, f, false, r.Method == http.MethodHead, r.Header["Accept"])
 	})
-}
-
-// isShared reports whether all hosts serve a path, since it has one of the shared prefixes.
-func (h *Hosts) isShared(path string) bool {
-	for _, prefix := range h.shared {
-		if strings.HasPrefix(path, prefix) {
-			return true
-		}
-	}
-	return false
 }
 
 // Lane returns a handler of the fast lane that passes requests to next. It leaves requests for the host of pages, and those in which a proxy names

@@ -39,27 +39,27 @@ func (e *withdrawnError) Error() string { return fmt.Sprintf("withdrawn by log e
 // used. So a reading that a withdrawal overtakes cannot survive it, and a
 // withdrawal, which is rare, costs each hot asset one more reading.
 type rows struct {
-	store        *kvstore.Store
-	memory       any // see assetCache
-	hot          func(kvstore.Hash)
-	dictionaries bool       // whether files are dictionaries, and deltas are sent
-	completer    *completer // nil for none
-	usage        *usage.Usage
-	tags         CacheTags
-	now          func() time.Time
-	generation   atomic.Uint64
-	metrics      *cacheMetrics
+	o          *Options
+	memory     any        // see assetCache
+	completer  *completer // nil for none
+	now        func() time.Time
+	generation atomic.Uint64
+	metrics    *cacheMetrics
 }
 
-// newRows returns an empty cache, of up to cacheBytes, of assets in a store. hot, nil for nothing, is called with each content that is read and not
-// recompressed yet. Requests for files are counted in u, if it is not nil, and the cache's work in m.
-func newRows(store *kvstore.Store, cacheBytes int64, hot func(kvstore.Hash), u *usage.Usage, m *cacheMetrics) (*rows, error) {
+// newRows returns an empty cache, of up to cacheBytes, of the assets of o.Store, by the options that concern single assets. m counts the
+// cache's work.
+func newRows(o *Options, cacheBytes int64, m *cacheMetrics) (*rows, error) {
 	cache, err := otter.New(&otter.Options[string, *asset]{
 		MaximumWeight: uint64(cacheBytes),
 		Weigher:       func(key string, f *asset) uint32 { return uint32(int64(len(key)) + f.weight()) },
 		StatsRecorder: m,
 	})
-	return &rows{store: store, memory: cache, hot: hot, usage: u, now: time.Now, metrics: m}, err
+	r := &rows{o: o, memory: cache, now: time.Now, metrics: m}
+	if o.Complete {
+		r.completer = newCompleter(o.Store, o.Logger)
+	}
+	return r, err
 }
 
 // assetCache returns the in-memory cache of r with its type. No field and no method mentions otter's generic types: otherwise each importer of this
@@ -81,7 +81,7 @@ func (r *rows) load(t target, stale *asset) (*asset, error) {
 	t = t.clone() // the cache keeps the key, and who waits for it may outlive the request
 	for {
 		if stale != nil {
-			r.evict(t, stale)
+			r.replace(t, stale, nil)
 		}
 		mine := false
 		f, err := assetCache(r).Get(context.Background(), t.key, otter.LoaderFunc[string, *asset](func(context.Context, string) (*asset, error) {
@@ -102,61 +102,48 @@ func (r *rows) load(t target, stale *asset) (*asset, error) {
 // or less than an hour (forever without deltas) if its content is recompressed.
 func (r *rows) isCurrent(f *asset, now time.Time) bool {
 	age := now.Sub(f.loaded)
-	return f.generation == r.generation.Load() && (age < recheck || f.squeezed && (age < recheckDeltas || !r.dictionaries))
+	return f.generation == r.generation.Load() && (age < recheck || f.squeezed && (age < recheckDeltas || !r.o.Dictionaries))
 }
 
-// evict removes the asset f of a target from the cache, unless another goroutine has replaced it.
-func (r *rows) evict(t target, f *asset) {
+// replace puts another asset in the place of the asset f of a target in the cache, or with nil nothing, unless another goroutine has
+// replaced f.
+func (r *rows) replace(t target, f, by *asset) {
 	assetCache(r).ComputeIfPresent(t.key, func(have *asset) (*asset, otter.ComputeOp) {
-		if have == f {
+		switch {
+		case have != f:
+			return have, otter.CancelOp
+		case by == nil:
 			return nil, otter.InvalidateOp
 		}
-		return have, otter.CancelOp
+		return by, otter.WriteOp
 	})
 }
 
-// replaceDamaged replaces the asset f of a target in the cache by a copy without the coding c, which is damaged, and returns the copy. If another
-// goroutine has replaced f in the cache, that stays there. After a minute the copy is read again, when the store may have repaired the coding. If f
-// has no other coding, it is evicted, and the result is nil.
-func (r *rows) replaceDamaged(t target, f *asset, c coding.Coding) *asset {
-	rest := f.withoutCoding(c)
-	if rest == nil {
-		r.evict(t, f)
-		return nil
-	}
-	rest.loaded = r.now()
-	assetCache(r).ComputeIfPresent(t.key, func(have *asset) (*asset, otter.ComputeOp) {
-		if have == f {
-			return rest, otter.WriteOp
-		}
-		return have, otter.CancelOp
-	})
-	return rest
-}
-
-// recoverFrom prepares another attempt after sending the asset f failed with err. For a damaged coding it returns f without it. For a replaced coding
+// recoverFrom prepares another attempt after sending the asset f failed with err. For a damaged coding it returns f without it, which
+// takes the place of f in the cache; a minute later that is read again, when the store may have repaired the coding. For a replaced coding
 // it evicts f and returns nil, so that the caller reads the asset again. goesOn is false after other errors, and if no other coding is left.
 func (r *rows) recoverFrom(t target, f *asset, err error) (rest *asset, goesOn bool) {
 	var damaged *damagedError
-	if errors.As(err, &damaged) {
-		rest = r.replaceDamaged(t, f, damaged.coding)
-		return rest, rest != nil
-	}
-	if !errors.Is(err, errReplaced) {
+	switch {
+	case errors.As(err, &damaged):
+		if rest = f.withoutCoding(damaged.coding); rest != nil {
+			rest.loaded = r.now()
+		}
+	case !errors.Is(err, errReplaced):
 		return nil, false
 	}
-	r.evict(t, f)
-	return nil, true
+	r.replace(t, f, rest)
+	return rest, rest != nil || damaged == nil
 }
 
 // read reads the asset of a target from the store, without the cache. It may store a gzip encoding (see completer), and reports contents that are not
 // recompressed to hot. It returns errNoFile, errUnknown, a *withdrawnError, or an error of the store.
 func (r *rows) read(t target) (*asset, error) {
 	generation := r.generation.Load()
-	file, err := views.LookupFile(r.store, t.pkg, t.version, t.path)
+	file, err := views.LookupFile(r.o.Store, t.pkg, t.version, t.path)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		if err = r.explainAbsence(t); err == errNoFile { // the version may have been published between the two looks
-			file, err = views.LookupFile(r.store, t.pkg, t.version, t.path)
+			file, err = views.LookupFile(r.o.Store, t.pkg, t.version, t.path)
 			if errors.Is(err, kvstore.ErrNotFound) {
 				err = errNoFile
 			}
@@ -165,7 +152,7 @@ func (r *rows) read(t target) (*asset, error) {
 	if err != nil {
 		return nil, err
 	}
-	content, err := r.store.Content(file.Hash)
+	content, err := r.o.Store.Content(file.Hash)
 	if err != nil {
 		// Not even ErrNotFound is a 404 here: the store contradicts itself.
 		return nil, fmt.Errorf("server: %s names the content %s: %w", t.key, file.Hash, err)
@@ -173,18 +160,18 @@ func (r *rows) read(t target) (*asset, error) {
 	if r.completer != nil {
 		content = r.completer.addGzip(file.Hash, content)
 	}
-	f := newAsset(t, file, content, r.tags)
-	if r.dictionaries && !file.Provisional {
-		if err := f.addDictionaries(r.store, t); err != nil {
+	f := newAsset(t, file, content, r.o.CacheTags)
+	if r.o.Dictionaries && !file.Provisional {
+		if err := f.addDictionaries(r.o.Store, t); err != nil {
 			return nil, fmt.Errorf("server: the deltas of %s: %w", t.key, err)
 		}
 	}
 	f.generation, f.loaded = generation, r.now()
-	if r.usage != nil {
-		f.usage = r.usage.File(t.pkg, t.version, t.key)
+	if r.o.Usage != nil {
+		f.usage = r.o.Usage.File(t.pkg, t.version, t.key)
 	}
-	if !f.squeezed && r.hot != nil {
-		r.hot(file.Hash)
+	if !f.squeezed && r.o.Hot != nil {
+		r.o.Hot(file.Hash)
 	}
 	return f, nil
 }
@@ -192,7 +179,7 @@ func (r *rows) read(t target) (*asset, error) {
 // explainAbsence returns why the store has no file for a target: errUnknown for an unknown version, a *withdrawnError for a withdrawn one, errNoFile
 // if the version has no such path, or an error of the store.
 func (r *rows) explainAbsence(t target) error {
-	v, err := views.LookupVersion(r.store, t.pkg, t.version)
+	v, err := views.LookupVersion(r.o.Store, t.pkg, t.version)
 	switch {
 	case errors.Is(err, kvstore.ErrNotFound):
 		return errUnknown

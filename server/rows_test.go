@@ -27,7 +27,7 @@ func TestAssetIsRecheckedUntilSqueezed(t *testing.T) {
 		t.Fatal(err)
 	}
 	hot := 0
-	r.hot = func(kvstore.Hash) { hot++ }
+	r.o.Hot = func(kvstore.Hash) { hot++ }
 	now := time.Unix(0, 0)
 	r.now = func() time.Time { return now }
 	find := func() *asset {
@@ -78,7 +78,7 @@ func rowsOfNothing(t *testing.T) (*rows, *kvstore.Store) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	r, err := newRows(store, 1<<20, nil, nil, newMetrics().rows)
+	r, err := newRows(&Options{Store: store}, 1<<20, newMetrics().rows)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -276,14 +276,14 @@ func (a *Assets) bodyOf(f *asset, r *representation, parts bool, from netip.Pref
 func (a *Assets) acquire(f *asset, r *representation, from netip.Prefix) (*body, error) {
 	return a.bodies.acquire(r.sum, r.length, from, func() ([]byte, error) {
 		if !r.stored {
-			return a.store.Identity(f.content)
+			return a.o.Store.Identity(f.content)
 		}
 		var coded []byte
 		var err error
 		if r.coding == coding.DCZ {
-			coded, err = a.store.ReadDelta(f.content, r.sum)
+			coded, err = a.o.Store.ReadDelta(f.content, r.sum)
 		} else {
-			coded, err = a.store.Read(f.content, kvstore.Representation{Coding: r.coding, Length: r.length, Sum: r.sum})
+			coded, err = a.o.Store.Read(f.content, kvstore.Representation{Coding: r.coding, Length: r.length, Sum: r.sum})
 		}
 		if errors.Is(err, kvstore.ErrNotFound) {
 			err = fmt.Errorf("server: content %s in %v: %w", f.content, r.coding, errReplaced)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"path"
@@ -28,9 +29,14 @@ type target struct {
 // there. So sites that get their URLs slightly wrong get the same kind of errors as for assets: scripts may read them, and no cache stores them for
 // long.
 func Route(assets, rest http.Handler) http.Handler {
+	return routeIf(resemblesAsset, assets, rest)
+}
+
+// routeIf returns a handler that passes requests whose path, percent-decoded, matches to one handler, and others to rest.
+func routeIf(matches func(path string) bool, matching, rest http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if resemblesAsset(r.URL.Path) {
-			assets.ServeHTTP(w, r)
+		if matches(r.URL.Path) {
+			matching.ServeHTTP(w, r)
 		} else {
 			rest.ServeHTTP(w, r)
 		}
@@ -169,16 +175,9 @@ var contentTypes = func() map[string]string {
 	return types
 }()
 
-// contentType returns the Content-Type for the file at path, by its extension. Without a known extension that is application/octet-stream, which no
+// contentType returns the Content-Type for a file, by the extension of its path. Without a known extension that is application/octet-stream, which no
 // browser runs or shows.
-func contentType(path string) string {
-	name := path[strings.LastIndexByte(path, '/')+1:]
-	dot := strings.LastIndexByte(name, '.')
-	if dot < 0 {
-		return octets
-	}
-	if t, ok := contentTypes[strings.ToLower(name[dot+1:])]; ok {
-		return t
-	}
-	return octets
+func contentType(file string) string {
+	extension := strings.TrimPrefix(path.Ext(file), ".")
+	return cmp.Or(contentTypes[strings.ToLower(extension)], octets)
 }

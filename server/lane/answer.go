@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"iter"
 	"net"
 	"net/http"
 	"slices"
@@ -24,10 +23,10 @@ type Head []byte
 
 // NewHead returns the head of a response over HTTP/1.1 with a status line and the fields, in their order. It replaces line ends
 // in values with spaces. The head ends with "Date: "; the lane adds the value and Connection when it sends the head.
-func NewHead(status int, fields iter.Seq2[string, string]) Head {
+func NewHead(status int, fields ...answers.Field) Head {
 	b := fmt.Appendf(nil, "HTTP/1.1 %d %s", status, http.StatusText(status))
-	for name, value := range fields {
-		b = fmt.Appendf(b, "\r\n%s: %s", name, oneLine.Replace(value))
+	for _, f := range fields {
+		b = fmt.Appendf(b, "\r\n%s: %s", f.Name, oneLine.Replace(f.Value))
 	}
 	return slices.Clone(append(b, "\r\nDate: "...)) // heads are kept for long, and b has room
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/server/lane"
 )
@@ -26,9 +27,7 @@ func (sender) Answer(x *lane.Exchange) bool {
 	if x.Path == "/large" {
 		body = muchToTake
 	}
-	x.Send(lane.NewHead(200, func(yield func(string, string) bool) {
-		yield("Content-Length", fmt.Sprint(len(body)))
-	}), body, nil)
+	x.Send(lane.NewHead(200, answers.Field{Name: "Content-Length", Value: fmt.Sprint(len(body))}), body, nil)
 	return true
 }
 

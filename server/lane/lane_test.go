@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/testkit/bubble"
 	"github.com/larder-cdn/larder/server/lane"
 )
@@ -39,8 +39,8 @@ func (handler) Answer(x *lane.Exchange) bool {
 		io.WriteString(x.Writer(), "five!")
 		return true
 	}
-	length := map[string]string{"Content-Length": string(rune('0' + len(target)))}
-	x.Send(lane.NewHead(http.StatusOK, maps.All(length)), []byte(target), nil)
+	length := answers.Field{Name: "Content-Length", Value: string(rune('0' + len(target)))}
+	x.Send(lane.NewHead(http.StatusOK, length), []byte(target), nil)
 	return true
 }
 

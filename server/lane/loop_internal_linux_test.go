@@ -3,7 +3,6 @@ package lane
 import (
 	"bufio"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"runtime"
@@ -167,7 +166,7 @@ func (g *greeter) Answer(x *Exchange) bool {
 		g.asked <- path
 		<-g.answer
 	}
-	x.Send(NewHead(http.StatusNoContent, maps.All(map[string]string{})), nil, nil)
+	x.Send(NewHead(http.StatusNoContent), nil, nil)
 	return true
 }
 

@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"runtime"
@@ -17,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/server/lane"
 )
 
@@ -34,7 +34,7 @@ func (g *gate) Answer(x *lane.Exchange) bool {
 		g.held <- release
 		<-release
 	case "/large":
-		length := maps.All(map[string]string{"Content-Length": strconv.Itoa(len(large))})
+		length := answers.Field{Name: "Content-Length", Value: strconv.Itoa(len(large))}
 		x.Send(lane.NewHead(http.StatusOK, length), large, nil)
 		return true
 	}

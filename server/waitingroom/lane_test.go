@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/server/lane"
 )
 
@@ -25,7 +26,7 @@ func TestLane(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	head := lane.NewHead(http.StatusOK, func(yield func(string, string) bool) { yield("Content-Length", "4") })
+	head := lane.NewHead(http.StatusOK, answers.Field{Name: "Content-Length", Value: "4"})
 	front := lane.New(listener, lane.Options{
 		Handler: h.rooms.Lane(fast{head}), HeaderTimeout: time.Minute, IdleTimeout: time.Minute, WriteTimeout: time.Minute, StallTimeout: time.Minute,
 	})
