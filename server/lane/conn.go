@@ -6,9 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -350,9 +348,7 @@ func (c *conn) respond() (next state) {
 		c.endBlocking()
 		if reason := recover(); reason != nil {
 			next = closing
-			if reason != http.ErrAbortHandler {
-				c.listener.o.Logger.Error("server: a request made a handler panic", "client", x.Remote(), "panic", reason, "stack", string(debug.Stack()))
-			}
+			c.listener.logPanic(reason, x.Remote())
 		}
 		if next != sending {
 			x.releaseBody()

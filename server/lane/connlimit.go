@@ -19,11 +19,13 @@ import (
 // Connections of proxies that the operator trusts do not count for a client. While connections are scarce, each request counts them for
 // the client that it is from.
 type connLimit struct {
-	bounded bool        // false without a limit
-	scarce  atomic.Bool // whether clients have to hurry
+	bounded bool          // false without a limit
+	scarce  atomic.Bool   // whether clients have to hurry
+	freed   chan struct{} // has one if a goroutine that waits in acquire should look again
 
 	mu         sync.Mutex
-	most       int
+	most       int // 0 for any number
+	taken      int // how many connections have a slot, see acquire
 	ample      int // up to this number none is evicted
 	entries    list[connEntry]
 	silent     int             // of entries, those that have made no complete request
@@ -89,7 +91,7 @@ var networks = [...]struct {
 // has entries for connections.
 func newConnLimit(most int) *connLimit {
 	return &connLimit{
-		bounded: most > 0, most: most, ample: evictionThreshold(most), clients: make(map[netip.Prefix]*clientCount),
+		bounded: most > 0, freed: make(chan struct{}, 1), most: most, ample: evictionThreshold(most), clients: make(map[netip.Prefix]*clientCount),
 		entries:    list[connEntry]{placeOf: func(p *connEntry) *int { return &p.place }},
 		handshakes: list[connEntry]{placeOf: func(p *connEntry) *int { return &p.handshake }},
 	}
@@ -196,11 +198,12 @@ func (r *connLimit) shutDown(p *connEntry) {
 }
 
 // setLimit changes the limit to most open connections. Neither most nor the limit before may be 0. It evicts connections if more are open than
-// may be without an eviction.
+// may be without an eviction. Connections beyond a lower limit keep their slots until they end.
 func (r *connLimit) setLimit(most int) {
 	r.mu.Lock()
 	r.most, r.ample = most, evictionThreshold(most)
 	r.updateScarce()
+	r.wakeOne()
 	excess := len(r.entries.members) - r.ample
 	r.mu.Unlock()
 	for range excess {

@@ -19,7 +19,7 @@ import (
 // would set on each connection, because accepted connections inherit them.
 func (l *limited) prepareListener() error {
 	var err error
-	if l.file, err = l.File(); err != nil {
+	if l.file, err = l.tcp.File(); err != nil {
 		return err
 	}
 	if l.raw, err = l.file.SyscallConn(); err != nil {
@@ -44,7 +44,7 @@ func (l *limited) prepareListener() error {
 // acceptDescriptor waits for a slot and a client, and accepts the connection as a descriptor that Go's poller does not know. It
 // returns the descriptor and the connection's entry in the limit, which is nil without a limit and trusted proxies; after an error
 // it returns -1 and nil. Only one goroutine may call it at a time. The goroutine that closes the descriptor must call
-// connEntry.remove before, and limited.releaseSlot afterwards.
+// connEntry.remove before, and connLimit.release afterwards.
 func (l *limited) acceptDescriptor() (int, *connEntry, error) {
 	if err := l.acceptNext(); err != nil {
 		return -1, nil, err
@@ -57,7 +57,7 @@ func (l *limited) acceptDescriptor() (int, *connEntry, error) {
 // acceptNext waits for a slot and for a client, and accepts the connection into l.next. After an error it has released the slot.
 // The error is net.ErrClosed when the listener was closed.
 func (l *limited) acceptNext() error {
-	if err := l.acquireSlot(); err != nil {
+	if err := l.room.acquire(l.closed); err != nil {
 		return err
 	}
 	err := l.raw.Read(l.next.accept)
@@ -73,7 +73,7 @@ func (l *limited) acceptNext() error {
 		default:
 		}
 	}
-	l.releaseSlot()
+	l.room.release()
 	return err
 }
 
@@ -212,10 +212,10 @@ func (c *conn) moveToPoller() error {
 	_ = file.Close()
 	if err != nil {
 		c.place.remove()
-		c.listener.source.releaseSlot()
+		c.listener.source.room.release()
 		return err
 	}
-	c.socket = &limitedConn{TCPConn: socket, counted: counted{of: &c.listener.source.limits, place: c.place}}
+	c.socket = &limitedConn{TCPConn: socket, counted: counted{of: c.listener.source.room, place: c.place}}
 	if c.records != nil {
 		c.records.Conn = c.socket
 	}
@@ -279,7 +279,7 @@ func (c *conn) closeDescriptor() error {
 	}
 	c.place.remove()
 	_, _, err := syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(c.fd), 0, 0)
-	c.listener.source.releaseSlot()
+	c.listener.source.room.release()
 	if err != 0 {
 		return err
 	}

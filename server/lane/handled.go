@@ -8,7 +8,6 @@ import (
 	"net/textproto"
 	"net/url"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -268,9 +267,7 @@ func (w *handled) parseTarget() bool {
 // context.
 func (w *handled) endRequest() {
 	reason := recover()
-	if reason != nil && reason != http.ErrAbortHandler {
-		w.m.c.listener.o.Logger.Error("server: a request made a handler panic", "client", w.request.RemoteAddr, "panic", reason, "stack", string(debug.Stack()))
-	}
+	w.m.c.listener.logPanic(reason, w.request.RemoteAddr)
 	m := w.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -362,29 +359,24 @@ func writeBody[T string | []byte](w *handled, p T) (int, error) {
 	if w.buffer == nil {
 		w.buffer = make([]byte, 0, bufferedBytes)
 	}
-	if len(w.buffer)+len(p) <= cap(w.buffer) {
-		w.buffer = append(w.buffer, p...)
+	if len(w.buffer) > 0 && len(w.buffer)+len(p) > cap(w.buffer) {
+		if err := w.flushBuffer(); err != nil {
+			return 0, err
+		}
+	}
+	if len(p) > cap(w.buffer) {
+		if err := w.send([]byte(p), false); err != nil {
+			return 0, err
+		}
 		return len(p), nil
 	}
-	if err := w.flushBuffer(); err != nil {
-		return 0, err
-	}
-	if len(p) <= cap(w.buffer) {
-		w.buffer = append(w.buffer, p...)
-		return len(p), nil
-	}
-	if err := w.send([]byte(p), false); err != nil {
-		return 0, err
-	}
+	w.buffer = append(w.buffer, p...)
 	return len(p), nil
 }
 
 // flushBuffer sends the buffered part of the body, and the head before it if that was not sent. It waits until the client's windows have
-// space; it locks the connection's mu. Without a buffered part it does nothing. The buffer is empty afterwards, also after an error.
+// space; it locks the connection's mu. The buffer is empty afterwards, also after an error.
 func (w *handled) flushBuffer() error {
-	if len(w.buffer) == 0 {
-		return nil
-	}
 	err := w.send(w.buffer, false)
 	w.buffer = w.buffer[:0]
 	return err
@@ -400,9 +392,7 @@ func (w *handled) FlushError() error {
 		w.WriteHeader(http.StatusOK)
 	}
 	if len(w.buffer) > 0 || !w.sentHead {
-		err := w.send(w.buffer, false)
-		w.buffer = w.buffer[:0]
-		return err
+		return w.flushBuffer()
 	}
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()

@@ -91,32 +91,15 @@ func (l *Listener) closeOverdue(now time.Time) {
 	}
 }
 
-// limits bound how many connections of listeners are open.
-type limits struct {
-	slots  *connectionSlots
-	room   *connLimit
-	closed chan struct{}
-	once   sync.Once // closes closed
-}
-
-// acquireSlot waits until another connection may be open, and counts it. It returns net.ErrClosed when the listener is closed.
-func (l *limits) acquireSlot() error { return l.slots.acquire(l.closed) }
-
-// releaseSlot ends the count of a connection that was closed, so that another one may be open.
-func (l *limits) releaseSlot() { l.slots.release() }
-
-// setLimit changes how many connections may be open, and evicts those beyond a lower limit.
-func (l *limits) setLimit(most int) {
-	l.slots.setLimit(most)
-	l.room.setLimit(most)
-}
-
 // A limited listener bounds how many of its connections are open. Unlike netutil's it leaves
 // them TCP connections, so that a response can be written in parts with one system call, and on
 // Linux it can give them away as descriptors.
 type limited struct {
-	*net.TCPListener
-	limits
+	net.Listener
+	tcp    *net.TCPListener // the same; nil for a Unix socket
+	room   *connLimit
+	closed chan struct{}
+	once   sync.Once                  // closes closed
 	trusts func(peer netip.Addr) bool // whether peer is a proxy, whose connections are not counted as a client's; nil for no proxies
 
 	// The same socket, for acceptDescriptor: package net has no way to wait for it.
@@ -132,48 +115,18 @@ func Limit(l *net.TCPListener, most int) net.Listener { return LimitAll(most, l)
 // LimitAll is [Limit] for several listeners, of TCP or Unix sockets, that share one limit. Its results are in their order.
 // Connections of a Unix socket count for no client.
 func LimitAll(most int, of ...net.Listener) []net.Listener {
-	slots, room := newSlots(most), newConnLimit(most)
+	room := newConnLimit(most)
 	all := make([]net.Listener, len(of))
 	for i, l := range of {
-		if tcp, ok := l.(*net.TCPListener); ok {
-			all[i] = &limited{TCPListener: tcp, limits: limits{slots: slots, room: room, closed: make(chan struct{})}}
-		} else {
-			all[i] = &limitedUnixListener{Listener: l, limits: limits{slots: slots, room: room, closed: make(chan struct{})}}
-		}
+		tcp, _ := l.(*net.TCPListener)
+		all[i] = &limited{Listener: l, tcp: tcp, room: room, closed: make(chan struct{})}
 	}
 	return all
 }
 
-// A limitedUnixListener is a limited listener of a Unix socket.
-type limitedUnixListener struct {
-	net.Listener
-	limits
-}
-
-// Accept waits for a slot and accepts a connection of a Unix socket. Near the limit it evicts another one.
-func (l *limitedUnixListener) Accept() (net.Conn, error) {
-	if err := l.acquireSlot(); err != nil {
-		return nil, err
-	}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		l.releaseSlot()
-		return nil, err
-	}
-	p := l.room.newEntry(-1, c)
-	l.room.admit(p, netip.Prefix{})
-	return &unixConn{UnixConn: c.(*net.UnixConn), counted: counted{of: &l.limits, place: p}}, nil
-}
-
-// Close implements net.Listener. It also ends a call of Accept that waits for a slot.
-func (l *limitedUnixListener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.Listener.Close()
-}
-
 // counted is what an open connection of a listener with limits takes of them.
 type counted struct {
-	of    *limits
+	of    *connLimit
 	place *connEntry // nil if it has none
 	once  sync.Once  // releases the slot
 }
@@ -185,11 +138,11 @@ func (c *counted) entry() *connEntry { return c.place }
 func (c *counted) close(socket io.Closer) error {
 	c.place.remove()
 	err := socket.Close()
-	c.once.Do(c.of.releaseSlot)
+	c.once.Do(c.of.release)
 	return err
 }
 
-// A unixConn is a connection of a limitedUnixListener.
+// A unixConn is a connection of a limited listener of a Unix socket.
 type unixConn struct {
 	*net.UnixConn
 	counted
@@ -201,18 +154,21 @@ func (c *unixConn) Close() error { return c.close(c.UnixConn) }
 // Accept implements net.Listener. It waits for a slot and for a connection, and counts it towards the limit. Near the limit it
 // evicts another one.
 func (l *limited) Accept() (net.Conn, error) {
-	if err := l.acquireSlot(); err != nil {
+	if err := l.room.acquire(l.closed); err != nil {
 		return nil, err
 	}
-	c, err := l.AcceptTCP()
+	c, err := l.Listener.Accept()
 	if err != nil {
-		l.releaseSlot()
+		l.room.release()
 		return nil, err
 	}
 	p := l.newEntry(-1, c)
-	peer, _ := c.RemoteAddr().(*net.TCPAddr) // nil of one that was reset meanwhile
+	peer, _ := c.RemoteAddr().(*net.TCPAddr) // nil of a Unix socket, and of a connection that was reset meanwhile
 	l.admit(p, peer.AddrPort().Addr())
-	return &limitedConn{TCPConn: c, counted: counted{of: &l.limits, place: p}}, nil
+	if tcp, ok := c.(*net.TCPConn); ok {
+		return &limitedConn{TCPConn: tcp, counted: counted{of: l.room, place: p}}, nil
+	}
+	return &unixConn{UnixConn: c.(*net.UnixConn), counted: counted{of: l.room, place: p}}, nil
 }
 
 // newEntry returns the limit's entry of a connection, nil if there is neither a limit nor Options.Proxies. Either fd is the
@@ -254,8 +210,8 @@ func (l *Listener) countForClient(c *conn) bool {
 // connections beyond a lower limit. Neither most nor the limit before may be 0. It does nothing if the connections come from a
 // listener without a limit of this package.
 func (l *Listener) SetLimit(most int) {
-	if limits, ok := l.Listener.(interface{ setLimit(most int) }); ok {
-		limits.setLimit(most)
+	if limited, ok := l.Listener.(*limited); ok {
+		limited.room.setLimit(most)
 	}
 }
 
@@ -271,10 +227,10 @@ func (l *limited) Close() error {
 			_ = l.file.Close()
 		}
 	})
-	return l.TCPListener.Close()
+	return l.Listener.Close()
 }
 
-// A limitedConn is a connection of a limited listener.
+// A limitedConn is a connection of a limited listener of TCP.
 type limitedConn struct {
 	*net.TCPConn
 	counted

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -105,7 +106,8 @@ type Listener struct {
 	failed chan error
 	closed chan struct{}
 	once   sync.Once
-	shut   sync.Once // of what connections come from
+	// closeInner closes the listener that connections come from, once.
+	closeInner func() error
 
 	deadlines Deadlines
 	leaving   atomic.Bool   // each connection ends after its next response
@@ -141,11 +143,13 @@ func New(inner net.Listener, o Options) *Listener {
 		arriving: make(map[*conn]struct{}), none: make(chan struct{}), stopped: make(chan struct{}), deadlines: o.Deadlines(),
 		open: newOpenList(),
 	}
-	if l.source, _ = inner.(*limited); l.source != nil && o.Proxies != nil {
-		l.source.trusts = o.Proxies.Trust
+	bounded, ok := inner.(*limited)
+	if l.accepting = ok; ok && bounded.tcp != nil {
+		if l.source = bounded; o.Proxies != nil {
+			bounded.trusts = o.Proxies.Trust
+		}
 	}
-	_, local := inner.(*limitedUnixListener)
-	l.accepting = l.source != nil || local
+	l.closeInner = sync.OnceValue(inner.Close)
 	l.startLoops()
 	go l.acceptConnections()
 	return l
@@ -289,18 +293,16 @@ func (l *Listener) Accept() (net.Conn, error) {
 
 // Close implements net.Listener. It stops accepting connections and handing them over. Open connections stay until Stop or Abort.
 func (l *Listener) Close() error {
-	var err error // of the first time only: net/http closes what Stop has closed
-	l.once.Do(func() {
-		close(l.closed)
-		err = l.closeInner()
-	})
-	return err
+	l.once.Do(func() { close(l.closed) })
+	return l.closeInner()
 }
 
-// closeInner closes the listener that connections come from. It does so once; later calls return nil.
-func (l *Listener) closeInner() (err error) {
-	l.shut.Do(func() { err = l.Listener.Close() })
-	return err
+// logPanic logs why a handler has panicked in a request of a client, unless reason, which it recovered with, is nil or
+// http.ErrAbortHandler. It must be called while the panic's stack is there.
+func (l *Listener) logPanic(reason any, client string) {
+	if reason != nil && reason != http.ErrAbortHandler {
+		l.o.Logger.Error("server: a request made a handler panic", "client", client, "panic", reason, "stack", string(debug.Stack()))
+	}
 }
 
 // forget removes a connection that is being closed or handed over from its loop and from the list of open ones.

@@ -2,8 +2,6 @@ package lane
 
 import (
 	"crypto/tls"
-	"net/http"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -222,9 +220,7 @@ func (m *multiplexer) tryHandler(h Handler, x *Exchange) (answered bool) {
 		if reason := recover(); reason != nil {
 			answered = true
 			s.Reset(h2.InternalError)
-			if reason != http.ErrAbortHandler {
-				m.c.listener.o.Logger.Error("server: a request made a handler panic", "panic", reason, "stack", string(debug.Stack()))
-			}
+			m.c.listener.logPanic(reason, x.Remote())
 		}
 	}()
 	if !h.Answer(x) || x.later {

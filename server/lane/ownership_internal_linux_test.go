@@ -53,7 +53,7 @@ func TestResetConnectionIsNotHandedOver(t *testing.T) {
 		t.Errorf("a connection from %v is handed over", c.peerAddress())
 	}
 	_ = c.closeSocket()
-	if n := c.listener.source.slots.taken; n > 0 {
+	if n := c.listener.source.room.taken; n > 0 {
 		t.Errorf("%d places are taken and have no connection", n)
 	}
 }

@@ -1,28 +1,14 @@
 package lane
 
-import (
-	"net"
-	"sync"
-)
+import "net"
 
-// connectionSlots bound how many connections are open. The bound can change while they are.
-type connectionSlots struct {
-	mu    sync.Mutex
-	most  int // 0 for any number
-	taken int
-	freed chan struct{} // has one if a goroutine that waits in acquire should look again
-}
+// This file bounds how many connections are open at all, those included that were evicted and are not closed yet. Each has a slot.
 
-// newSlots returns slots for most open connections, 0 for any number.
-func newSlots(most int) *connectionSlots {
-	return &connectionSlots{most: most, freed: make(chan struct{}, 1)}
-}
-
-// acquire acquires a slot. It waits for one until closed is closed, and returns net.ErrClosed then.
-func (s *connectionSlots) acquire(closed <-chan struct{}) error {
-	for !s.tryAcquire() {
+// acquire acquires the slot of a connection that is to be accepted. It waits for one until closed is closed, and returns net.ErrClosed then.
+func (r *connLimit) acquire(closed <-chan struct{}) error {
+	for !r.tryAcquire() {
 		select {
-		case <-s.freed:
+		case <-r.freed:
 		case <-closed:
 			return net.ErrClosed
 		}
@@ -32,40 +18,32 @@ func (s *connectionSlots) acquire(closed <-chan struct{}) error {
 
 // tryAcquire acquires a slot without waiting. It returns false if all are taken. If another slot is free afterwards, it wakes a
 // goroutine that waits for one.
-func (s *connectionSlots) tryAcquire() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.most > 0 && s.taken >= s.most {
+func (r *connLimit) tryAcquire() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.most > 0 && r.taken >= r.most {
 		return false
 	}
-	s.taken++
-	s.wakeOne() // the listener beside this one may wait, too
+	r.taken++
+	r.wakeOne() // the listener beside this one may wait, too
 	return true
 }
 
-// release releases a slot, and wakes a goroutine that waits for one, unless more than the limit are still taken.
-func (s *connectionSlots) release() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.taken--
-	s.wakeOne()
-}
-
-// setLimit changes the limit. Connections beyond a lower one keep their slots until they end.
-func (s *connectionSlots) setLimit(most int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.most = most
-	s.wakeOne()
+// release releases the slot of a connection that was closed, and wakes a goroutine that waits for one, unless more than the limit are still taken.
+func (r *connLimit) release() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.taken--
+	r.wakeOne()
 }
 
 // wakeOne wakes one of the goroutines that wait for a slot, if a slot is free. The caller holds mu.
-func (s *connectionSlots) wakeOne() {
-	if s.most > 0 && s.taken >= s.most {
+func (r *connLimit) wakeOne() {
+	if r.most > 0 && r.taken >= r.most {
 		return
 	}
 	select {
-	case s.freed <- struct{}{}:
+	case r.freed <- struct{}{}:
 	default:
 	}
 }

@@ -13,7 +13,7 @@ import (
 // TestSlots has goroutines wait for slots, and changes how many there are.
 func TestSlots(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		s, closed, in, ended := newSlots(2), make(chan struct{}), 0, 0
+		s, closed, in, ended := newConnLimit(2), make(chan struct{}), 0, 0
 		acquired := make(chan error)
 		for range 10 {
 			go func() { acquired <- s.acquire(closed) }()
