@@ -217,10 +217,7 @@ func (l *AccessLog) add(e *accessLogEntry) {
 		l.lines = l.appendJSON(l.lines, e)
 	}
 	if before < accessLogBatch && len(l.lines) >= accessLogBatch {
-		select {
-		case l.full <- struct{}{}:
-		default:
-		}
+		notify(l.full)
 	}
 }
 

@@ -125,6 +125,13 @@ func (b *bodies) getCached(sum kvstore.Hash) (*body, bool) {
 	return x, ok
 }
 
+// getLoose returns the body whose bytes have the SHA-256 sum if it is being sent and is not in the cache, else nil.
+func (b *bodies) getLoose(sum kvstore.Hash) *body {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.loose[sum]
+}
+
 // acquire returns the body whose bytes have the SHA-256 sum, for a client. If it is not in memory, it waits for memory, charged to the client, and
 // calls read for its length bytes. Calls for the same body that wait at the same time share one read, charged to the first one's client, and its
 // error. It returns [errBusy] if no memory was free in time, kvstore.ErrCorrupt for another length, and errors of read. The caller must release the
@@ -134,19 +141,14 @@ func (b *bodies) acquire(sum kvstore.Hash, length int64, client netip.Prefix, re
 		return x, nil
 	}
 	b.metrics.misses.Inc()
-	b.mu.Lock()
-	loose := b.loose[sum]
-	b.mu.Unlock()
-	if loose != nil {
-		b.addHolder(loose)
-		return loose, nil
+	if x := b.getLoose(sum); x != nil {
+		b.addHolder(x)
+		return x, nil
 	}
 	mine := false
 	loaded, err, _ := b.loads.Do(string(sum[:]), func() (any, error) {
 		mine = true
-		b.mu.Lock()
-		x := b.loose[sum]
-		b.mu.Unlock()
+		x := b.getLoose(sum)
 		if e, ok := bodyCache(b).GetEntryQuietly(sum); ok { // a load may have ended since the cache was queried
 			x = e.Value
 		}

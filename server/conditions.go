@@ -133,28 +133,18 @@ func (s span) contentRange(size int64) string {
 	return fmt.Sprintf("bytes %d-%d/%d", s.start, s.start+s.length-1, size)
 }
 
-// A rangeVerdict is the result of a Range field.
-type rangeVerdict int
-
-const (
-	whole         rangeVerdict = iota // there is no range, or none that we honour: 200
-	partial                           // 206
-	unsatisfiable                     // 416
-)
-
-// parseRanges parses the lines of a Range field for a representation of size bytes (RFC 9110 §14.2). The verdict partial comes with the satisfiable
-// spans, in the client's order; if none is satisfiable, the verdict is unsatisfiable. It ignores a field (verdict whole, no spans) that is missing,
+// parseRanges parses the lines of a Range field for a representation of size bytes (RFC 9110 §14.2). It returns the satisfiable spans, in the
+// client's order. If none is satisfiable, it returns false: the response is 416. It ignores a field, and returns nil and true, that is missing,
 // malformed, in another unit, repeated, or greedy, as the RFC allows (§17.15): more than maxRanges ranges, overlapping ones, or ones that add up to
 // the whole. It also ignores any range of an empty file, because none can be satisfied and some clients always send one.
-func parseRanges(lines []string, size int64) ([]span, rangeVerdict) {
+func parseRanges(lines []string, size int64) (spans []span, satisfiable bool) {
 	if len(lines) != 1 || size == 0 {
-		return nil, whole
+		return nil, true
 	}
 	unit, set, ok := strings.Cut(lines[0], "=")
 	if !ok || !strings.EqualFold(unit, "bytes") {
-		return nil, whole
+		return nil, true
 	}
-	var spans []span
 	members := 0
 	for more := true; more; {
 		var member string
@@ -163,25 +153,20 @@ func parseRanges(lines []string, size int64) ([]span, rangeVerdict) {
 			continue
 		}
 		if members++; members > maxRanges {
-			return nil, whole
+			return nil, true
 		}
 		s, ok := parseSpan(member, size)
 		if !ok {
-			return nil, whole
+			return nil, true
 		}
 		if s.length > 0 {
 			spans = append(spans, s)
 		}
 	}
-	switch {
-	case members == 0:
-		return nil, whole
-	case len(spans) == 0:
-		return nil, unsatisfiable
-	case len(spans) > 1 && areGreedy(spans, size):
-		return nil, whole
+	if len(spans) > 1 && areGreedy(spans, size) {
+		return nil, true
 	}
-	return spans, partial
+	return spans, members == 0 || len(spans) > 0
 }
 
 // parseSpan parses one range, "first-last", "first-" or "-suffix", of a representation of size bytes. The result is false if it is malformed. A range

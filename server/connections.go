@@ -220,27 +220,16 @@ func (c *connections) setConnection(conn net.Conn, is connection) {
 // awaitNone waits until net/http has no open connection, and no lane is about to hand one off to it, or until ctx ends, whose
 // error it returns then.
 func (c *connections) awaitNone(ctx context.Context) error {
-	for {
+	return awaitNone(ctx, func() int {
 		c.mu.Lock()
-		n := len(c.open) + c.coming
-		c.mu.Unlock()
-		if n == 0 {
-			return nil
-		}
-		select {
-		case <-c.none:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+		defer c.mu.Unlock()
+		return len(c.open) + c.coming
+	}, c.none)
 }
 
 // checkNone wakes awaitNone if no connection is open or about to be handed off. The caller holds mu.
 func (c *connections) checkNone() {
 	if len(c.open)+c.coming == 0 {
-		select {
-		case c.none <- struct{}{}:
-		default:
-		}
+		notify(c.none)
 	}
 }

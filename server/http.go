@@ -275,10 +275,7 @@ func (h *handlers) start() (done func()) {
 			h.checkSettled()
 		}
 		if h.running--; h.running == 0 {
-			select {
-			case h.none <- struct{}{}:
-			default:
-			}
+			notify(h.none)
 		}
 	}
 }
@@ -341,11 +338,27 @@ func (h *handlers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // wait waits until no handler runs, in a server that accepts no requests any more. If ctx ends before, the error says how many still run.
 func (h *handlers) wait(ctx context.Context) error {
-	for h.countRunning() > 0 {
+	if awaitNone(ctx, h.countRunning, h.none) != nil {
+		return fmt.Errorf("server: %d requests are still being handled %v after their clients were cut off", h.countRunning(), lingering)
+	}
+	return nil
+}
+
+// notify wakes the goroutine that waits for changed, or the next one that will.
+func notify(changed chan<- struct{}) {
+	select {
+	case changed <- struct{}{}:
+	default:
+	}
+}
+
+// awaitNone waits until count returns 0, or ctx ends, whose error it returns then. Whatever makes it 0 has to notify changed afterwards.
+func awaitNone(ctx context.Context, count func() int, changed <-chan struct{}) error {
+	for count() > 0 {
 		select {
-		case <-h.none:
+		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("server: %d requests are still being handled %v after their clients were cut off", h.countRunning(), lingering)
+			return ctx.Err()
 		}
 	}
 	return nil

@@ -252,8 +252,7 @@ func newAsset(t target, file views.File, content kvstore.Content, headers CacheT
 	f.representations, f.forms = f.ownRepresentations[:0], f.ownForms[:0]
 	tags := make([]byte, 0, storedCodings*tagLength)
 	add := func(r kvstore.Representation, stored bool) {
-		f.representations = append(f.representations, representation{asset: f, coding: r.Coding, stored: stored, length: r.Length, sum: r.Sum})
-		f.forms = append(f.forms, requests.Representation{Coding: r.Coding, Length: r.Length})
+		f.addRepresentation(representation{coding: r.Coding, stored: stored, length: r.Length, sum: r.Sum})
 		tags = appendETag(tags, file.Hash, r)
 	}
 	for _, r := range content.Representations {
@@ -269,6 +268,13 @@ func newAsset(t target, file views.File, content kvstore.Content, headers CacheT
 	return f
 }
 
+// addRepresentation adds a representation to those of the asset, behind the others.
+func (f *asset) addRepresentation(r representation) {
+	r.asset = f
+	f.representations = append(f.representations, r)
+	f.forms = append(f.forms, requests.Representation{Coding: r.coding, Length: r.length})
+}
+
 // withoutCoding returns a copy of the asset without the coding c, whose bytes cannot be read, and without deltas; nil if no other coding is stored.
 // If c is identity, the copy has identity decoded from another coding.
 func (f *asset) withoutCoding(c coding.Coding) *asset {
@@ -276,14 +282,9 @@ func (f *asset) withoutCoding(c coding.Coding) *asset {
 	rest.squeezed, rest.damaged = false, true
 	rest.deltas = nil // the next read, soon, has those that are sound
 	rest.representations, rest.forms = rest.ownRepresentations[:0], rest.ownForms[:0]
-	add := func(r representation) {
-		r.asset = &rest
-		rest.representations = append(rest.representations, r)
-		rest.forms = append(rest.forms, requests.Representation{Coding: r.coding, Length: r.length})
-	}
 	for _, r := range f.representations {
 		if r.stored && r.coding != c {
-			add(r)
+			rest.addRepresentation(r)
 		}
 	}
 	if len(rest.representations) == 0 {
@@ -292,7 +293,7 @@ func (f *asset) withoutCoding(c coding.Coding) *asset {
 	for _, r := range f.representations {
 		if r.isIdentity() && (!r.stored || r.coding == c) {
 			r.stored = false
-			add(r)
+			rest.addRepresentation(r)
 		}
 	}
 	return &rest

@@ -223,8 +223,8 @@ func (to overHTTP) sendHead(r *representation) outcome {
 func (to overHTTP) sendBody(f *asset, r *representation) (outcome, error) {
 	var spans []span
 	if lines := to.r.Header["Range"]; lines != nil && to.servesRanges(r) && r.rangeApplies(to.r.Header["If-Range"]) {
-		var v rangeVerdict
-		if spans, v = parseRanges(lines, r.length); v == unsatisfiable {
+		var ok bool
+		if spans, ok = parseRanges(lines, r.length); !ok {
 			return to.sendFailure(rangeFailure(r), r.vary), nil
 		}
 	}

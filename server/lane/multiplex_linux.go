@@ -87,7 +87,8 @@ func (m *multiplexer) isFull() bool {
 func (m *multiplexer) sendNow(now time.Time) error {
 	more, err := m.sendSome(now)
 	if err == nil && (more || m.halted && !m.isFull()) {
-		m.c.serveAgain()
+		// This makes the loop report an event once more, also if nothing new happens.
+		_ = m.c.loop.changeEvents(unix.EPOLL_CTL_MOD, m.c.fd, interest|unix.EPOLLOUT)
 	}
 	return err
 }
@@ -110,20 +111,14 @@ func (m *multiplexer) sendSome(now time.Time) (more bool, err error) {
 		if m.out = m.nextData(now); m.out == nil {
 			return false, nil
 		}
-		if m.c.secure != nil {
-			if err := m.encryptGathered(); err != nil {
+		if m.c.secure != nil { // addRecord gets the TLS records
+			_, err := m.c.secure.Write(m.out.Bytes)
+			m.h.Free(m.out)
+			if m.out = nil; err != nil {
 				return false, err
 			}
 		}
 	}
-}
-
-// encryptGathered encrypts the gathered frames into TLS records, which addRecord gets from crypto/tls, and frees the frames.
-func (m *multiplexer) encryptGathered() error {
-	_, err := m.c.secure.Write(m.out.Bytes)
-	m.h.Free(m.out)
-	m.out = nil
-	return err
 }
 
 // addRecord appends an encrypted TLS record to those that wait to be sent.
@@ -199,12 +194,6 @@ func (m *multiplexer) dropRecords() {
 		sealings.Put(m.sealed)
 		m.sealed, m.sealedAt = nil, 0
 	}
-}
-
-// serveAgain makes the loop report an event of the connection once more, after those of other connections, also if nothing new
-// happens.
-func (c *conn) serveAgain() {
-	_ = c.loop.changeEvents(unix.EPOLL_CTL_MOD, c.fd, interest|unix.EPOLLOUT)
 }
 
 // shutWrite sends the close_notify of TLS, if there is TLS, and closes a connection on an event loop for writing.

@@ -67,9 +67,6 @@ func (s *Stream) recycle() {
 	streams.Put(s)
 }
 
-// ID returns the number of the stream.
-func (s *Stream) ID() uint32 { return s.id }
-
 // CanSend reports whether a body could be sent now: the windows are open, and the connection may hold another body.
 func (s *Stream) CanSend() bool { return s.window > 0 && s.conn.mayHold() }
 
