@@ -22,11 +22,6 @@ type completer struct {
 	logger *slog.Logger
 }
 
-// newCompleter returns a completer that stores missing gzip encodings of contents in a store.
-func newCompleter(store *kvstore.Store, logger *slog.Logger) *completer {
-	return &completer{store, make(chan struct{}, 1), logger}
-}
-
 // addGzip stores the gzip encoding of the content h if have says that it is stored in Brotli only and not recompressed, and returns the content with
 // it. It encodes a content above 2 MiB in the background, and none above 64 MiB. While another content is being encoded it returns have: the next
 // read of the asset, a minute later, tries again.

@@ -95,7 +95,7 @@ func TestGzipIsMadeWhenAskedFor(t *testing.T) {
 // A request does not wait while another one's gzip form is made.
 func TestGzipOneAtATime(t *testing.T) {
 	shelf := testkit.NewShelf(t)
-	c := newCompleter(shelf.Store, slog.New(slog.DiscardHandler))
+	c := &completer{shelf.Store, make(chan struct{}, 1), slog.New(slog.DiscardHandler)}
 	have := kvstore.Content{Size: 1000, Representations: []kvstore.Representation{{Coding: coding.Brotli, Length: 100}}}
 	c.slot <- struct{}{}
 	if got := c.addGzip(kvstore.Hash{}, have); len(got.Representations) != 1 || len(c.slot) != 1 {

@@ -129,7 +129,11 @@ func (h *contents) respond(w *accessLogWriter, r *http.Request) (failure *answer
 	form := chooseRepresentation(r, row, hash)
 	fields := requests.FieldsOf(r.Header)
 	w.Header().Set("Vary", "Accept-Encoding")
-	if deltas := h.readDeltas(hash); len(deltas) > 0 {
+	var deltas []kvstore.Delta
+	if h.Dictionaries {
+		deltas, _ = h.Store.Deltas(hash) // `larder fsck` reports a list that cannot be read
+	}
+	if len(deltas) > 0 {
 		w.Header().Set("Vary", variesByDictionary)
 		w.Header().Set(tiles.DictionariesField, tiles.FormatDictionaries(deltas))
 		if delta, ok := chooseDelta(r, fields, deltas); ok {
@@ -169,16 +173,6 @@ func chooseRepresentation(r *http.Request, row kvstore.Content, hash kvstore.Has
 		return all[i]
 	}
 	return plain
-}
-
-// readDeltas returns the deltas of a content that may be sent: none if ContentOptions.Dictionaries is off, or if their list cannot be read, which
-// `larder fsck` reports.
-func (h *contents) readDeltas(hash kvstore.Hash) []kvstore.Delta {
-	if !h.Dictionaries {
-		return nil
-	}
-	deltas, _ := h.Store.Deltas(hash)
-	return deltas
 }
 
 // chooseDelta returns the delta of a content to send to a client that accepts dcz and has its dictionary. ok is false if deltas has no such one, or

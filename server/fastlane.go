@@ -135,16 +135,16 @@ func (to onLane) sendHead(r *representation) outcome {
 }
 
 // sendBody implements recipient: it has the lane send 200 with the representation r of f, possibly after it returns; the delivery then counts the
-// bytes. It returns errLater, having sent nothing, if the client cannot take a body now, or if the bytes are not in memory and this goroutine must
+// bytes. It returns an outcome with status 0, having sent nothing, if the client cannot take a body now, or if the bytes are not in memory and this goroutine must
 // not wait.
 func (to onLane) sendBody(f *asset, r *representation) (outcome, error) {
 	if r.length > 0 && !to.x.Ready() {
-		return outcome{}, errLater
+		return outcome{}, nil
 	}
 	x, ok := to.bodies.getCached(r.sum)
 	if !ok {
 		if !to.mayBlock() {
-			return outcome{}, errLater
+			return outcome{}, nil
 		}
 		var err error
 		if x, err = to.bodyOf(f, r, false, to.client()); err != nil {

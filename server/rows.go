@@ -57,7 +57,7 @@ func newRows(o *Options, cacheBytes int64, m *cacheMetrics) (*rows, error) {
 	})
 	r := &rows{o: o, memory: cache, now: time.Now, metrics: m}
 	if o.Complete {
-		r.completer = newCompleter(o.Store, o.Logger)
+		r.completer = &completer{o.Store, make(chan struct{}, 1), o.Logger}
 	}
 	return r, err
 }

@@ -20,10 +20,6 @@ import (
 // was read.
 var errReplaced = errors.New("the coding has been replaced")
 
-// errLater says that the client does not take a body now, or that what is asked for is not in memory
-// and must not be waited for.
-var errLater = errors.New("it cannot be answered now")
-
 // A damagedError says that an asset cannot be sent in one of its codings.
 type damagedError struct {
 	coding coding.Coding
@@ -62,7 +58,8 @@ type recipient interface {
 	sendNotModified(r *representation, tag string) outcome
 	// sendHead sends the head of a 200 response, without a body.
 	sendHead(*representation) outcome
-	// sendBody sends a 200 response with the body, 206 with ranges of it, or 416. If it returns an error, it has sent nothing.
+	// sendBody sends a 200 response with the body, 206 with ranges of it, or 416. If it returns an error, or an outcome with status 0 because the
+	// client does not take a body now or it must not be waited for, it has sent nothing.
 	sendBody(*asset, *representation) (outcome, error)
 	// serveElsewhere serves a file of a version that the store does not have from another origin. It returns false if the store has it
 	// now.
@@ -150,10 +147,7 @@ func sendAsset[R recipient](to R, q *query, f *asset) (outcome, error) {
 		return to.sendHead(rep), nil
 	}
 	out, err := to.sendBody(f, rep)
-	if err == errLater {
-		return outcome{}, nil
-	}
-	if err == nil && out.coding != labelNone {
+	if err == nil && out.status != 0 && out.coding != labelNone {
 		f.count(out.sent)
 	}
 	return out, err

@@ -140,7 +140,7 @@ func (c *conn) moveToLoop(next state) bool {
 	if !ok || c.secure == nil || len(l.loops) == 0 {
 		return false
 	}
-	l.mu.Lock() // for shutDownAll
+	l.mu.Lock() // for closeHTTP1
 	fd, err := below.takeDescriptor()
 	if err == nil {
 		c.moveTo(alone)

@@ -201,7 +201,7 @@ func (c *conn) moveToPoller() error {
 	}
 	file := os.NewFile(uintptr(c.fd), "")
 	socket, fd, err := newTCPConn(file)
-	c.listener.mu.Lock() // for Listener.shutDownAll
+	c.listener.mu.Lock() // for Listener.closeHTTP1
 	c.fd = fd
 	if err == nil {
 		c.place.setTransport(-1, socket)

@@ -396,18 +396,22 @@ func (l *Listener) Stop() {
 	l.mu.Unlock()
 }
 
-// closeWaitingNow closes the HTTP/1.1 connections that wait for a request and those in the TLS handshake, and shuts down those that
-// have yet to send the header of the PROXY protocol or to be started. From now on no HTTP/1.1 connection waits.
-func (l *Listener) closeWaitingNow() {
+// closeHTTP1 closes the HTTP/1.1 connections that wait for a request and those in the TLS handshake. It makes reading and writing of the
+// others fail, so that their owners close them, also those that have yet to send the header of the PROXY protocol or to be started. From
+// now on no HTTP/1.1 connection waits: one that starts to closes itself.
+func (l *Listener) closeHTTP1() {
 	l.aborted.Store(true)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range slices.Backward(l.open.members) {
 		switch s := c.state(); {
-		case s == opening: // and slow to shake hands
-			_ = c.socket.Close()
-		case s.isWaiting() && c.multiplexed.Load() == nil && l.takeWaiting(c, s):
+		case c.multiplexed.Load() != nil:
+		case s.isWaiting() && l.takeWaiting(c, s):
 			go c.closeSocket() // TLS says goodbye first, and may wait for that
+		case c.loop == nil:
+			_ = c.socket.Close()
+		default:
+			c.shutDown()
 		}
 	}
 	for c := range l.arriving {
@@ -431,26 +435,9 @@ func (l *Listener) listMultiplexers() (all []*multiplexer) {
 func (l *Listener) Abort() {
 	l.Stop()
 	_ = l.Close()
-	l.closeWaitingNow()
-	l.shutDownAll()
+	l.closeHTTP1()
 	for _, m := range l.listMultiplexers() {
 		m.abort()
-	}
-}
-
-// shutDownAll makes reading and writing of the HTTP/1.1 connections fail that do not wait for a request, so that their owners close
-// them. Connections that have started to wait after closeWaitingNow close themselves.
-func (l *Listener) shutDownAll() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range l.open.members {
-		switch s := c.state(); {
-		case s.isWaiting(), c.multiplexed.Load() != nil:
-		case c.loop == nil:
-			_ = c.socket.Close()
-		default:
-			c.shutDown()
-		}
 	}
 }
 
