@@ -135,8 +135,8 @@ func (to onLane) sendHead(r *representation) outcome {
 }
 
 // sendBody implements recipient: it has the lane send 200 with the representation r of f, possibly after it returns; the delivery then counts the
-// bytes. It returns an outcome with status 0, having sent nothing, if the client cannot take a body now, or if the bytes are not in memory and this goroutine must
-// not wait.
+// bytes. It returns an outcome with status 0, having sent nothing, if the client cannot take a body now, or if the bytes are not in memory and
+// this goroutine must not wait.
 func (to onLane) sendBody(f *asset, r *representation) (outcome, error) {
 	if r.length > 0 && !to.x.Ready() {
 		return outcome{}, nil

@@ -4,7 +4,7 @@ import "net"
 
 // This file bounds how many connections are open at all, those included that were evicted and are not closed yet. Each has a slot.
 
-// acquire acquires the slot of a connection that is to be accepted. It waits for one until closed is closed, and returns net.ErrClosed then.
+// acquire acquires a slot for the next connection. It waits for one until closed is closed, and returns net.ErrClosed then.
 func (r *connLimit) acquire(closed <-chan struct{}) error {
 	for !r.tryAcquire() {
 		select {

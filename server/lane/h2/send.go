@@ -424,7 +424,7 @@ func (c *Conn) NextExpiry() (due time.Time) {
 	return due
 }
 
-// frameDeadline returns when the rest of a frame or header block of which a part has come must have come; zero if there is none.
+// frameDeadline returns when the rest of a frame or header block of which a part has come must have come; zero without such a part.
 func (c *Conn) frameDeadline() (by time.Time) {
 	if c.Halfway() {
 		by = c.begun.Add(c.o.HeaderTimeout)
