@@ -1,5 +1,5 @@
 // Package api handles all requests that are not for assets: the public routes beside /ajax/libs/, and the private ones for
-// the operator of the process. Administration is in api/admin. The pages (api/site) and the downloads are mounted here.
+// the operator of the process; and the admin socket, by which commands speak to it. The pages (api/site) and the downloads are mounted here.
 //
 // The public routes are cdnjs's API as its clients know it, and the metadata behind it; openapi.json describes them.
 // public.go routes a request by its encoded path; a function in libraries.go, packages.go, logs.go or about.go returns

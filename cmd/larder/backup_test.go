@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 )
 
@@ -74,7 +74,7 @@ func (c *crasher) backUpUntil(target string, ended <-chan bool) bool {
 			return killed
 		default:
 		}
-		if _, err := admin.Dial(c.Context(), c.data); err != nil {
+		if _, err := api.DialAdmin(c.Context(), c.data); err != nil {
 			select {
 			case <-c.logged: // it may have opened the folder meanwhile
 				continue

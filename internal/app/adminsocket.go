@@ -10,7 +10,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/settings"
@@ -21,7 +21,7 @@ import (
 // openAdminSocket opens the admin socket in the data folder, to which commands send their requests. It is served by
 // [roleRun.serveAdmin] and closed when the run ends.
 func (r *roleRun) openAdminSocket() (net.Listener, error) {
-	socket, err := admin.Listen(r.settings.Data)
+	socket, err := api.ListenAdmin(r.settings.Data)
 	if err != nil {
 		return nil, err
 	}
@@ -43,10 +43,10 @@ func (r *roleRun) serveAdmin(socket net.Listener, folder *Reader, all operations
 // newAdminServer returns the server of the admin socket, which it does not start. It passes requests with paths from
 // schedulePath on to the handler schedule, those that an older process forwards after an upgrade to late, and all others to the
 // operations. The contexts of all requests end when ctx does.
-func newAdminServer(ctx context.Context, operations map[string]admin.Operation, schedule, late http.Handler, logger *slog.Logger) *server.Server {
+func newAdminServer(ctx context.Context, operations map[string]api.Operation, schedule, late http.Handler, logger *slog.Logger) *server.Server {
 	logger = logger.With("part", "admin")
 	mux := http.NewServeMux()
-	mux.Handle("/", admin.Handler(operations, logger))
+	mux.Handle("/", api.AdminHandler(operations, logger))
 	mux.Handle(schedulePath, schedule)
 	mux.Handle(schedulePath+"/", schedule)
 	mux.Handle(forwardPath, late)
@@ -59,13 +59,13 @@ func newAdminServer(ctx context.Context, operations map[string]admin.Operation, 
 // command has it open, so they cannot open it. addStatus adds to a status what this command knows. If the socket cannot be
 // opened, serveReaders only logs that, and other commands get the error that the folder is in use.
 func (r *Reader) serveReaders(addStatus func(*Status)) {
-	l, err := admin.Listen(r.settings.Data)
+	l, err := api.ListenAdmin(r.settings.Data)
 	if err != nil {
 		r.logger.Debug("couldn't open the socket for other commands that only read", "err", err)
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	s := server.NewHTTPServer(admin.Handler(r.trackOperations(r.readersOperations(ctx, addStatus)), r.logger), server.HTTPOptions{WriteTimeout: noTimeout, IdleAtEnd: noTimeout, Logger: r.logger})
+	s := server.NewHTTPServer(api.AdminHandler(r.trackOperations(r.readersOperations(ctx, addStatus)), r.logger), server.HTTPOptions{WriteTimeout: noTimeout, IdleAtEnd: noTimeout, Logger: r.logger})
 	s.BaseContext = func(net.Listener) context.Context { return ctx }
 	go s.Serve(l) //nolint:errcheck // it ends with Stop
 	r.stopReaders = func() error {
@@ -92,7 +92,7 @@ func (r *Reader) readersOperations(ctx context.Context, addStatus func(*Status))
 		return status, nil
 	})
 	for name, do := range all {
-		all[name] = func(its context.Context, request admin.Request, report func(any)) (any, error) {
+		all[name] = func(its context.Context, request api.OperationRequest, report func(any)) (any, error) {
 			result, err := do(its, request, report)
 			if err != nil && ctx.Err() != nil {
 				err = fmt.Errorf("the larder command that was answering, process %d, has ended; try again", self.PID)

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/cluster"
@@ -81,7 +81,7 @@ func (n *clusterNode) serveNodes(r *roleRun, all operations, besides map[string]
 	logger := r.logger.With("part", "nodes")
 	mux := http.NewServeMux()
 	mux.Handle(waitingroom.SharingPath, n.rooms)
-	mux.Handle("/", admin.Handler(n.folder.trackOperations(all), logger))
+	mux.Handle("/", api.AdminHandler(n.folder.trackOperations(all), logger))
 	for path, handler := range besides {
 		mux.Handle(path, handler)
 	}
@@ -104,7 +104,7 @@ func (f *clusterFollower) operations(served *published) operations {
 	n := f.node
 	all := refuseWrites(n.folder.operations(), errors.New("another node of the cluster publishes: run the command there"))
 	for _, name := range forwarded {
-		all[name] = func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
+		all[name] = func(ctx context.Context, request api.OperationRequest, report func(any)) (any, error) {
 			result, err := n.forwardToLeader(ctx, name, request, report)
 			if err == nil {
 				f.awaitArrival(ctx, name, logSizeOf(result), served)
@@ -139,8 +139,8 @@ func (f *clusterFollower) awaitArrival(ctx context.Context, operation string, si
 
 // refuseExceptOnLeader returns an operation that fails with message, since it has to run on the leader's machine. The operation reads the
 // leader's URL from the bucket each time. message is a format with one %s, for ", the one at " and the leader's URL, or for "" if that is unknown.
-func (n *clusterNode) refuseExceptOnLeader(message string) admin.Operation {
-	return func(ctx context.Context, _ admin.Request, _ func(any)) (any, error) {
+func (n *clusterNode) refuseExceptOnLeader(message string) api.Operation {
+	return func(ctx context.Context, _ api.OperationRequest, _ func(any)) (any, error) {
 		where := ""
 		if _, at, err := n.cluster.Leader(ctx); err == nil && at != "" {
 			where = ", the one at " + at
@@ -152,13 +152,13 @@ func (n *clusterNode) refuseExceptOnLeader(message string) admin.Operation {
 // forwardToLeader requests the operation name from the leader, and returns its result. The result, and the events that report
 // receives, are JSON (json.RawMessage). The error is the operation's, with the leader's URL, or says why the leader cannot be
 // reached, such as that this node is the leader.
-func (n *clusterNode) forwardToLeader(ctx context.Context, name string, request admin.Request, report func(any)) (any, error) {
+func (n *clusterNode) forwardToLeader(ctx context.Context, name string, request api.OperationRequest, report func(any)) (any, error) {
 	at, err := n.findLeader(ctx)
 	if err != nil {
 		return nil, err
 	}
-	writer := admin.Over(n.newNodeClient(false), at+"/")
-	result, err := admin.Forward(ctx, writer, name, request, func(e json.RawMessage) { report(e) })
+	writer := api.NewAdminClient(n.newNodeClient(false), at+"/")
+	result, err := api.ForwardOperation(ctx, writer, name, request, func(e json.RawMessage) { report(e) })
 	if err != nil {
 		return nil, explainUnreachable(at, fmt.Errorf("%w (by the node at %s)", err, at))
 	}

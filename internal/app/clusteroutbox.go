@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/answers"
@@ -148,8 +148,8 @@ func (l *clusterLeader) saveBeforeReturn(all operations) operations {
 
 // thenSaveOutbox returns an operation that runs do and, if that succeeds, saves the outbox in the bucket before it returns. If
 // saving fails, the operation fails, although its change is made on this node.
-func (l *clusterLeader) thenSaveOutbox(do admin.Operation) admin.Operation {
-	return func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
+func (l *clusterLeader) thenSaveOutbox(do api.Operation) api.Operation {
+	return func(ctx context.Context, request api.OperationRequest, report func(any)) (any, error) {
 		result, err := do(ctx, request, report)
 		if err == nil {
 			err = explainNotShared(l.saveOutbox(ctx))

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/internal/answers"
 )
@@ -36,7 +36,7 @@ type Written struct {
 func reportLogSize(all operations) {
 	for _, name := range []string{string(OpAdd), string(opImport)} {
 		next := all[name]
-		all[name] = func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
+		all[name] = func(ctx context.Context, request api.OperationRequest, report func(any)) (any, error) {
 			result, err := next(ctx, request, report)
 			if size := logSizeOf(result); err == nil && size > 0 {
 				report(events.Event{Kind: events.Note, Reason: fmt.Sprintf("the log now has %d entries; send %s: %d with a request, and any node responds with at least these", size, sizeField, size)})

@@ -7,7 +7,7 @@ import (
 	"io"
 	"sync"
 
-	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/events"
@@ -195,7 +195,7 @@ func (r *roleRun) addConsole(all operations, folder *Reader) operations {
 func refuseWrites(all operations, why error) operations {
 	for _, name := range []string{string(OpAdd), string(opMissingContents), string(opImport), string(OpImportTree), string(OpSqueeze), string(OpRepair), string(OpRotateKey), string(OpWithdraw), string(OpRestore),
 		string(OpScheduleAdd), string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookRemove)} {
-		all[name] = func(context.Context, admin.Request, func(any)) (any, error) { return nil, why }
+		all[name] = func(context.Context, api.OperationRequest, func(any)) (any, error) { return nil, why }
 	}
 	return all
 }
@@ -207,15 +207,15 @@ type Operation[Request, Event, Answer any] string
 // Ask requests the operation from the process of a client, calls report, which may be nil, with each event, and returns the
 // response, or the error of the operation or of the connection.
 func (o Operation[Request, Event, Answer]) Ask(ctx context.Context, c *Client, request Request, report func(Event)) (Answer, error) {
-	return admin.Call[Answer](ctx, c.client, string(o), request, report)
+	return api.SendOperation[Answer](ctx, c.client, string(o), request, nil, report)
 }
 
 // operations are what commands can request from a process, by name.
-type operations map[string]admin.Operation
+type operations map[string]api.Operation
 
 // addOperation adds to all the operation o, which do carries out, in place of another with that name.
 func addOperation[Request, Event, Answer any](all operations, o Operation[Request, Event, Answer], do func(context.Context, Request, func(Event)) (Answer, error)) {
-	all[string(o)] = admin.Typed(func(ctx context.Context, request Request, report func(any)) (any, error) {
+	all[string(o)] = api.TypedOperation(func(ctx context.Context, request Request, _ io.Reader, report func(any)) (any, error) {
 		return do(ctx, request, func(e Event) { report(e) })
 	})
 }
@@ -226,10 +226,10 @@ func addRequest[Request, Answer any](all operations, o Operation[Request, any, A
 }
 
 // trackOperations returns the operations in all, wrapped so that [Reader.Close] waits until none of them runs.
-func (r *Reader) trackOperations(all operations) map[string]admin.Operation {
-	counted := make(map[string]admin.Operation, len(all))
+func (r *Reader) trackOperations(all operations) map[string]api.Operation {
+	counted := make(map[string]api.Operation, len(all))
 	for name, operation := range all {
-		counted[name] = func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
+		counted[name] = func(ctx context.Context, request api.OperationRequest, report func(any)) (any, error) {
 			r.busy.Add(1)
 			defer r.busy.Done()
 			return operation(ctx, request, report)
@@ -240,17 +240,17 @@ func (r *Reader) trackOperations(all operations) map[string]admin.Operation {
 
 // A Client requests operations from the process that has a data folder open.
 type Client struct {
-	client *admin.Client
+	client *api.AdminClient
 	stop   func() error
 }
 
 // ErrNoProcess is the error of [Dial] if no process listens on the admin socket of the data folder.
-var ErrNoProcess = admin.ErrNoProcess
+var ErrNoProcess = api.ErrNoProcess
 
 // Dial returns a client of the process that runs on a data folder. It tries once: the error is [ErrNoProcess] if none runs, and
 // also while a process has no admin socket because it starts, ends or changes its role.
 func Dial(ctx context.Context, data string) (*Client, error) {
-	client, err := admin.Dial(ctx, data)
+	client, err := api.DialAdmin(ctx, data)
 	if err != nil {
 		return nil, err
 	}
@@ -267,7 +267,7 @@ func (w *Writer) Client() *Client { return w.folder.newClient(w.operations(), w.
 
 // newClient returns a client that runs the operations in all in this process. Closing the client calls closeFolder.
 func (r *Reader) newClient(all operations, closeFolder func() error) *Client {
-	client, stop := admin.InProcess(admin.Handler(r.trackOperations(all), r.logger))
+	client, stop := api.AdminInProcess(api.AdminHandler(r.trackOperations(all), r.logger))
 	return &Client{client, func() error { return errors.Join(stop(), closeFolder()) }}
 }
 
@@ -346,7 +346,7 @@ func (c importClient) MissingContents(ctx context.Context, r ingest.ImportReques
 // Import implements [ingest.Importer]: it sends a release and its contents to the process, which publishes it before Import
 // returns. It calls c.report with each event.
 func (c importClient) Import(ctx context.Context, r ingest.ImportRequest, contents io.Reader) error {
-	_, err := admin.Send[Written](ctx, c.process.client, string(opImport), r, contents, c.report)
+	_, err := api.SendOperation[Written](ctx, c.process.client, string(opImport), r, contents, c.report)
 	return err
 }
 
@@ -360,7 +360,7 @@ func (w *Writer) addImportOperations(all operations) {
 		}
 		return f.bot.MissingContents(ctx, q)
 	})
-	all[string(opImport)] = admin.TypedWithContents(func(ctx context.Context, q ingest.ImportRequest, contents io.Reader, report func(any)) (any, error) {
+	all[string(opImport)] = api.TypedOperation(func(ctx context.Context, q ingest.ImportRequest, contents io.Reader, report func(any)) (any, error) {
 		f, err := w.filler.get()
 		if err != nil {
 			return nil, err

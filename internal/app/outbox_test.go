@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
@@ -37,7 +37,7 @@ func TestScheduleOnAdminSocket(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	socket, err := admin.Listen(s.Data)
+	socket, err := api.ListenAdmin(s.Data)
 	if err != nil {
 		t.Fatal(err)
 	}

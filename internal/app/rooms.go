@@ -10,7 +10,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore/bucket"
@@ -238,7 +238,7 @@ const (
 // refuseRooms adds the operations on rooms of a process without waiting rooms: they return an error.
 func refuseRooms(all operations) {
 	for _, name := range []string{string(OpRooms), string(OpSetRoom), string(OpApplyRooms), string(OpUndoRooms), string(OpRoomHistory)} {
-		all[name] = func(context.Context, admin.Request, func(any)) (any, error) {
+		all[name] = func(context.Context, api.OperationRequest, func(any)) (any, error) {
 			return nil, errors.New("no larder process serves waiting rooms on this data folder; `larder up` and `larder serve` do")
 		}
 	}
@@ -273,7 +273,7 @@ func checkWebhookRooms(all operations, rooms *waitingroom.Rooms, roomRecord *wai
 	if add == nil {
 		return
 	}
-	all[string(OpWebhookAdd)] = func(ctx context.Context, request admin.Request, report func(any)) (any, error) {
+	all[string(OpWebhookAdd)] = func(ctx context.Context, request api.OperationRequest, report func(any)) (any, error) {
 		var q WebhookAddRequest
 		if json.Unmarshal(request.JSON, &q) == nil && q.Room != "" && q.Room != "*" { // add reports the mistakes in others
 			if _, ok := rooms.Status(q.Room); !ok {
@@ -309,7 +309,7 @@ func forwardRoomChange[Request any](ctx context.Context, f remoteRooms, o Operat
 	if err != nil {
 		return v, err
 	}
-	result, err := f.node.forwardToLeader(ctx, string(o), admin.Request{JSON: request, Contents: http.NoBody}, func(any) {})
+	result, err := f.node.forwardToLeader(ctx, string(o), api.OperationRequest{JSON: request, Contents: http.NoBody}, func(any) {})
 	if err == nil {
 		raw, ok := result.(json.RawMessage)
 		if !ok {

@@ -11,7 +11,7 @@ import (
 	"net/url"
 	"sync"
 
-	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/internal/answers"
 )
 
@@ -98,7 +98,7 @@ const (
 // does not respond, it responds 503.
 func newForwarder(data string, logger *slog.Logger) http.Handler {
 	transport := &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return admin.Connect(ctx, data)
+		return api.ConnectAdmin(ctx, data)
 	}}
 	return &httputil.ReverseProxy{
 		Transport:     transport,

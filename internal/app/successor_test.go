@@ -11,7 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/larder-cdn/larder/api/admin"
+	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/internal/testkit/bubble"
 )
 
@@ -64,7 +64,7 @@ func TestSuccession(t *testing.T) {
 // The process that has taken over sees a forwarded request as the first process saw it.
 func TestForwarding(t *testing.T) {
 	data, quiet := t.TempDir(), slog.New(slog.DiscardHandler)
-	l, err := admin.Listen(data)
+	l, err := api.ListenAdmin(data)
 	if err != nil {
 		t.Fatal(err)
 	}

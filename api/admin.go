@@ -1,15 +1,4 @@
-// Package admin lets commands speak to the process that owns a data folder.
-//
-// It is a small protocol over HTTP on a Unix socket in that folder: an operation is a POST of a JSON request to
-// /{name}; the response is a stream of JSON lines, any number of {"event": …} followed by one {"result": …} or
-// {"error": "…"}. A stream without such an end was cut off. Ending the request cancels the operation.
-//
-// A request with contents is the JSON request, a line feed and the bytes of the contents, with its own content type. The
-// operation reads them before its first event.
-//
-// Access is the socket's permissions, nothing else: only the user who runs the process may connect. The package does
-// not know what the operations are; the same Handler responds through [InProcess] if no process runs.
-package admin
+package api
 
 import (
 	"bytes"
@@ -32,8 +21,18 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// A Client sends operations to a Handler in this process or another.
-type Client struct {
+// Commands speak to the process that owns a data folder by a small protocol over HTTP on a Unix socket in that folder: an
+// operation is a POST of a JSON request to /{name}; the response is a stream of JSON lines, any number of {"event": …} followed
+// by one {"result": …} or {"error": "…"}. A stream without such an end was cut off. Ending the request cancels the operation.
+//
+// A request with contents is the JSON request, a line feed and the bytes of the contents, with its own content type. The
+// operation reads them before its first event.
+//
+// Access is the socket's permissions, nothing else: only the user who runs the process may connect. The protocol does not
+// know what the operations are; the same AdminHandler responds through [AdminInProcess] if no process runs.
+
+// An AdminClient sends operations to an AdminHandler in this process or another.
+type AdminClient struct {
 	http *http.Client
 	at   string // the URL that precedes an operation's name
 }
@@ -41,39 +40,36 @@ type Client struct {
 // ErrCutOff means that the response ended before the operation did.
 var ErrCutOff = errors.New("the larder process ended, or restarted its role, before it was done; see whether it was, and try again when it serves")
 
-// InProcess returns a client of a handler in this process, and starts a server of it. It speaks the same HTTP over a pipe,
+// AdminInProcess returns a client of a handler in this process, and starts a server of it. It speaks the same HTTP over a pipe,
 // so that commands take one path whether or not another process owns the data folder. The caller calls stop once at the end:
 // it waits for the operations under way, without a limit, and ends the server.
-func InProcess(handler http.Handler) (client *Client, stop func() error) {
+func AdminInProcess(handler http.Handler) (client *AdminClient, stop func() error) {
 	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 	server := &http.Server{Handler: handler}
 	go server.Serve(l) //nolint:errcheck // it ends with Shutdown
-	return newClient(l.dial), func() error { return server.Shutdown(context.Background()) }
+	return newSocketClient(l.dial), func() error { return server.Shutdown(context.Background()) }
 }
 
-// newClient returns a client that opens its connections by calling dial, a new one for each request. It connects to nothing
+// newSocketClient returns a client that opens its connections by calling dial, a new one for each request. It connects to nothing
 // yet.
-func newClient(dial func(ctx context.Context) (net.Conn, error)) *Client {
-	return &Client{at: "http://larder/", http: &http.Client{Transport: &http.Transport{
+func newSocketClient(dial func(ctx context.Context) (net.Conn, error)) *AdminClient {
+	return &AdminClient{at: "http://larder/", http: &http.Client{Transport: &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 		DisableKeepAlives: true, // a command asks once; a process that shuts down need not wait for idle connections
 	}}}
 }
 
-// Over returns a client of a Handler that is reached through client at the URL at, which ends with a slash. It connects to
+// NewAdminClient returns a client of an AdminHandler that is reached through client at the URL at, which ends with a slash. It connects to
 // nothing and checks nothing: authentication is up to client and the server at that URL.
-func Over(client *http.Client, at string) *Client { return &Client{http: client, at: at} }
-
-// Call has the process run an operation, passes the operation's events to report (which may be nil) as they come, and
-// returns its result. request is encoded as JSON. When ctx ends, so does the operation, and the error is the cause of that.
-// [ErrCutOff] means that the process ended first; other errors are those of the operation, as text, or of reaching it.
-func Call[Result, Event any](ctx context.Context, c *Client, operation string, request any, report func(Event)) (Result, error) {
-	return Send[Result](ctx, c, operation, request, nil, report)
+func NewAdminClient(client *http.Client, at string) *AdminClient {
+	return &AdminClient{http: client, at: at}
 }
 
-// Send does what [Call] does, and sends the bytes of contents after the request; nil for none. A goroutine may still read
-// from contents after Send has returned.
-func Send[Result, Event any](ctx context.Context, c *Client, operation string, request any, contents io.Reader, report func(Event)) (Result, error) {
+// SendOperation has the process run an operation, passes the operation's events to report (which may be nil) as they come, and
+// returns its result. request is encoded as JSON; the bytes of contents, nil for none, follow it. When ctx ends, so does the
+// operation, and the error is the cause of that. [ErrCutOff] means that the process ended first; other errors are those of the
+// operation, as text, or of reaching it. A goroutine may still read from contents after SendOperation has returned.
+func SendOperation[Result, Event any](ctx context.Context, c *AdminClient, operation string, request any, contents io.Reader, report func(Event)) (Result, error) {
 	var result Result
 	raw, err := c.call(ctx, operation, request, contents, func(raw json.RawMessage) error {
 		if report == nil {
@@ -92,15 +88,15 @@ func Send[Result, Event any](ctx context.Context, c *Client, operation string, r
 	return result, json.Unmarshal(raw, &result)
 }
 
-// Forward sends the request of an operation to another process, as [Send] does, and returns the result without decoding it.
-// It passes the events to report, also undecoded. No goroutine reads the contents after Forward has returned.
-func Forward(ctx context.Context, c *Client, operation string, r Request, report func(json.RawMessage)) (json.RawMessage, error) {
+// ForwardOperation sends the request of an operation to another process, as [SendOperation] does, and returns the result without decoding it.
+// It passes the events to report, also undecoded. No goroutine reads the contents after ForwardOperation has returned.
+func ForwardOperation(ctx context.Context, c *AdminClient, operation string, r OperationRequest, report func(json.RawMessage)) (json.RawMessage, error) {
 	if r.Contents == http.NoBody {
-		return Send[json.RawMessage](ctx, c, operation, r.JSON, nil, report)
+		return SendOperation[json.RawMessage](ctx, c, operation, r.JSON, nil, report)
 	}
 	contents := &revocableReader{r: r.Contents}
 	defer contents.revoke()
-	return Send[json.RawMessage](ctx, c, operation, r.JSON, contents, report)
+	return SendOperation[json.RawMessage](ctx, c, operation, r.JSON, contents, report)
 }
 
 // A revocableReader reads from another reader until it is revoked. An HTTP client may still read a request's body after it has
@@ -139,7 +135,7 @@ func encodeRequest(request any) ([]byte, error) {
 
 // newRequest returns the HTTP request for an operation, a POST. Its body is the request as a line of JSON and, unless
 // contents is nil, the contents after that line. If the line has more than maxRequest bytes, newRequest returns an error.
-func (c *Client) newRequest(ctx context.Context, operation string, request any, contents io.Reader) (*http.Request, error) {
+func (c *AdminClient) newRequest(ctx context.Context, operation string, request any, contents io.Reader) (*http.Request, error) {
 	encoded, err := encodeRequest(request)
 	if err != nil {
 		return nil, err
@@ -162,7 +158,7 @@ func (c *Client) newRequest(ctx context.Context, operation string, request any, 
 // call sends a request for an operation, and contents unless that is nil, to the process, passes each event of the response,
 // as JSON, to event, and returns the result as JSON. An error of event ends the call. [ErrCutOff] means that the response
 // ended without a result or error; if ctx ends, the error is its cause. An error of the operation is one with its text.
-func (c *Client) call(ctx context.Context, operation string, request any, contents io.Reader, event func(json.RawMessage) error) (json.RawMessage, error) {
+func (c *AdminClient) call(ctx context.Context, operation string, request any, contents io.Reader, event func(json.RawMessage) error) (json.RawMessage, error) {
 	r, err := c.newRequest(ctx, operation, request, contents)
 	if err != nil {
 		return nil, err
@@ -249,22 +245,16 @@ func (l *pipeListener) Close() error {
 }
 
 // Addr implements net.Listener. A pipe has no address, so it returns a placeholder.
-func (l *pipeListener) Addr() net.Addr { return pipeAddr{} }
-
-// pipeAddr is the address of a pipeListener.
-type pipeAddr struct{}
-
-func (pipeAddr) Network() string { return "pipe" }
-func (pipeAddr) String() string  { return "in process" }
+func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "in process", Net: "pipe"} }
 
 // socketName is the socket's name in a data folder.
 const socketName = "admin.sock"
 
-// Listen creates the socket in the data folder dir, and replaces one that exists, such as that of a process that crashed.
+// ListenAdmin creates the socket in the data folder dir, and replaces one that exists, such as that of a process that crashed.
 // Only this user can connect. The caller must own the folder's store, so that no other process uses that socket. Closing the
 // listener removes the socket.
-func Listen(dir string) (net.Listener, error) {
-	// Listen creates the socket in a folder that no other user can enter, sets its permissions and then renames it. The
+func ListenAdmin(dir string) (net.Listener, error) {
+	// ListenAdmin creates the socket in a folder that no other user can enter, sets its permissions and then renames it. The
 	// rename replaces a stale socket atomically.
 	nursery := filepath.Join(dir, "admin.new")
 	if err := os.RemoveAll(nursery); err != nil {
@@ -311,10 +301,10 @@ func (s *socket) Close() error {
 // ErrNoProcess means that no process listens on the socket of the data folder.
 var ErrNoProcess = errors.New("no larder process runs on this data folder")
 
-// Dial connects once to the process that owns the data folder dir, to find out whether one runs, and returns a client of it,
+// DialAdmin connects once to the process that owns the data folder dir, to find out whether one runs, and returns a client of it,
 // which connects again for each operation. It returns [ErrNoProcess] if none runs.
-func Dial(ctx context.Context, dir string) (*Client, error) {
-	conn, err := Connect(ctx, dir)
+func DialAdmin(ctx context.Context, dir string) (*AdminClient, error) {
+	conn, err := ConnectAdmin(ctx, dir)
 	switch {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
 		return nil, ErrNoProcess
@@ -324,12 +314,12 @@ func Dial(ctx context.Context, dir string) (*Client, error) {
 		return nil, fmt.Errorf("couldn't reach the larder process on %s: %w", dir, err)
 	}
 	conn.Close()
-	return newClient(func(ctx context.Context) (net.Conn, error) { return Connect(ctx, dir) }), nil
+	return newSocketClient(func(ctx context.Context) (net.Conn, error) { return ConnectAdmin(ctx, dir) }), nil
 }
 
-// Connect returns a new connection to the admin socket of the process that owns the data folder dir; the caller closes it.
+// ConnectAdmin returns a new connection to the admin socket of the process that owns the data folder dir; the caller closes it.
 // If no process runs, it returns the error of the operating system.
-func Connect(ctx context.Context, dir string) (conn net.Conn, err error) {
+func ConnectAdmin(ctx context.Context, dir string) (conn net.Conn, err error) {
 	err = shortPath(dir, func(folder string) error {
 		conn, err = new(net.Dialer).DialContext(ctx, "unix", filepath.Join(folder, socketName))
 		return err
@@ -358,8 +348,8 @@ func shortPath(folder string, use func(folder string) error) error {
 	return use(fmt.Sprintf("/proc/self/fd/%d", open.Fd()))
 }
 
-// A Request is the request of an operation.
-type Request struct {
+// An OperationRequest is the request of an operation.
+type OperationRequest struct {
 	JSON json.RawMessage
 	// Contents are the bytes behind the JSON. It is never nil; most requests have none.
 	Contents io.Reader
@@ -367,21 +357,13 @@ type Request struct {
 
 // An Operation executes a command. It may call report with events from any goroutine until it returns; later events are
 // dropped. Events and result must encode to JSON. The context ends when the client disconnects or the process stops.
-type Operation func(ctx context.Context, request Request, report func(event any)) (result any, err error)
+type Operation func(ctx context.Context, request OperationRequest, report func(event any)) (result any, err error)
 
-// Typed makes an Operation of a function that takes a request of its own type, without contents. It decodes the request's
-// JSON and rejects unknown properties, as [TypedWithContents] does.
-func Typed[R any](operate func(ctx context.Context, request R, report func(event any)) (any, error)) Operation {
-	return TypedWithContents(func(ctx context.Context, request R, _ io.Reader, report func(any)) (any, error) {
-		return operate(ctx, request, report)
-	})
-}
-
-// TypedWithContents makes an Operation of a function that takes a request of its own type, and the contents that follow it
+// TypedOperation makes an Operation of a function that takes a request of its own type, and the contents that follow it
 // (never nil). It returns an error if the request has properties that the type does not have, because a newer client sent
 // them and expects them to have an effect.
-func TypedWithContents[R any](operate func(ctx context.Context, request R, contents io.Reader, report func(event any)) (any, error)) Operation {
-	return func(ctx context.Context, raw Request, report func(any)) (any, error) {
+func TypedOperation[R any](operate func(ctx context.Context, request R, contents io.Reader, report func(event any)) (any, error)) Operation {
+	return func(ctx context.Context, raw OperationRequest, report func(any)) (any, error) {
 		var request R
 		if err := decodeStrict(raw.JSON, &request); err != nil {
 			return nil, fmt.Errorf("this process does not understand the request (%w); is it another release of Larder?", err)
@@ -397,9 +379,9 @@ type line struct {
 	Error  string          `json:"error,omitempty"`
 }
 
-// Handler returns a handler that runs operations for clients: each at a POST to /NAME, by its name in the map. It responds
+// AdminHandler returns a handler that runs operations for clients: each at a POST to /NAME, by its name in the map. It responds
 // to a malformed request with 400, and to all others with 404. logger logs panics and events that cannot be encoded.
-func Handler(operations map[string]Operation, logger *slog.Logger) http.Handler {
+func AdminHandler(operations map[string]Operation, logger *slog.Logger) http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()
 	e.RedirectTrailingSlash = false
@@ -426,7 +408,7 @@ func serveOperation(c *gin.Context, name string, operation Operation, logger *sl
 	}
 
 	lines := &lineWriter{w: c.Writer}
-	result, err := recoverPanics(operation)(c.Request.Context(), request, func(event any) {
+	result, err := operation.run(c.Request.Context(), request, func(event any) {
 		if raw, err := json.Marshal(event); err == nil {
 			lines.write(line{Event: raw})
 		} else {
@@ -457,17 +439,15 @@ type panicked struct{ cause, stack string }
 // Error returns a message with the value of the panic, without the stack.
 func (p panicked) Error() string { return "internal error: " + p.cause }
 
-// recoverPanics returns an operation that does the same as the given one, but returns a panic as an error of type panicked,
-// so that the client gets a response and other operations continue.
-func recoverPanics(operation Operation) Operation {
-	return func(ctx context.Context, request Request, report func(any)) (result any, err error) {
-		defer func() {
-			if cause := recover(); cause != nil {
-				err = panicked{cause: fmt.Sprint(cause), stack: string(debug.Stack())}
-			}
-		}()
-		return operation(ctx, request, report)
-	}
+// run runs the operation. It returns a panic as an error of type panicked, so that the client gets a response and other
+// operations continue.
+func (o Operation) run(ctx context.Context, request OperationRequest, report func(any)) (result any, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = panicked{cause: fmt.Sprint(cause), stack: string(debug.Stack())}
+		}
+	}()
+	return o(ctx, request, report)
 }
 
 // A lineWriter writes complete lines from any goroutine, and none after the final line. It ignores write errors, because the

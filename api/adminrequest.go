@@ -1,4 +1,4 @@
-package admin
+package api
 
 import (
 	"bytes"
@@ -26,10 +26,10 @@ const withContents = "application/vnd.larder.request"
 // readRequest reads the JSON of a request, of at most maxRequest bytes, and returns it with a reader of the contents behind
 // it, which the operation reads later; [http.NoBody] for a request without contents. A request that is malformed or too large is an
 // error.
-func readRequest(c *gin.Context) (Request, error) {
+func readRequest(c *gin.Context) (OperationRequest, error) {
 	if c.ContentType() != withContents {
 		encoded, err := io.ReadAll(http.MaxBytesReader(c.Writer, c.Request.Body, maxRequest))
-		return Request{JSON: encoded, Contents: http.NoBody}, err
+		return OperationRequest{JSON: encoded, Contents: http.NoBody}, err
 	}
 	body := &contentsReader{
 		body:       http.MaxBytesReader(c.Writer, c.Request.Body, maxRequest+maxContents),
@@ -39,14 +39,14 @@ func readRequest(c *gin.Context) (Request, error) {
 	decoder := json.NewDecoder(io.LimitReader(body, maxRequest))
 	var encoded json.RawMessage
 	if err := decoder.Decode(&encoded); err != nil {
-		return Request{}, fmt.Errorf("couldn't read the JSON of the request: %w", err)
+		return OperationRequest{}, fmt.Errorf("couldn't read the JSON of the request: %w", err)
 	}
 	contents := io.MultiReader(decoder.Buffered(), body)
 	var end [1]byte
 	if _, err := io.ReadFull(contents, end[:]); err != nil || !bytes.Equal(end[:], []byte("\n")) {
-		return Request{}, errors.Join(errors.New("no line feed follows the JSON of the request"), err)
+		return OperationRequest{}, errors.Join(errors.New("no line feed follows the JSON of the request"), err)
 	}
-	return Request{JSON: encoded, Contents: contents}, nil
+	return OperationRequest{JSON: encoded, Contents: contents}, nil
 }
 
 // contentsReader reads a request's body as long as bytes arrive. It replaces the server's time limit for a complete request by

@@ -1,4 +1,4 @@
-package admin
+package api
 
 import (
 	"errors"
@@ -30,7 +30,7 @@ func (g *gatedReader) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// An HTTP client may go on reading the body of a request after it has returned the response. When Forward has returned, the
+// An HTTP client may go on reading the body of a request after it has returned the response. When ForwardOperation has returned, the
 // contents are the caller's alone.
 func TestForwardLeavesContents(t *testing.T) {
 	contents := &gatedReader{started: make(chan struct{}), gate: make(chan struct{})}
@@ -48,32 +48,32 @@ func TestForwardLeavesContents(t *testing.T) {
 		go close(contents.gate)
 		return nil, errors.New("no response")
 	}
-	c := Over(&http.Client{Transport: roundTripper(transport)}, "http://node/")
-	_, err := Forward(t.Context(), c, "import", Request{JSON: []byte("{}"), Contents: contents}, nil)
+	c := NewAdminClient(&http.Client{Transport: roundTripper(transport)}, "http://node/")
+	_, err := ForwardOperation(t.Context(), c, "import", OperationRequest{JSON: []byte("{}"), Contents: contents}, nil)
 	if contents.under.Load() != 0 || err == nil || !strings.Contains(err.Error(), "no response") {
-		t.Errorf("%d reads are under way when Forward returns %v", contents.under.Load(), err)
+		t.Errorf("%d reads are under way when ForwardOperation returns %v", contents.under.Load(), err)
 	}
 	before := contents.reads.Load()
 	close(returned)
 	if err := <-late; err == nil || contents.reads.Load() != before {
-		t.Errorf("the contents are read after Forward has returned: %v", err)
+		t.Errorf("the contents are read after ForwardOperation has returned: %v", err)
 	}
 }
 
 // A request that a node forwards has as many bytes as it had before.
 func TestForwardKeepsSize(t *testing.T) {
 	sent := ""
-	c := Over(&http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+	c := NewAdminClient(&http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
 		body, err := io.ReadAll(r.Body)
 		sent = string(body)
 		return nil, errors.Join(err, errors.New("no response"))
 	})}, "http://node/")
 	const names = `{"files":["<a>&.js"]}`
-	Forward(t.Context(), c, "import", Request{JSON: []byte(names), Contents: http.NoBody}, nil) //nolint:errcheck // there is no response
+	ForwardOperation(t.Context(), c, "import", OperationRequest{JSON: []byte(names), Contents: http.NoBody}, nil) //nolint:errcheck // there is no response
 	if sent != names {
 		t.Errorf("forwarded as %s", sent)
 	}
-	Forward(t.Context(), c, "import", Request{JSON: []byte(names), Contents: strings.NewReader("<")}, nil) //nolint:errcheck // there is no response
+	ForwardOperation(t.Context(), c, "import", OperationRequest{JSON: []byte(names), Contents: strings.NewReader("<")}, nil) //nolint:errcheck // there is no response
 	if sent != names+"\n<" {
 		t.Errorf("forwarded with contents as %s", sent)
 	}

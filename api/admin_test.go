@@ -1,9 +1,9 @@
-package admin
+package api
 
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -12,27 +12,25 @@ import (
 	"testing"
 )
 
-var quiet = slog.New(slog.DiscardHandler)
-
 type countRequest struct {
 	To int `json:"to"`
 }
 
 func operations(canceled chan<- struct{}) map[string]Operation {
 	return map[string]Operation{
-		"count": Typed(func(_ context.Context, r countRequest, report func(any)) (any, error) {
+		"count": TypedOperation(func(_ context.Context, r countRequest, _ io.Reader, report func(any)) (any, error) {
 			for i := range r.To {
 				report(i)
 			}
 			return r.To, nil
 		}),
-		"fail": func(_ context.Context, _ Request, report func(any)) (any, error) {
+		"fail": func(_ context.Context, _ OperationRequest, report func(any)) (any, error) {
 			report(1)
 			return nil, errors.New("the disk is full")
 		},
-		"panic":   func(context.Context, Request, func(any)) (any, error) { panic("boom") },
-		"nothing": func(context.Context, Request, func(any)) (any, error) { return nil, nil },
-		"hang": func(ctx context.Context, _ Request, report func(any)) (any, error) {
+		"panic":   func(context.Context, OperationRequest, func(any)) (any, error) { panic("boom") },
+		"nothing": func(context.Context, OperationRequest, func(any)) (any, error) { return nil, nil },
+		"hang": func(ctx context.Context, _ OperationRequest, report func(any)) (any, error) {
 			report(1)
 			<-ctx.Done()
 			close(canceled)
@@ -42,30 +40,30 @@ func operations(canceled chan<- struct{}) map[string]Operation {
 }
 
 // overBoth runs a test with a client in this process, and with one over a socket.
-func overBoth(t *testing.T, test func(t *testing.T, c *Client, canceled <-chan struct{})) {
+func overBoth(t *testing.T, test func(t *testing.T, c *AdminClient, canceled <-chan struct{})) {
 	t.Run("in process", func(t *testing.T) {
 		canceled := make(chan struct{})
-		c, stop := InProcess(Handler(operations(canceled), quiet))
+		c, stop := AdminInProcess(AdminHandler(operations(canceled), quiet))
 		defer stop()
 		test(t, c, canceled)
 	})
 	t.Run("socket", func(t *testing.T) {
 		canceled := make(chan struct{})
-		c := listen(t, t.TempDir(), Handler(operations(canceled), quiet))
+		c := listen(t, t.TempDir(), AdminHandler(operations(canceled), quiet))
 		test(t, c, canceled)
 	})
 }
 
-func listen(t *testing.T, dir string, h http.Handler) *Client {
+func listen(t *testing.T, dir string, h http.Handler) *AdminClient {
 	t.Helper()
-	l, err := Listen(dir)
+	l, err := ListenAdmin(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := &http.Server{Handler: h}
 	go server.Serve(l)
 	t.Cleanup(func() { server.Close() })
-	c, err := Dial(t.Context(), dir)
+	c, err := DialAdmin(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,14 +71,14 @@ func listen(t *testing.T, dir string, h http.Handler) *Client {
 }
 
 func TestCall(t *testing.T) {
-	overBoth(t, func(t *testing.T, c *Client, _ <-chan struct{}) {
+	overBoth(t, func(t *testing.T, c *AdminClient, _ <-chan struct{}) {
 		ctx := t.Context()
 		var events []int
-		got, err := Call[int](ctx, c, "count", countRequest{To: 3}, func(i int) { events = append(events, i) })
+		got, err := SendOperation[int](ctx, c, "count", countRequest{To: 3}, nil, func(i int) { events = append(events, i) })
 		if err != nil || got != 3 || len(events) != 3 || events[2] != 2 {
 			t.Errorf("count: %d, %v, events %v", got, err, events)
 		}
-		if _, err := Call[any](ctx, c, "nothing", nil, func(any) {}); err != nil {
+		if _, err := SendOperation[any](ctx, c, "nothing", nil, nil, func(any) {}); err != nil {
 			t.Errorf("an operation without a result: %v", err)
 		}
 		for operation, want := range map[string]string{
@@ -88,11 +86,11 @@ func TestCall(t *testing.T) {
 			"panic": "internal error: boom",
 			"dance": `does not know the operation "dance"`,
 		} {
-			if _, err := Call[any](ctx, c, operation, nil, func(any) {}); err == nil || !strings.Contains(err.Error(), want) {
+			if _, err := SendOperation[any](ctx, c, operation, nil, nil, func(any) {}); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v, want %q", operation, err, want)
 			}
 		}
-		_, err = Call[any](ctx, c, "count", map[string]int{"too": 3}, func(any) {})
+		_, err = SendOperation[any](ctx, c, "count", map[string]int{"too": 3}, nil, func(any) {})
 		if err == nil || !strings.Contains(err.Error(), "another release of Larder") {
 			t.Errorf("a request of another shape: %v", err)
 		}
@@ -100,9 +98,9 @@ func TestCall(t *testing.T) {
 }
 
 func TestCancel(t *testing.T) {
-	overBoth(t, func(t *testing.T, c *Client, canceled <-chan struct{}) {
+	overBoth(t, func(t *testing.T, c *AdminClient, canceled <-chan struct{}) {
 		ctx, cancel := context.WithCancel(t.Context())
-		_, err := Call[any](ctx, c, "hang", nil, func(any) { cancel() })
+		_, err := SendOperation[any](ctx, c, "hang", nil, nil, func(any) { cancel() })
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
@@ -114,7 +112,7 @@ func TestCutOff(t *testing.T) {
 	c := listen(t, t.TempDir(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Write([]byte(`{"event":1}` + "\n"))
 	}))
-	if _, err := Call[any](t.Context(), c, "x", nil, func(any) {}); !errors.Is(err, ErrCutOff) {
+	if _, err := SendOperation[any](t.Context(), c, "x", nil, nil, func(any) {}); !errors.Is(err, ErrCutOff) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -122,7 +120,7 @@ func TestCutOff(t *testing.T) {
 func TestNoProcess(t *testing.T) {
 	dir := t.TempDir()
 	for _, dir := range []string{dir, filepath.Join(dir, "missing")} {
-		if _, err := Dial(t.Context(), dir); !errors.Is(err, ErrNoProcess) {
+		if _, err := DialAdmin(t.Context(), dir); !errors.Is(err, ErrNoProcess) {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}
@@ -133,11 +131,11 @@ func TestNoProcess(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	if _, err := Dial(t.Context(), dir); !errors.Is(err, ErrNoProcess) {
+	if _, err := DialAdmin(t.Context(), dir); !errors.Is(err, ErrNoProcess) {
 		t.Errorf("stale socket: %v", err)
 	}
-	c := listen(t, dir, Handler(operations(nil), quiet))
-	if got, err := Call[int, any](t.Context(), c, "count", countRequest{To: 2}, nil); got != 2 || err != nil {
+	c := listen(t, dir, AdminHandler(operations(nil), quiet))
+	if got, err := SendOperation[int, any](t.Context(), c, "count", countRequest{To: 2}, nil, nil); got != 2 || err != nil {
 		t.Errorf("after the stale socket was replaced: %d, %v", got, err)
 	}
 }
@@ -148,7 +146,7 @@ func TestSocketIsPrivateAndGone(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	l, err := Listen(dir)
+	l, err := ListenAdmin(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,22 +168,22 @@ func TestSocketIsPrivateAndGone(t *testing.T) {
 
 func TestProcessEnds(t *testing.T) {
 	dir := t.TempDir()
-	l, err := Listen(dir)
+	l, err := ListenAdmin(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	process, end := context.WithCancel(t.Context())
 	server := &http.Server{
-		Handler:     Handler(operations(make(chan struct{})), quiet),
+		Handler:     AdminHandler(operations(make(chan struct{})), quiet),
 		BaseContext: func(net.Listener) context.Context { return process },
 	}
 	go server.Serve(l)
 	defer server.Close()
-	c, err := Dial(t.Context(), dir)
+	c, err := DialAdmin(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = Call[any](t.Context(), c, "hang", nil, func(any) { end() })
+	_, err = SendOperation[any](t.Context(), c, "hang", nil, nil, func(any) { end() })
 	if err == nil || err.Error() != ErrCutOff.Error() {
 		t.Errorf("got %v", err)
 	}

@@ -1,4 +1,4 @@
-package admin
+package api
 
 import (
 	"bytes"
@@ -18,16 +18,16 @@ import (
 // contentsOperations are operations with contents.
 func contentsOperations(received chan<- error) map[string]Operation {
 	return map[string]Operation{
-		"length": TypedWithContents(func(_ context.Context, r countRequest, contents io.Reader, report func(any)) (any, error) {
+		"length": TypedOperation(func(_ context.Context, r countRequest, contents io.Reader, report func(any)) (any, error) {
 			n, err := io.Copy(io.Discard, contents)
 			report(r.To)
 			return n, err
 		}),
-		"refuse": TypedWithContents(func(_ context.Context, _ countRequest, contents io.Reader, _ func(any)) (any, error) {
+		"refuse": TypedOperation(func(_ context.Context, _ countRequest, contents io.Reader, _ func(any)) (any, error) {
 			_, err := io.ReadFull(contents, make([]byte, 10))
 			return nil, errors.Join(err, errors.New("the disk is full"))
 		}),
-		"receive": TypedWithContents(func(_ context.Context, _ countRequest, contents io.Reader, _ func(any)) (any, error) {
+		"receive": TypedOperation(func(_ context.Context, _ countRequest, contents io.Reader, _ func(any)) (any, error) {
 			_, err := io.Copy(io.Discard, contents)
 			received <- err
 			return nil, err
@@ -37,7 +37,7 @@ func contentsOperations(received chan<- error) map[string]Operation {
 
 func TestSend(t *testing.T) {
 	large := make([]byte, 8<<20) // more than any buffer on the way
-	test := func(t *testing.T, c *Client, received <-chan error) {
+	test := func(t *testing.T, c *AdminClient, received <-chan error) {
 		ctx := t.Context()
 		for _, contents := range []io.Reader{bytes.NewReader(large), bytes.NewReader(nil), nil, strings.NewReader("\n{}\n")} {
 			var want int64
@@ -45,16 +45,16 @@ func TestSend(t *testing.T) {
 				want = int64(r.Len())
 			}
 			event := 0
-			n, err := Send[int64](ctx, c, "length", countRequest{To: 7}, contents, func(i int) { event = i })
+			n, err := SendOperation[int64](ctx, c, "length", countRequest{To: 7}, contents, func(i int) { event = i })
 			if err != nil || n != want || event != 7 {
 				t.Errorf("contents of %d bytes: %d, event %d, %v", want, n, event, err)
 			}
 		}
-		if _, err := Send[any, any](ctx, c, "refuse", countRequest{}, bytes.NewReader(large), nil); err == nil || err.Error() != "the disk is full" {
+		if _, err := SendOperation[any, any](ctx, c, "refuse", countRequest{}, bytes.NewReader(large), nil); err == nil || err.Error() != "the disk is full" {
 			t.Errorf("refused while the client sends: %v", err)
 		}
 		broken := errors.New("the file cannot be read")
-		_, err := Send[any, any](ctx, c, "receive", countRequest{}, io.MultiReader(bytes.NewReader(large), failing{broken}), nil)
+		_, err := SendOperation[any, any](ctx, c, "receive", countRequest{}, io.MultiReader(bytes.NewReader(large), failing{broken}), nil)
 		if !errors.Is(err, broken) {
 			t.Errorf("contents that cannot be read: %v", err)
 		}
@@ -64,13 +64,13 @@ func TestSend(t *testing.T) {
 	}
 	t.Run("in process", func(t *testing.T) {
 		received := make(chan error, 1)
-		c, stop := InProcess(Handler(contentsOperations(received), quiet))
+		c, stop := AdminInProcess(AdminHandler(contentsOperations(received), quiet))
 		defer stop()
 		test(t, c, received)
 	})
 	t.Run("socket", func(t *testing.T) {
 		received := make(chan error, 1)
-		test(t, listen(t, t.TempDir(), Handler(contentsOperations(received), quiet)), received)
+		test(t, listen(t, t.TempDir(), AdminHandler(contentsOperations(received), quiet)), received)
 	})
 }
 
@@ -82,10 +82,10 @@ func (f failing) Read([]byte) (int, error) { return 0, f.err }
 func TestSendStalls(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		received := make(chan error, 1)
-		c, stop := InProcess(Handler(contentsOperations(received), quiet))
+		c, stop := AdminInProcess(AdminHandler(contentsOperations(received), quiet))
 		read, write := io.Pipe()
 		go io.WriteString(write, "half")
-		_, err := Send[any, any](t.Context(), c, "receive", countRequest{}, read, nil)
+		_, err := SendOperation[any, any](t.Context(), c, "receive", countRequest{}, read, nil)
 		if err == nil || !strings.Contains(err.Error(), "no byte arrived for 1m0s") {
 			t.Errorf("the client is told %v", err)
 		}
@@ -103,10 +103,10 @@ func TestSendStalls(t *testing.T) {
 func TestSendTakesLong(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-		server := &http.Server{Handler: Handler(contentsOperations(nil), quiet), ReadTimeout: 30 * time.Second}
+		server := &http.Server{Handler: AdminHandler(contentsOperations(nil), quiet), ReadTimeout: 30 * time.Second}
 		go server.Serve(l)
 		defer server.Shutdown(context.Background())
-		n, err := Send[int64, any](t.Context(), newClient(l.dial), "length", countRequest{}, &slowReader{parts: 10, each: 50 * time.Second}, nil)
+		n, err := SendOperation[int64, any](t.Context(), newSocketClient(l.dial), "length", countRequest{}, &slowReader{parts: 10, each: 50 * time.Second}, nil)
 		if n != 10 || err != nil {
 			t.Errorf("%d bytes arrived, %v", n, err)
 		}
@@ -133,10 +133,10 @@ func TestSendEndsWithTheProcess(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		process, end := context.WithCancel(t.Context())
 		l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-		server := &http.Server{Handler: Handler(contentsOperations(make(chan error, 1)), quiet), BaseContext: func(net.Listener) context.Context { return process }}
+		server := &http.Server{Handler: AdminHandler(contentsOperations(make(chan error, 1)), quiet), BaseContext: func(net.Listener) context.Context { return process }}
 		go server.Serve(l)
 		time.AfterFunc(time.Minute, end)
-		if _, err := Send[any, any](t.Context(), newClient(l.dial), "receive", countRequest{}, &slowReader{parts: 1000, each: 10 * time.Second}, nil); err == nil {
+		if _, err := SendOperation[any, any](t.Context(), newSocketClient(l.dial), "receive", countRequest{}, &slowReader{parts: 1000, each: 10 * time.Second}, nil); err == nil {
 			t.Error("the operation succeeded")
 		}
 		time.Sleep(10 * time.Second) // the client's connection sees that the server has closed it
@@ -147,9 +147,9 @@ func TestSendEndsWithTheProcess(t *testing.T) {
 }
 
 func TestRequestTooLarge(t *testing.T) {
-	c, stop := InProcess(Handler(operations(nil), quiet))
+	c, stop := AdminInProcess(AdminHandler(operations(nil), quiet))
 	defer stop()
-	_, err := Call[any, any](t.Context(), c, "count", map[string]string{"to": strings.Repeat("x", maxRequest)}, nil)
+	_, err := SendOperation[any, any](t.Context(), c, "count", map[string]string{"to": strings.Repeat("x", maxRequest)}, nil, nil)
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("more than the limit of %d", maxRequest)) {
 		t.Errorf("got %v", err)
 	}
