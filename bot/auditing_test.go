@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
@@ -19,13 +18,13 @@ import (
 )
 
 // audit does what is due a day later, and returns how many releases were compared, by what came of it.
-func (r *rig) audit() map[events.Kind]int {
+func (r *rig) audit() map[sources.EventKind]int {
 	r.Helper()
 	r.setNow(r.clock().Add(24*time.Hour + time.Minute))
 	return r.auditNow()
 }
 
-func (r *rig) auditNow() map[events.Kind]int {
+func (r *rig) auditNow() map[sources.EventKind]int {
 	r.Helper()
 	r.mu.Lock()
 	before := len(r.events)
@@ -35,7 +34,7 @@ func (r *rig) auditNow() map[events.Kind]int {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	counts := map[events.Kind]int{}
+	counts := map[sources.EventKind]int{}
 	for _, e := range r.events[before:] {
 		counts[e.Kind]++
 	}
@@ -65,7 +64,7 @@ func TestAuditOfASample(t *testing.T) {
 	if got := r.auditNow(); len(got) != 0 {
 		t.Errorf("at once: %v", got)
 	}
-	if got := r.audit(); got[events.Audited] != 4 || got[events.Differing] != 0 {
+	if got := r.audit(); got[sources.Audited] != 4 || got[sources.Differing] != 0 {
 		t.Errorf("after a day: %v", got)
 	}
 	if note, differs := r.note("a", "1.0.0"); !strings.Contains(note, "1 file byte for byte, and 1 file made again") || differs {
@@ -81,7 +80,7 @@ func TestAuditOfASample(t *testing.T) {
 
 	// The registry has no keys, so only the log says that the archive was another one.
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "let a = 'other'"})
-	if got := r.audit(); got[events.Audited] != 3 || got[events.Differing] != 1 {
+	if got := r.audit(); got[sources.Audited] != 3 || got[sources.Differing] != 1 {
 		t.Errorf("with another archive: %v", got)
 	}
 	if note, differs := r.note("a", "1.0.0"); !strings.Contains(note, "not what upstream has: the log has the integrity") || !differs {
@@ -101,7 +100,7 @@ func TestAuditOfASample(t *testing.T) {
 		t.Errorf("%q, %v", note, differs)
 	}
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": "let a = '1.0.0'"})
-	if got := r.audit(); got[events.Differing] != 0 {
+	if got := r.audit(); got[sources.Differing] != 0 {
 		t.Errorf("as it was: %v", got)
 	}
 	r.sound()
@@ -123,15 +122,15 @@ func TestAuditGoesOn(t *testing.T) {
 		t.Fatalf("%d releases", published)
 	}
 	r.auditNow()
-	if got := r.audit(); got[events.Audited] != 10 {
+	if got := r.audit(); got[sources.Audited] != 10 {
 		t.Errorf("a day: %v", got)
 	}
 
 	// The process ends in the middle.
 	ctx, cancel := context.WithCancel(t.Context())
 	done := 0
-	r.during = func(e events.Event) {
-		if e.Kind == events.Audited {
+	r.during = func(e sources.Event) {
+		if e.Kind == sources.Audited {
 			if done++; done == 4 {
 				cancel()
 			}
@@ -143,7 +142,7 @@ func TestAuditGoesOn(t *testing.T) {
 	}
 	r.during = nil
 	r.open()
-	if got := r.auditNow(); got[events.Audited]+done < 10 || got[events.Audited]+done > 11 {
+	if got := r.auditNow(); got[sources.Audited]+done < 10 || got[sources.Audited]+done > 11 {
 		t.Errorf("%d before the restart, %v after it", done, got)
 	}
 
@@ -155,7 +154,7 @@ func TestAuditGoesOn(t *testing.T) {
 		t.Errorf("next at %v, %v", next, err)
 	}
 	r.registry.ClearFaults()
-	if got := r.auditNow(); got[events.Audited] != 10 {
+	if got := r.auditNow(); got[sources.Audited] != 10 {
 		t.Errorf("after an outage: %v", got)
 	}
 }

@@ -19,7 +19,6 @@ import (
 
 	"github.com/larder-cdn/larder/bot/audit"
 	"github.com/larder-cdn/larder/bot/discovery"
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/npm"
@@ -55,7 +54,7 @@ type Options struct {
 	// from several goroutines. Default: nothing is notified.
 	Changed func(pkg string)
 	// Events, if set, is called for each event, from several goroutines.
-	Events events.Sink
+	Events sources.Sink
 }
 
 // Upstreams are the clients of upstreams. A nil client means that its upstreams are not requested.
@@ -240,9 +239,9 @@ func (b *Bot) Close() {
 // interrupted publications have left. It recompresses nothing. Failures of packages and releases are recorded in their states;
 // the error is for what stops everything, such as a full disk or the end of ctx. The summary counts what was done, also until an
 // error.
-func (b *Bot) Once(ctx context.Context) (events.Summary, error) {
-	var t events.Tally
-	ctx = events.WithTally(ctx, &t)
+func (b *Bot) Once(ctx context.Context) (sources.Summary, error) {
+	var t sources.Tally
+	ctx = sources.WithTally(ctx, &t)
 	b.Publisher.Recover()
 	if err := b.Scheduler.PollAll(ctx); err != nil {
 		return t.Sum(), err

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
@@ -29,7 +28,7 @@ func TestPackageIsPublished(t *testing.T) {
 	r.registry.Add("@scope/a", "1.1.0", hour(2), map[string]string{"a.js": library, "a.css": "b { color: #ff0000 }\n", "b.js": "b", "b.min.js": "upstream's", "i.png": noise, "broken.js": "var ="})
 	r.open()
 	sum := r.once()
-	if want := (events.Summary{Packages: 1, Published: 2, Files: 10, Bytes: sum.Bytes}); sum != want {
+	if want := (sources.Summary{Packages: 1, Published: 2, Files: 10, Bytes: sum.Bytes}); sum != want {
 		t.Errorf("summary %+v, want %+v", sum, want)
 	}
 	m := r.manifest("a", "1.1.0")
@@ -68,7 +67,7 @@ func TestPackageIsPublished(t *testing.T) {
 
 	// Asking again costs one conditional request and changes nothing.
 	before := r.registry.Count("/")
-	if sum := r.once(); sum != (events.Summary{Packages: 1}) {
+	if sum := r.once(); sum != (sources.Summary{Packages: 1}) {
 		t.Errorf("second pass: %+v", sum)
 	}
 	requests := r.registry.Requests()[before:]
@@ -258,10 +257,10 @@ func TestSqueezeSurvivesARestart(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var told []string
-	sum, err := r.bot.RecompressAll(events.WithReport(context.Background(), func(e events.Event) {
+	sum, err := r.bot.RecompressAll(sources.WithReport(context.Background(), func(e sources.Event) {
 		mu.Lock()
 		defer mu.Unlock()
-		if e.Kind == events.Note {
+		if e.Kind == sources.Note {
 			r.setNow(r.clock().Add(time.Minute)) // before the first content is done
 			told = append(told, e.Reason)
 		}
@@ -356,7 +355,7 @@ func TestMendedContentsAreSqueezedFirst(t *testing.T) {
 	if sum, err := r.bot.RecompressAll(context.Background()); err != nil || sum.Contents != before+2 {
 		t.Errorf("%+v, %v", sum, err)
 	}
-	if first := r.events[0]; first.Kind != events.Recompressed || first.Bytes >= 0 { // a coding came back
+	if first := r.events[0]; first.Kind != sources.Recompressed || first.Bytes >= 0 { // a coding came back
 		t.Errorf("squeezed first: %+v", first)
 	}
 	r.sound()
@@ -380,8 +379,8 @@ func TestRunPublishesSqueezesAndEnds(t *testing.T) {
 	r.registry.Add("a", "1.0.0", hour(1), map[string]string{"a.js": strings.Repeat(library, 50)})
 	r.open()
 	squeezed := make(chan struct{}, 100)
-	r.during = func(e events.Event) {
-		if e.Kind == events.Recompressed && e.Waiting == 0 {
+	r.during = func(e sources.Event) {
+		if e.Kind == sources.Recompressed && e.Waiting == 0 {
 			squeezed <- struct{}{}
 		}
 	}
@@ -428,8 +427,8 @@ func TestSlowReleaseHoldsNobodyUp(t *testing.T) {
 	r.registry.Fail(npmtest.Fault{Path: "/slow/-/", Hang: true, Times: 1})
 	r.open()
 	published := make(chan string, 10)
-	r.during = func(e events.Event) {
-		if e.Kind == events.Published {
+	r.during = func(e sources.Event) {
+		if e.Kind == sources.Published {
 			published <- e.Package
 		}
 	}
@@ -457,7 +456,7 @@ func TestHostileVersionsStopNobody(t *testing.T) {
 	r.registry.Add("a", "0.9.0", hour(1), map[string]string{"a.js": "a"})
 	r.registry.Add("b", "1.0.0", hour(1), map[string]string{"b.js": "b"})
 	r.open()
-	for pass, want := range []events.Summary{{Packages: 2, Published: 2, Refused: 2}, {Packages: 2}} {
+	for pass, want := range []sources.Summary{{Packages: 2, Published: 2, Refused: 2}, {Packages: 2}} {
 		sum := r.once()
 		sum.Files, sum.Bytes = 0, 0
 		if sum != want {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -17,8 +17,8 @@ const year = 365 * 24 * time.Hour
 func TestClockThatWasAhead(t *testing.T) {
 	r := newRig(t)
 	published := make(chan string, 100)
-	r.during = func(e events.Event) {
-		if e.Kind == events.Published {
+	r.during = func(e sources.Event) {
+		if e.Kind == sources.Published {
 			published <- e.Version
 		}
 	}

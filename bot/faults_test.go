@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot/discovery"
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/logs"
@@ -219,9 +218,9 @@ func (r *rig) advance(d time.Duration) {
 	busy := 0
 	for _, e := range r.events {
 		switch e.Kind {
-		case events.Checking, events.Releasing:
+		case sources.Checking, sources.Releasing:
 			busy++
-		case events.Checked, events.Published, events.Refused, events.Failed:
+		case sources.Checked, sources.Published, sources.Refused, sources.Failed:
 			busy--
 		}
 	}

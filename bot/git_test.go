@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/testkit/gittest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
@@ -362,8 +361,8 @@ func TestSetCatalogueWhileAsking(t *testing.T) {
 	r.register("a", strings.TrimSuffix(asked, "}")+`, "ignoreVersions": ["2.*"]}`)
 	r.open()
 	changed := false
-	r.during = func(e events.Event) {
-		if e.Kind == events.Refused && !changed { // the answer is there, and not yet taken in whole
+	r.during = func(e sources.Event) {
+		if e.Kind == sources.Refused && !changed { // the answer is there, and not yet taken in whole
 			changed = true
 			r.register("a", asked)
 			r.setCatalogue()
@@ -392,8 +391,8 @@ func TestMendedWhileAsking(t *testing.T) {
 	}
 	r.settle()
 	corrected := false
-	r.during = func(e events.Event) {
-		if e.Kind == events.Checked && !corrected { // what is remembered of upstream is not written yet
+	r.during = func(e sources.Event) {
+		if e.Kind == sources.Checked && !corrected { // what is remembered of upstream is not written yet
 			corrected = true
 			r.register("a", fromNpm("a", "dist/*.js"))
 			r.setCatalogue()

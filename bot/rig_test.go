@@ -17,10 +17,10 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/internal/testkit/githubtest"
@@ -96,10 +96,10 @@ type rig struct {
 	// dictionaries has the bot make deltas
 	dictionaries bool
 
-	during func(events.Event) // called for each event as it happens; may be nil
+	during func(sources.Event) // called for each event as it happens; may be nil
 
 	mu     sync.Mutex
-	events []events.Event
+	events []sources.Event
 }
 
 // newRig makes the test parallel: most of its time it waits for timeouts and for processes.
@@ -201,7 +201,7 @@ func (r *rig) openWith(catalogue *packages.Catalogue) {
 			r.slept++
 			return nil
 		}},
-		Events: func(e events.Event) {
+		Events: func(e sources.Event) {
 			if r.during != nil {
 				r.during(e)
 			}
@@ -258,7 +258,7 @@ func (r *rig) close() {
 	}
 }
 
-func (r *rig) once() events.Summary {
+func (r *rig) once() sources.Summary {
 	r.Helper()
 	sum, err := r.bot.Once(context.Background())
 	if err != nil {
@@ -268,7 +268,7 @@ func (r *rig) once() events.Summary {
 }
 
 // settle is once, and again for what may have been wrong for a moment only, until that is known.
-func (r *rig) settle() events.Summary {
+func (r *rig) settle() sources.Summary {
 	r.Helper()
 	sum := r.once()
 	for range 20 {

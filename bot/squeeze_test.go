@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/recompression"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -72,8 +72,8 @@ func TestKilledEncoderIsTriedAgain(t *testing.T) {
 				t.Fatalf("before: %+v, %v", left, err)
 			}
 			var notes []string
-			r.during = func(e events.Event) {
-				if e.Kind == events.Note {
+			r.during = func(e sources.Event) {
+				if e.Kind == sources.Note {
 					notes = append(notes, e.Reason)
 				}
 			}
@@ -133,8 +133,8 @@ func TestHugeContentHoldsUpNoOther(t *testing.T) {
 	r.open()
 	r.once()
 	order := make(chan int64, 100)
-	r.during = func(e events.Event) {
-		if e.Kind == events.Recompressed {
+	r.during = func(e sources.Event) {
+		if e.Kind == sources.Recompressed {
 			order <- int64(e.Waiting)
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/retry"
@@ -105,7 +104,7 @@ func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
 		switch {
 		case ctx.Err() != nil:
 			return time.Time{}, ctx.Err()
-		case events.Stops(problem):
+		case sources.Stops(problem):
 			return time.Time{}, problem
 		case problem != nil:
 			sc.logger.Warn("couldn't compare releases with upstream; their turn comes again", "err", problem)
@@ -317,9 +316,9 @@ func (sc *Scheduler) auditRelease(ctx context.Context, name sources.ReleaseName)
 	if a.Outcome == verify.Unproven && sources.IsOutage(found.Err) {
 		return fmt.Errorf("%s %s: %w", name.Package, name.Version, found.Err)
 	}
-	event := events.Event{Kind: events.Audited, Package: name.Package, Version: name.Version, Reason: a.Problem}
+	event := sources.Event{Kind: sources.Audited, Package: name.Package, Version: name.Version, Reason: a.Problem}
 	if a.Outcome == verify.Differs {
-		event.Kind = events.Differing
+		event.Kind = sources.Differing
 		sc.logger.Error("a release is not what upstream has", "package", name.Package, "version", name.Version, "err", a.Problem)
 	}
 	if err := sc.options.Records.Write(sources.AuditKey(name.Package, name.Version), a); err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/sources"
@@ -30,7 +29,7 @@ func (sc *Scheduler) repeatCounting(ctx context.Context, every time.Duration, on
 		name, err := one(ctx)
 		var limit *git.LimitError
 		switch {
-		case err != nil && (events.Stops(err) || ctx.Err() != nil):
+		case err != nil && (sources.Stops(err) || ctx.Err() != nil):
 			return err
 		case errors.As(err, &limit):
 			pause = countPause
@@ -136,7 +135,7 @@ func (sc *Scheduler) CountStars(ctx context.Context) (string, error) {
 	switch {
 	case errors.Is(err, fetch.ErrNotFound), errors.As(err, &refused):
 		next.Missing, err = true, nil
-	case err != nil && (errors.As(err, &limit) || events.Stops(err) || ctx.Err() != nil):
+	case err != nil && (errors.As(err, &limit) || sources.Stops(err) || ctx.Err() != nil):
 		return name, err
 	case err != nil: // GitHub may have blocked the repository for good: it is due again tomorrow, so that the others have their turn
 		if next.Missing = before.GitHub == nil; !next.Missing {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/ingest"
@@ -65,7 +64,7 @@ type pollRequest struct {
 // the bot, is that of ctx, or of the store; then the poll's result is not stored, but new states may be in the log. in says on
 // whose behalf it polls. The caller has claimed the package in sc.polled. It locks Records.Mu while it stores.
 func (sc *Scheduler) pollAndRecord(ctx context.Context, p *packages.Package, in pollRequest) ([]ingest.Task, error) {
-	sc.options.Events.Emit(ctx, events.Event{Kind: events.Checking, Package: p.Name})
+	sc.options.Events.Emit(ctx, sources.Event{Kind: sources.Checking, Package: p.Name})
 	upstream := sc.options.Records.Known(p.Name)
 	before := upstream
 	if !upstream.Follows(p) {
@@ -87,13 +86,13 @@ func (sc *Scheduler) pollAndRecord(ctx context.Context, p *packages.Package, in 
 	upstream.Replaced = errors.As(err, &replaced)
 	var limit *git.LimitError
 	switch {
-	case events.Stops(err), err != nil && ctx.Err() != nil:
+	case sources.Stops(err), err != nil && ctx.Err() != nil:
 		return nil, errors.Join(ctx.Err(), err)
 	case errors.As(err, &limit):
 		// A request before then would be refused.
 		upstream.Attempts, upstream.Reason = max(1, upstream.Attempts), err.Error()
 		upstream.Next = limit.Until.Add(sources.Jittered(sources.MinWait))
-		sc.options.Events.Emit(ctx, events.Event{Kind: events.Checked, Package: p.Name})
+		sc.options.Events.Emit(ctx, sources.Event{Kind: sources.Checked, Package: p.Name})
 	case err != nil:
 		if upstream.Attempts == 0 || !down { // the pauses of a package don't grow by what isn't its fault
 			upstream.Attempts++
@@ -107,10 +106,10 @@ func (sc *Scheduler) pollAndRecord(ctx context.Context, p *packages.Package, in 
 			upstream.Next = sources.Later(upstream.Next, at)
 		}
 		sc.logger.Warn("upstream failed", "package", p.Name, "target", p.Autoupdate.Target, "err", err, "next", upstream.Next)
-		sc.options.Events.Emit(ctx, events.Event{Kind: events.Failed, Package: p.Name, Reason: err.Error(), Next: upstream.Next})
+		sc.options.Events.Emit(ctx, sources.Event{Kind: sources.Failed, Package: p.Name, Reason: err.Error(), Next: upstream.Next})
 	default:
 		upstream.Next, upstream.Attempts, upstream.Reason = now.Add(sources.Jittered(upstream.PollInterval(now, sc.options.Interval))), 0, ""
-		sc.options.Events.Emit(ctx, events.Event{Kind: events.Checked, Package: p.Name, Waiting: len(tasks)})
+		sc.options.Events.Emit(ctx, sources.Event{Kind: sources.Checked, Package: p.Name, Waiting: len(tasks)})
 	}
 	if counts, ok := sc.options.Publisher.Catalogue().Get(p.Name); ok && !bytes.Equal(counts.JSON, p.JSON) {
 		// The package JSON has changed meanwhile, and the poll was by the old one.
@@ -204,7 +203,7 @@ func (sc *Scheduler) listAndPlan(ctx context.Context, p *packages.Package, in po
 	}
 	for _, c := range plan.changes {
 		if _, lost := overtaken[c.Version]; !lost && c.Kind == views.Refused {
-			sc.options.Events.Emit(ctx, events.Event{Kind: events.Refused, Package: p.Name, Version: c.Version, Reason: c.Reason})
+			sc.options.Events.Emit(ctx, sources.Event{Kind: sources.Refused, Package: p.Name, Version: c.Version, Reason: c.Reason})
 		}
 	}
 	return tasks, nil
@@ -223,7 +222,7 @@ func (sc *Scheduler) updateNotes(ctx context.Context, upstream *sources.Upstream
 	for _, note := range notes {
 		if !slices.Contains(upstream.Notes, note) {
 			sc.logger.Warn("upstream", "package", upstream.Package, "target", upstream.Target, "note", note)
-			sc.options.Events.Emit(ctx, events.Event{Kind: events.Note, Package: upstream.Package, Reason: upstream.Package + ": " + note})
+			sc.options.Events.Emit(ctx, sources.Event{Kind: sources.Note, Package: upstream.Package, Reason: upstream.Package + ": " + note})
 		}
 	}
 	upstream.Notes = notes

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/npm"
@@ -26,7 +25,7 @@ import (
 )
 
 // openScheduler returns a scheduler for packages from npm, and their registry. The scheduler only plans downloads.
-func openScheduler(t *testing.T, sink events.Sink, names ...string) (*Scheduler, *npmtest.Registry) {
+func openScheduler(t *testing.T, sink sources.Sink, names ...string) (*Scheduler, *npmtest.Registry) {
 	t.Helper()
 	registry, dir := npmtest.New(t), t.TempDir()
 	write := func(text string, path ...string) {
@@ -123,15 +122,15 @@ func TestEventDuringPoll(t *testing.T) {
 		names = append(names, fmt.Sprintf("p%d", i))
 	}
 	polls := make(chan string, 1) // holds the package that is being polled
-	sc, registry := openScheduler(t, func(e events.Event) {
+	sc, registry := openScheduler(t, func(e sources.Event) {
 		switch e.Kind {
-		case events.Checking:
+		case sources.Checking:
 			select {
 			case polls <- e.Package:
 			default:
 				t.Errorf("two polls of %s run at once", e.Package)
 			}
-		case events.Checked:
+		case sources.Checked:
 			<-polls
 		}
 	}, names...)

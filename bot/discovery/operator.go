@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/sources"
@@ -78,8 +77,8 @@ func (sc *Scheduler) forOperator(ctx context.Context, name string, do func(conte
 	}
 	// If the command is interrupted, the next poll publishes the rest.
 	defer func() { sc.Reschedule(ctx, name, sc.options.Now().Add(sources.MinWait)) }()
-	var t events.Tally
-	switch err := do(events.WithTally(ctx, &t), p); {
+	var t sources.Tally
+	switch err := do(sources.WithTally(ctx, &t), p); {
 	case sources.IsOutage(err):
 		return fmt.Errorf("%w; `larder doctor` says what helps", err)
 	case err != nil:
@@ -188,7 +187,7 @@ func (sc *Scheduler) releaseAll(ctx context.Context, tasks []ingest.Task) error 
 				case views.Published, views.Mirrored:
 					return nil
 				case views.Refused, views.Failed:
-					events.ReportOnly(ctx, events.Event{Kind: events.Kind(state.Kind), Package: state.Package, Version: state.Version, Reason: state.Reason, Next: state.Next})
+					sources.ReportOnly(ctx, sources.Event{Kind: sources.EventKind(state.Kind), Package: state.Package, Version: state.Version, Reason: state.Reason, Next: state.Next})
 					return nil
 				}
 				// The goroutine that had it was stopped; now it is ours.

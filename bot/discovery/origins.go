@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/text"
@@ -112,7 +111,7 @@ func (sc *Scheduler) compareOrigins(ctx context.Context, pkg string, now sources
 	for _, s := range changed {
 		reason := next[s.Version].Reason()
 		sc.logger.Warn("upstream changed", "package", s.Package, "version", s.Version, "reason", reason)
-		sc.options.Events.Emit(ctx, events.Event{Kind: events.Changed, Package: s.Package, Version: s.Version, Reason: reason})
+		sc.options.Events.Emit(ctx, sources.Event{Kind: sources.Changed, Package: s.Package, Version: s.Version, Reason: reason})
 	}
 	return nil
 }

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/larder-cdn/larder/bot/audit"
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/npm"
@@ -56,7 +55,7 @@ type Options struct {
 	ClockCheck time.Duration
 	// Changed is called with each package of which a page displays something else afterwards, although the log has no entry of it.
 	Changed func(pkg string)
-	Events  events.Sink
+	Events  sources.Sink
 	Now     func() time.Time
 }
 

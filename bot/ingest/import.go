@@ -10,7 +10,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
@@ -128,7 +127,7 @@ func (pb *Publisher) publishImport(ctx context.Context, in *pendingImport, recei
 	if err := pb.Register(ctx, in.pkg); err != nil {
 		return nil, err
 	}
-	pb.options.Events.Emit(ctx, events.Event{Kind: events.Releasing, Package: in.Package, Version: in.Version})
+	pb.options.Events.Emit(ctx, sources.Event{Kind: sources.Releasing, Package: in.Package, Version: in.Version})
 	return pb.publish(ctx, pendingRelease{
 		Fetched: sources.Fetched{
 			Archive: in.newSource(func(f ImportFile) (io.ReadCloser, error) {

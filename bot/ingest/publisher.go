@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/recompression"
 	"github.com/larder-cdn/larder/bot/sources"
@@ -53,7 +52,7 @@ type Options struct {
 	Reschedule func(ctx context.Context, pkg string, at time.Time)
 	// Changed is called with each package of which a state changed without a log entry.
 	Changed func(pkg string)
-	Events  events.Sink
+	Events  sources.Sink
 	Now     func() time.Time
 	Sleep   func(context.Context, time.Duration) error
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/text"
@@ -115,7 +114,7 @@ func (pb *Publisher) recordRemoval(ctx context.Context, known views.Package) err
 		return err
 	}
 	pb.logger.Info("package removed", "package", known.Name)
-	pb.options.Events.Emit(ctx, events.Event{Kind: events.Note, Package: known.Name, Reason: known.Name + ": " + removedReason + "; what is published stays"})
+	pb.options.Events.Emit(ctx, sources.Event{Kind: sources.Note, Package: known.Name, Reason: known.Name + ": " + removedReason + "; what is published stays"})
 	return nil
 }
 

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
 	"github.com/larder-cdn/larder/bot/npm"
@@ -165,7 +164,7 @@ func (pb *Publisher) releaseClaimed(ctx context.Context, t Task) error {
 	if err := pb.setState(state); err != nil {
 		return err
 	}
-	pb.options.Events.Emit(ctx, events.Event{Kind: events.Releasing, Package: state.Package, Version: state.Version})
+	pb.options.Events.Emit(ctx, sources.Event{Kind: sources.Releasing, Package: state.Package, Version: state.Version})
 	start := pb.options.Now()
 	manifest, err := pb.fetchAndPublish(ctx, t, &state.Wrong)
 	if err != nil {
@@ -211,8 +210,8 @@ func (pb *Publisher) recoverStates() error {
 
 // announce logs that a release was published, in the words of done and with further attributes, and emits the event of that, which it
 // returns: it has the number and the total bytes of the files.
-func (pb *Publisher) announce(ctx context.Context, done string, m *logs.Manifest, further ...any) events.Event {
-	event := events.Event{Kind: events.Published, Package: m.Package, Version: m.Version, Files: len(m.Files)}
+func (pb *Publisher) announce(ctx context.Context, done string, m *logs.Manifest, further ...any) sources.Event {
+	event := sources.Event{Kind: sources.Published, Package: m.Package, Version: m.Version, Files: len(m.Files)}
 	for _, f := range m.Files {
 		event.Bytes += f.Size
 	}
@@ -248,14 +247,14 @@ func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, c
 			return err
 		}
 		pb.logger.Warn("refused", "package", s.Package, "version", s.Version, "reason", reason)
-		pb.options.Events.Emit(ctx, events.Event{Kind: events.Refused, Package: s.Package, Version: s.Version, Reason: reason})
+		pb.options.Events.Emit(ctx, sources.Event{Kind: sources.Refused, Package: s.Package, Version: s.Version, Reason: reason})
 		if !pb.options.Records.Known(s.Package).Filled { // the next one takes its place
 			pb.refills.Store(s.Package, true)
 			pb.options.Reschedule(ctx, s.Package, s.Updated)
 		}
 		return nil
 	}
-	if events.Stops(cause) || ctx.Err() != nil {
+	if sources.Stops(cause) || ctx.Err() != nil {
 		// It is not the release's fault. Should even this not be written, then
 		// recover has it at the next start.
 		s.Kind = views.Detected
@@ -270,7 +269,7 @@ func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, c
 			return err
 		}
 		pb.options.Reschedule(ctx, s.Package, s.Next)
-		pb.options.Events.Emit(ctx, events.Event{Kind: events.Waits, Package: s.Package, Version: s.Version, Reason: s.Reason, Next: s.Next})
+		pb.options.Events.Emit(ctx, sources.Event{Kind: sources.Waits, Package: s.Package, Version: s.Version, Reason: s.Reason, Next: s.Next})
 		return nil
 	}
 	down := sources.IsOutage(cause) && pb.options.Breakers.IsDown(sources.ArchivesName(t.Pkg))
@@ -292,7 +291,7 @@ func (pb *Publisher) recordFailure(ctx context.Context, t Task, s views.State, c
 	}
 	pb.options.Reschedule(ctx, s.Package, s.Next)
 	pb.logger.Warn("failed", "package", s.Package, "version", s.Version, "err", cause, "attempts", s.Attempts, "next", s.Next)
-	pb.options.Events.Emit(ctx, events.Event{Kind: events.Failed, Package: s.Package, Version: s.Version, Reason: s.Reason, Next: s.Next})
+	pb.options.Events.Emit(ctx, sources.Event{Kind: sources.Failed, Package: s.Package, Version: s.Version, Reason: s.Reason, Next: s.Next})
 	return nil
 }
 

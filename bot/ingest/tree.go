@@ -18,7 +18,6 @@ import (
 	"github.com/dustin/go-humanize/english"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -251,7 +250,7 @@ func (t *treeImport) importAll(ctx context.Context) error {
 			}
 			g.Go(func() error {
 				err := t.importOne(groupCtx, p, version)
-				if err != nil && (events.Stops(err) || groupCtx.Err() != nil) {
+				if err != nil && (sources.Stops(err) || groupCtx.Err() != nil) {
 					return fmt.Errorf("%s %s: %w", p.Name, version, err)
 				}
 				t.reportRelease(p.Name, version, err)

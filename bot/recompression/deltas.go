@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -223,7 +223,7 @@ func (r *Recompressor) makeDelta(ctx context.Context, h, dictionary kvstore.Hash
 	}
 	delta, err := r.squeezers.Do(ctx, h.String(), worker.EncodeDelta, worker.JoinDelta(base, src))
 	leave()
-	if ctx.Err() != nil || events.Stops(err) {
+	if ctx.Err() != nil || sources.Stops(err) {
 		return errors.Join(ctx.Err(), err)
 	}
 	if err != nil {

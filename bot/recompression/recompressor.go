@@ -11,7 +11,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/kvstore"
 )
@@ -29,7 +29,7 @@ type Options struct {
 	Squeezed func(kvstore.Hash)
 	// DeltaStored is called with each content that has a delta against a dictionary; it may be nil.
 	DeltaStored func(h, dictionary kvstore.Hash)
-	Events      events.Sink
+	Events      sources.Sink
 	Now         func() time.Time
 	// Dictionaries has the recompressor make deltas between the versions of a file.
 	Dictionaries bool

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
@@ -31,7 +31,7 @@ const reportInterval = time.Minute
 // RecompressAll recompresses all contents of the queue, and tries those again that were given up; then it makes the queued
 // deltas. It returns when the queue is empty, also of what a concurrent Run works on, or when ctx ends or an error occurs. At the
 // start, and after a content but at most once a minute, it passes the length of the queue to the report of ctx, see
-// [events.WithReport]. The summary counts the contents that it recompressed itself, also before an error, and those that still
+// [sources.WithReport]. The summary counts the contents that it recompressed itself, also before an error, and those that still
 // wait; it lacks the latter if ctx ends while RecompressAll waits for Run.
 func (r *Recompressor) RecompressAll(ctx context.Context) (Summary, error) {
 	if err := r.requeueGivenUp(); err != nil {
@@ -40,7 +40,7 @@ func (r *Recompressor) RecompressAll(ctx context.Context) (Summary, error) {
 	report := func() error {
 		left, err := ReadQueue(r.store)
 		if err == nil && left.Contents > 0 {
-			events.ReportOnly(ctx, events.Event{Kind: events.Note, Reason: left.String()})
+			sources.ReportOnly(ctx, sources.Event{Kind: sources.Note, Reason: left.String()})
 		}
 		return err
 	}
@@ -280,7 +280,7 @@ func (r *Recompressor) recordCrash(ctx context.Context, row *queueRow, size int6
 	}
 	row.givenUp = true
 	r.logger.Error("not squeezed: its encoders ended", "content", row.hash, "bytes", size, "times", row.turn.crashes, "err", crash)
-	r.options.Events.Emit(ctx, events.Event{Kind: events.Note, Reason: fmt.Sprintf("the content %s (%d bytes) stays as it is, because its encoder ended %d times: %v; `larder squeeze` tries it again",
+	r.options.Events.Emit(ctx, sources.Event{Kind: sources.Note, Reason: fmt.Sprintf("the content %s (%d bytes) stays as it is, because its encoder ended %d times: %v; `larder squeeze` tries it again",
 		row.hash, size, row.turn.crashes, crash)})
 }
 
@@ -336,7 +336,7 @@ func (r *Recompressor) reportRecompressed(ctx context.Context, h kvstore.Hash, s
 	if r.options.Squeezed != nil {
 		r.options.Squeezed(h)
 	}
-	r.options.Events.Emit(ctx, events.Event{Kind: events.Recompressed, Bytes: s.before - s.after, Waiting: r.Backlog()})
+	r.options.Events.Emit(ctx, sources.Event{Kind: sources.Recompressed, Bytes: s.before - s.after, Waiting: r.Backlog()})
 }
 
 // Encode compresses data as Brotli and gzip in child processes at the best quality, and returns those encodings that save enough
@@ -346,7 +346,7 @@ func (r *Recompressor) reportRecompressed(ctx context.Context, h kvstore.Hash, s
 func Encode(ctx context.Context, encoders *worker.Pool, owner string, data []byte, logger *slog.Logger) (coded []kvstore.Coded, crash *worker.CrashError, err error) {
 	for _, c := range Compressed {
 		small, err := encoders.Do(ctx, owner, squeezeTasks[c], data)
-		if ctx.Err() != nil || events.Stops(err) {
+		if ctx.Err() != nil || sources.Stops(err) {
 			return nil, nil, errors.Join(ctx.Err(), err)
 		}
 		if errors.As(err, &crash) {

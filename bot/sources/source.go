@@ -1,5 +1,6 @@
 // Package sources has what the bot knows of upstreams: how each kind of source lists and fetches releases, which upstreams respond, and what the
-// store records of them: versions and polls, where releases came from, download counts, audits.
+// store records of them: versions and polls, where releases came from, download counts, audits. It also has the events that the
+// parts of the bot report, and which errors stop the bot.
 //
 // Guarantees: what a source fetches is verified by what the source states of it; stored times are bounded by the clock, so a clock that was ahead
 // delays nothing for longer than an interval.

@@ -11,7 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/app"
 )
 
@@ -106,7 +106,7 @@ while larder runs. A file whose encoder was killed three times stays as it is un
 }
 
 // printEvent prints an event of the bot to standard output as the line of [describeEvent], or nothing if it has none.
-func (a *cli) printEvent(e events.Event) {
+func (a *cli) printEvent(e sources.Event) {
 	if line := describeEvent(e); line != "" {
 		fmt.Fprintln(a.stdout, line)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 
-	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/text"
 )
 
@@ -47,14 +47,14 @@ func (p *botProgress) AfterFirst(fn func()) {
 
 // Event counts an event of the bot and draws the bars, both only on a terminal and before Close. On any output, a published
 // release also calls the function of [botProgress.AfterFirst]. Event is safe for concurrent use.
-func (p *botProgress) Event(e events.Event) {
+func (p *botProgress) Event(e sources.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.terminal.Interactive && !p.closed {
 		p.count(e)
 		p.draw()
 	}
-	if e.Kind == events.Published && p.first != nil {
+	if e.Kind == sources.Published && p.first != nil {
 		p.first()
 		p.first = nil
 	}
@@ -62,11 +62,11 @@ func (p *botProgress) Event(e events.Event) {
 
 // count updates the counts of releases and recompressed contents by an event, without drawing. A refused, failed or waiting
 // release counts as done, too. The caller holds p.mu.
-func (p *botProgress) count(e events.Event) {
+func (p *botProgress) count(e sources.Event) {
 	switch e.Kind {
-	case events.Checked:
+	case sources.Checked:
 		p.waiting[e.Package] = e.Waiting
-	case events.Published, events.Refused, events.Failed, events.Waits:
+	case sources.Published, sources.Refused, sources.Failed, sources.Waits:
 		if e.Version == "" {
 			break // upstream did not answer
 		}
@@ -76,7 +76,7 @@ func (p *botProgress) count(e events.Event) {
 		if p.waiting[e.Package]--; p.waiting[e.Package] <= 0 {
 			delete(p.waiting, e.Package)
 		}
-	case events.Recompressed:
+	case sources.Recompressed:
 		p.squeezed.done++
 		p.squeezed.waiting = e.Waiting
 	}
@@ -149,36 +149,36 @@ func (m *meter) reset() {
 
 // describeEvent returns an event of the bot as a line for people, without the line break at its end; "" for an event that
 // people need not see.
-func describeEvent(e events.Event) string {
+func describeEvent(e sources.Event) string {
 	switch e.Kind {
-	case events.Checked:
+	case sources.Checked:
 		if e.Waiting == 0 {
 			return e.Package + ": upstream has nothing new"
 		}
-	case events.Releasing:
+	case sources.Releasing:
 		return fmt.Sprintf("%s %s: fetching", e.Package, e.Version)
-	case events.Published:
+	case sources.Published:
 		return fmt.Sprintf("%s %s: published, %s, %s", e.Package, e.Version, text.Count(e.Files, "file", "files"), humanize.Bytes(uint64(e.Bytes)))
-	case events.Refused:
+	case sources.Refused:
 		return fmt.Sprintf("%s %s: refused: %s", e.Package, e.Version, e.Reason)
-	case events.Failed:
+	case sources.Failed:
 		subject := e.Package
 		if e.Version != "" {
 			subject += " " + e.Version
 		}
 		return fmt.Sprintf("%s: failed: %s", subject, e.Reason)
-	case events.Waits:
+	case sources.Waits:
 		return fmt.Sprintf("%s %s: waits: %s", e.Package, e.Version, e.Reason)
-	case events.Differing, events.Changed:
+	case sources.Differing, sources.Changed:
 		return fmt.Sprintf("%s %s: %s", e.Package, e.Version, e.Reason)
-	case events.Note:
+	case sources.Note:
 		return e.Reason
 	}
 	return ""
 }
 
 // describeSummary returns a line for people, without a line break, about what the bot did in a single pass.
-func describeSummary(s events.Summary) string {
+func describeSummary(s sources.Summary) string {
 	return fmt.Sprintf("Asked for %s: %s published with %s, %s; %d refused, %d failed.",
 		text.Count(s.Packages, "package", "packages"), text.Count(s.Published, "release", "releases"),
 		text.Count(s.Files, "file", "files"), humanize.Bytes(uint64(s.Bytes)), s.Refused, s.Failed)

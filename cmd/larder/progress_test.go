@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/settings"
 )
 
@@ -38,30 +38,30 @@ func TestProgress(t *testing.T) {
 	first := 0
 	p.AfterFirst(func() { first++ })
 
-	p.Event(events.Event{Kind: events.Checked, Package: "a", Waiting: 2})
-	p.Event(events.Event{Kind: events.Checked, Package: "b", Waiting: 1})
-	p.Event(events.Event{Kind: events.Checked, Package: "c"})
+	p.Event(sources.Event{Kind: sources.Checked, Package: "a", Waiting: 2})
+	p.Event(sources.Event{Kind: sources.Checked, Package: "b", Waiting: 1})
+	p.Event(sources.Event{Kind: sources.Checked, Package: "c"})
 	if p.bars == nil || p.releases.waiting != 3 {
 		t.Fatalf("bars %v, waiting for %d", p.bars, p.releases.waiting)
 	}
 	settings.New().NewLogger(out, slog.LevelInfo).Info("above the bars")
-	p.Event(events.Event{Kind: events.Failed, Package: "c", Reason: "upstream is away"})
-	p.Event(events.Event{Kind: events.Published, Package: "a", Version: "1", Files: 10, Bytes: 3_000_000})
-	p.Event(events.Event{Kind: events.Refused, Package: "a", Version: "2"})
-	p.Event(events.Event{Kind: events.Recompressed, Waiting: 1})
+	p.Event(sources.Event{Kind: sources.Failed, Package: "c", Reason: "upstream is away"})
+	p.Event(sources.Event{Kind: sources.Published, Package: "a", Version: "1", Files: 10, Bytes: 3_000_000})
+	p.Event(sources.Event{Kind: sources.Refused, Package: "a", Version: "2"})
+	p.Event(sources.Event{Kind: sources.Recompressed, Waiting: 1})
 	if p.releases.done != 2 || p.releases.waiting != 1 || p.squeezed.waiting != 1 {
 		t.Errorf("%d done, %d to come, %d to squeeze", p.releases.done, p.releases.waiting, p.squeezed.waiting)
 	}
-	p.Event(events.Event{Kind: events.Published, Package: "b", Version: "1", Files: 5, Bytes: 1_000_000})
+	p.Event(sources.Event{Kind: sources.Published, Package: "b", Version: "1", Files: 5, Bytes: 1_000_000})
 	if p.bars == nil {
 		t.Error("the bars went while something was being squeezed")
 	}
-	p.Event(events.Event{Kind: events.Recompressed, Waiting: 0})
+	p.Event(sources.Event{Kind: sources.Recompressed, Waiting: 0})
 	if p.bars != nil {
 		t.Error("the bars stay although nothing is left to wait for")
 	}
 	// A retry of something long past neither confuses the counts nor needs a bar.
-	p.Event(events.Event{Kind: events.Published, Package: "a", Version: "2", Files: 1})
+	p.Event(sources.Event{Kind: sources.Published, Package: "a", Version: "2", Files: 1})
 	p.Close()
 	if first != 1 {
 		t.Errorf("the first release was told %d times", first)
@@ -83,10 +83,10 @@ func TestProgressIsSafe(t *testing.T) {
 		all.Go(func() {
 			name := fmt.Sprint(i)
 			for n := range 3 {
-				p.Event(events.Event{Kind: events.Checked, Package: name, Waiting: 1})
+				p.Event(sources.Event{Kind: sources.Checked, Package: name, Waiting: 1})
 				fmt.Fprintln(out, "a line")
-				p.Event(events.Event{Kind: events.Published, Package: name, Version: fmt.Sprint(n)})
-				p.Event(events.Event{Kind: events.Recompressed, Waiting: n % 2})
+				p.Event(sources.Event{Kind: sources.Published, Package: name, Version: fmt.Sprint(n)})
+				p.Event(sources.Event{Kind: sources.Recompressed, Waiting: n % 2})
 			}
 		})
 	}
@@ -97,16 +97,16 @@ func TestProgressIsSafe(t *testing.T) {
 
 func TestDescribe(t *testing.T) {
 	for _, tt := range []struct {
-		event events.Event
+		event sources.Event
 		want  string
 	}{
-		{events.Event{Kind: events.Checking, Package: "a"}, ""},
-		{events.Event{Kind: events.Checked, Package: "a"}, "a: upstream has nothing new"},
-		{events.Event{Kind: events.Checked, Package: "a", Waiting: 2}, ""},
-		{events.Event{Kind: events.Releasing, Package: "a", Version: "1"}, "a 1: fetching"},
-		{events.Event{Kind: events.Published, Package: "a", Version: "1", Files: 1, Bytes: 2000}, "a 1: published, 1 file, 2.0 kB"},
-		{events.Event{Kind: events.Refused, Package: "a", Version: "1", Reason: "a bomb"}, "a 1: refused: a bomb"},
-		{events.Event{Kind: events.Failed, Package: "a", Reason: "away"}, "a: failed: away"},
+		{sources.Event{Kind: sources.Checking, Package: "a"}, ""},
+		{sources.Event{Kind: sources.Checked, Package: "a"}, "a: upstream has nothing new"},
+		{sources.Event{Kind: sources.Checked, Package: "a", Waiting: 2}, ""},
+		{sources.Event{Kind: sources.Releasing, Package: "a", Version: "1"}, "a 1: fetching"},
+		{sources.Event{Kind: sources.Published, Package: "a", Version: "1", Files: 1, Bytes: 2000}, "a 1: published, 1 file, 2.0 kB"},
+		{sources.Event{Kind: sources.Refused, Package: "a", Version: "1", Reason: "a bomb"}, "a 1: refused: a bomb"},
+		{sources.Event{Kind: sources.Failed, Package: "a", Reason: "away"}, "a: failed: away"},
 	} {
 		if got := describeEvent(tt.event); got != tt.want {
 			t.Errorf("%+v: %q, want %q", tt.event, got, tt.want)

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
@@ -186,7 +186,7 @@ func (a *cli) runServer(s app.Server) func(context.Context, []string) error {
 				fmt.Fprintln(a.stdout, "Nothing is here yet; `larder add` and `larder import` publish releases.")
 			}
 		}
-		s.Filled = func(done events.Summary) { fmt.Fprintln(a.stdout, describeSummary(done)) }
+		s.Filled = func(done sources.Summary) { fmt.Fprintln(a.stdout, describeSummary(done)) }
 		s.Stopping = func() {
 			if out.Interactive {
 				fmt.Fprintln(out, "Stopping; Ctrl-C once more ends it at once.")

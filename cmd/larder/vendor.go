@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/app"
 	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/internal/text"
@@ -132,7 +132,7 @@ func (a *cli) locateTags(ctx context.Context, client *app.Client, pages []*vendo
 		if _, tried := failures[release]; !t.located.Missing || tried {
 			continue
 		}
-		_, failures[release] = app.OpAdd.Ask(ctx, client, app.AddRequest{Package: cmp.Or(t.file.Library, t.file.NPM), NPM: cmp.Or(t.file.NPM, t.file.Library), Version: t.file.Version}, func(e events.Event) {
+		_, failures[release] = app.OpAdd.Ask(ctx, client, app.AddRequest{Package: cmp.Or(t.file.Library, t.file.NPM), NPM: cmp.Or(t.file.NPM, t.file.Library), Version: t.file.Version}, func(e sources.Event) {
 			if line := describeEvent(e); line != "" {
 				fmt.Fprintln(a.stderr, line) // the change alone is on stdout
 			}

@@ -13,9 +13,9 @@ import (
 	"github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/discovery"
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/fallback"
 	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
@@ -81,7 +81,7 @@ func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret
 // error of it. If that succeeded, the bot compares published releases with their upstreams as far as that is due. In any case
 // runOnce then calls beforeEnd, unless ctx has ended. A failed release is an error. It never returns nil: after a pass without
 // failures it returns [parts.ErrDone], which ends the role. If the catalogue cannot be read, it returns that error at once.
-func (f *filler) runOnce(ctx context.Context, filled func(events.Summary), beforeEnd func(context.Context) error) error {
+func (f *filler) runOnce(ctx context.Context, filled func(sources.Summary), beforeEnd func(context.Context) error) error {
 	if err := f.refreshCatalogue(ctx); err != nil {
 		return err
 	}

@@ -6,8 +6,8 @@ import (
 	"net"
 	"net/http"
 
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/git"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/priority"
 	"github.com/larder-cdn/larder/logs/gitlog"
@@ -62,7 +62,7 @@ func (standalone) localCommands(all operations, schedule http.Handler) (operatio
 func (s Server) writerConfig(r *roleRun) writerConfig {
 	c := writerConfig{
 		open:   openOptions{working: true, address: r.self.Address},
-		follow: s.Fill, events: events.Count(r.metrics, s.Events),
+		follow: s.Fill, events: sources.CountEvents(r.metrics, s.Events),
 	}
 	if s.Serve {
 		c.encoders = max(1, priority.Processors()-1)

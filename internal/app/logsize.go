@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api"
-	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/answers"
 )
 
@@ -39,7 +39,7 @@ func reportLogSize(all operations) {
 		all[name] = func(ctx context.Context, request api.OperationRequest, report func(any)) (any, error) {
 			result, err := next(ctx, request, report)
 			if size := logSizeOf(result); err == nil && size > 0 {
-				report(events.Event{Kind: events.Note, Reason: fmt.Sprintf("the log now has %d entries; send %s: %d with a request, and any node responds with at least these", size, sizeField, size)})
+				report(sources.Event{Kind: sources.Note, Reason: fmt.Sprintf("the log now has %d entries; send %s: %d with a request, and any node responds with at least these", size, sizeField, size)})
 			}
 			return result, err
 		}

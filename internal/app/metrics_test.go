@@ -19,7 +19,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/logs/cluster"
@@ -253,7 +253,7 @@ func registered(t *testing.T) (all []string) {
 	var log strings.Builder
 	p := Server{
 		Settings: s, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})), Serve: true, Fill: true,
-		Events: func(events.Event) {}, Filled: func(events.Summary) {}, Stopping: func() {},
+		Events: func(sources.Event) {}, Filled: func(sources.Summary) {}, Stopping: func() {},
 		Serving: func(string, func() (string, error)) {},
 	}
 	v, ctx, err := newSupervisor(ctx, s, true, p.Logger, func() error { return p.checkSettings(s) })

@@ -10,9 +10,9 @@ import (
 	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/recompression"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -47,10 +47,10 @@ const (
 
 // Operations of the bot's.
 const (
-	OpAdd Operation[AddRequest, events.Event, Written] = "add"
+	OpAdd Operation[AddRequest, sources.Event, Written] = "add"
 	// OpImportTree publishes the releases in a folder, which the process reads: the paths in the request are absolute.
 	OpImportTree Operation[ingest.Tree, ingest.TreeEvent, ingest.TreeSummary] = "import-tree"
-	OpSqueeze    Operation[struct{}, events.Event, recompression.Summary]     = "squeeze"
+	OpSqueeze    Operation[struct{}, sources.Event, recompression.Summary]    = "squeeze"
 )
 
 // Operations about the log's key. OpUnsigned returns why the log's newest entries are not signed, and what to do, "" if nothing is
@@ -87,14 +87,14 @@ func (r *Reader) operations() operations {
 // restore and replace the log's key. One more returns why the newest entries are not signed.
 func (w *Writer) operations() operations {
 	all := w.folder.operations()
-	withBot := func(ctx context.Context, report func(events.Event), do func(context.Context, *bot.Bot) error) error {
+	withBot := func(ctx context.Context, report func(sources.Event), do func(context.Context, *bot.Bot) error) error {
 		f, err := w.filler.get()
 		if err != nil {
 			return err
 		}
-		return do(events.WithReport(ctx, report), f.bot)
+		return do(sources.WithReport(ctx, report), f.bot)
 	}
-	addOperation(all, OpAdd, func(ctx context.Context, q AddRequest, report func(events.Event)) (Written, error) {
+	addOperation(all, OpAdd, func(ctx context.Context, q AddRequest, report func(sources.Event)) (Written, error) {
 		err := withBot(ctx, report, func(ctx context.Context, b *bot.Bot) error {
 			if _, named := b.Catalogue().Get(q.Package); !named && q.NPM != "" {
 				if p, ok := b.Catalogue().FindNPM(q.NPM); ok {
@@ -112,14 +112,14 @@ func (w *Writer) operations() operations {
 		return w.newWritten(), err
 	})
 	addOperation(all, OpImportTree, func(ctx context.Context, q ingest.Tree, report func(ingest.TreeEvent)) (sum ingest.TreeSummary, err error) {
-		err = withBot(ctx, func(events.Event) {}, func(ctx context.Context, b *bot.Bot) (err error) {
+		err = withBot(ctx, func(sources.Event) {}, func(ctx context.Context, b *bot.Bot) (err error) {
 			sum, err = b.ImportTree(ctx, q, report)
 			return err
 		})
 		return sum, err
 	})
 	w.addImportOperations(all)
-	addOperation(all, OpSqueeze, func(ctx context.Context, _ struct{}, report func(events.Event)) (squeezed recompression.Summary, err error) {
+	addOperation(all, OpSqueeze, func(ctx context.Context, _ struct{}, report func(sources.Event)) (squeezed recompression.Summary, err error) {
 		err = withBot(ctx, report, func(ctx context.Context, b *bot.Bot) (err error) {
 			squeezed, err = b.RecompressAll(ctx)
 			return err
@@ -322,19 +322,19 @@ func (r *Reader) fsckOptions(report func(FsckEvent)) check.Options {
 
 // Operations of an [Importer].
 const (
-	opMissingContents Operation[ingest.ImportRequest, any, []kvstore.Hash]   = "import-missing" // returns what opImport has to send
-	opImport          Operation[ingest.ImportRequest, events.Event, Written] = "import"         // with contents
+	opMissingContents Operation[ingest.ImportRequest, any, []kvstore.Hash]    = "import-missing" // returns what opImport has to send
+	opImport          Operation[ingest.ImportRequest, sources.Event, Written] = "import"         // with contents
 )
 
 // Importer returns the process of a client as the receiver of [ingest.SendRelease]: the command reads the source of the
 // release, and the process receives a list of its files, and those contents that its store does not have. report is called with
 // each event of the process. The caller closes c afterwards.
-func Importer(c *Client, report func(events.Event)) ingest.Importer { return importClient{c, report} }
+func Importer(c *Client, report func(sources.Event)) ingest.Importer { return importClient{c, report} }
 
 // An importClient is the [ingest.Importer] that [Importer] returns.
 type importClient struct {
 	process *Client
-	report  func(events.Event)
+	report  func(sources.Event)
 }
 
 // MissingContents implements [ingest.Importer]: it returns the hashes of the contents of a release that the process does not
@@ -365,7 +365,7 @@ func (w *Writer) addImportOperations(all operations) {
 		if err != nil {
 			return nil, err
 		}
-		err = f.bot.Import(events.WithReport(ctx, func(e events.Event) { report(e) }), q, contents)
+		err = f.bot.Import(sources.WithReport(ctx, func(e sources.Event) { report(e) }), q, contents)
 		return w.newWritten(), err
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/priority"
 	"github.com/larder-cdn/larder/internal/settings"
@@ -26,13 +26,13 @@ type Server struct {
 	// and not with Fill.
 	Mirror *Mirror
 	// Events is called with what the bot does. It must not be nil.
-	Events func(events.Event)
+	Events func(sources.Event)
 	// Serving is called whenever a run of the role has begun to serve; for a node of a cluster only if that is the first run.
 	// address is the URL of the site. example looks up the path of a file in the store, and returns kvstore.ErrNotFound if the
 	// store serves none; example is nil if a read-only store may lack files.
 	Serving func(address string, example func() (path string, err error))
 	// Filled is called when the bot has ended its single pass, also with an error.
-	Filled func(events.Summary)
+	Filled func(sources.Summary)
 	// Stopping is called when the process is asked to stop while it is ready. It must not be nil.
 	Stopping func()
 	// Intervals are those of a node of a cluster.

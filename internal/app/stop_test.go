@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/larder-cdn/larder/bot/events"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/settings"
 )
 
@@ -42,7 +42,7 @@ func TestStopDuringStart(t *testing.T) {
 			var log bytes.Buffer // the handler serializes writes
 			ctx, stop := context.WithCancel(t.Context())
 			test.server.Settings, test.server.Logger = s, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-			test.server.Events, test.server.Filled, test.server.Stopping = func(events.Event) {}, func(events.Summary) {}, func() {}
+			test.server.Events, test.server.Filled, test.server.Stopping = func(sources.Event) {}, func(sources.Summary) {}, func() {}
 			test.server.Serving = func(string, func() (string, error)) { stop() }
 			if err := test.server.Run(ctx); !errors.Is(err, test.want) || test.want == nil && err != nil {
 				t.Errorf("Run returned %v, want %v", err, test.want)

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/bot/events"
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/cluster"
@@ -36,10 +36,10 @@ type filler struct {
 // A writerConfig says how a Writer works.
 type writerConfig struct {
 	open   openOptions
-	follow bool               // the catalogue is followed, so the bot may start before a remote one was read
-	events func(events.Event) // is called with the events of the bot
-	node   bool               // the Writer is that of a node of a cluster, whose log comes from the bucket or the leader
-	afresh bool               // the store is new or lacks signed entries, which come from there: that is no error
+	follow bool                // the catalogue is followed, so the bot may start before a remote one was read
+	events func(sources.Event) // is called with the events of the bot
+	node   bool                // the Writer is that of a node of a cluster, whose log comes from the bucket or the leader
+	afresh bool                // the store is new or lacks signed entries, which come from there: that is no error
 	// squeezed is called with each content that has a smaller encoding; it may be nil.
 	squeezed func(kvstore.Hash)
 	// deltaStored is called with each content that has a delta against a dictionary; it may be nil.
