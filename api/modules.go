@@ -7,7 +7,6 @@ import (
 	"net/http"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/api/rendering"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/requests"
 )
@@ -26,7 +25,7 @@ func (p *public) packageModules(ctx context.Context, r *request, l *library.Libr
 		return nil, answers.Caching{}, err
 	}
 	prefix, _ := requests.ClientOf(r.RemoteAddr)
-	documents := p.Renderer.Documents(prefix, p.Library.File, func(*rendering.PendingError) {})
+	documents := p.Renderer.Documents(prefix, p.Library.File, func(*library.PendingError) {})
 	g, err := p.Library.ModuleMap(ctx, assetBase, release, r.query["subpath"], documents)
 	if none := new(library.NoModulesError); errors.As(err, &none) {
 		return nil, answers.Caching{}, &answers.Failure{Status: http.StatusNotFound, Message: none.Error(), Caching: fiveMinutes}

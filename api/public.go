@@ -32,7 +32,6 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/api/rendering"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/internal/text"
@@ -61,7 +60,7 @@ type PublicOptions struct {
 	// Downloads handles the paths below /download/. Default: none.
 	Downloads http.Handler
 	// Renderer finds out what modules import, and what ranges of versions mean. Required for import maps.
-	Renderer *rendering.Renderer
+	Renderer *library.Renderer
 	// OtherCDNURLs redirects addresses below [NPMPrefix] to the same files here.
 	OtherCDNURLs bool
 	// Advisories are the known vulnerabilities. Nil: responses do not mention any.

@@ -7,7 +7,6 @@ import (
 	"net/url"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/api/rendering"
 	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/views"
@@ -82,7 +81,7 @@ func (s *Site) diffFile(q *request, from, to *library.Release, file string) (*fi
 		}
 		sides[i], hashes[i] = &side.PublishedFile, side.Hash
 	}
-	result, ok, err := s.getRendered(q, rendering.Document{
+	result, ok, err := s.getRendered(q, library.RenderRequest{
 		Kind: document.Comparison, Key: document.ComparisonKey(to.Owner(), hashes[0], hashes[1]), Owner: to.Owner(),
 		Request: func(context.Context) (document.Request, error) {
 			var texts [2]string

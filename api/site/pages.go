@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/api/rendering"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/logs/views"
@@ -40,13 +39,13 @@ type pageKey struct {
 
 // inputs are the versions of the data from which a page was made, and what the page still lacks.
 type inputs struct {
-	moment       uint64                    // of [library.Changes]
-	libraries    []string                  // names of those that it depends on
-	hour         int64                     // in which it was made, see currentHour; 0 unless useCounts was called
-	advisories   uint64                    // the version of the known vulnerabilities; only with hour
-	arbitrary    bool                      // a parameter has a value that any client can make up, so the page is not cached
-	pending      []*rendering.PendingError // queued documents for which the page can wait
-	isUnrendered bool                      // a part is missing or plain text until it is rendered
+	moment       uint64                  // of [library.Changes]
+	libraries    []string                // names of those that it depends on
+	hour         int64                   // in which it was made, see currentHour; 0 unless useCounts was called
+	advisories   uint64                  // the version of the known vulnerabilities; only with hour
+	arbitrary    bool                    // a parameter has a value that any client can make up, so the page is not cached
+	pending      []*library.PendingError // queued documents for which the page can wait
+	isUnrendered bool                    // a part is missing or plain text until it is rendered
 }
 
 const (
@@ -212,7 +211,7 @@ func (s *Site) makeRendered(q *request, path string, key pageKey) (*page, error)
 
 // awaitDocuments waits until each document has been rendered, with or without success, or has left the queue. If ctx ends
 // before, it returns the error of ctx.
-func awaitDocuments(ctx context.Context, all []*rendering.PendingError) error {
+func awaitDocuments(ctx context.Context, all []*library.PendingError) error {
 	for _, pending := range all {
 		select {
 		case <-pending.Done:
@@ -270,11 +269,11 @@ func (s *Site) makePage(q *request, path string) (*page, error) {
 
 // getRendered returns the cached result of rendering a document. ok is false if the page has to display plain text instead,
 // because a worker has refused the document or has not rendered it yet. In the latter case getRendered queues the document
-// if it may be queued (see [rendering.Renderer.Get]), does not wait, and records in q.inputs that the page is unrendered.
+// if it may be queued (see [library.Renderer.Get]), does not wait, and records in q.inputs that the page is unrendered.
 // Refusal and pending are no errors.
-func (s *Site) getRendered(q *request, d rendering.Document) (r document.Result, ok bool, err error) {
+func (s *Site) getRendered(q *request, d library.RenderRequest) (r document.Result, ok bool, err error) {
 	r, err = s.options.Renderer.Get(q.client(), d)
-	var pending *rendering.PendingError
+	var pending *library.PendingError
 	switch {
 	case errors.As(err, &pending):
 		q.inputs.isUnrendered = true
@@ -292,7 +291,7 @@ func (s *Site) getRendered(q *request, d rendering.Document) (r document.Result,
 // versions mean) for a page. They do not wait: a document that is not rendered yet is queued and recorded in q.inputs, so
 // that the page is not cached.
 func (s *Site) documentsFor(q *request) library.Documents {
-	return s.options.Renderer.Documents(q.client(), s.library.File, func(pending *rendering.PendingError) {
+	return s.options.Renderer.Documents(q.client(), s.library.File, func(pending *library.PendingError) {
 		q.inputs.isUnrendered = true
 		if pending.Done != nil {
 			q.inputs.pending = append(q.inputs.pending, pending)

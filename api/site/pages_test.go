@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/api/rendering"
+	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/document"
@@ -179,7 +179,7 @@ func TestUnrenderedPages(t *testing.T) {
 	shelf.PublishAbout("barrel", "1.0.0", "barrel.js", map[string]string{"barrel.js": "const a = 1;"}, &logs.About{Readme: "# <Barrel>\n\n*slow*", ReadmeFile: "README.md"})
 	finish := make(chan struct{})
 	refuse := true
-	renderer := rendering.New(rendering.Options{Store: shelf.Store, Render: func(ctx context.Context, _ string, r document.Request) (document.Result, error) {
+	renderer := library.NewRenderer(library.RendererOptions{Store: shelf.Store, Render: func(ctx context.Context, _ string, r document.Request) (document.Result, error) {
 		select {
 		case <-finish:
 		case <-ctx.Done():

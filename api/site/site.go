@@ -23,7 +23,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/api/rendering"
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/internal/text"
@@ -36,7 +35,7 @@ type Options struct {
 	// Library has the libraries and their releases.
 	Library *library.Index
 	// Renderer renders untrusted documents in worker processes.
-	Renderer *rendering.Renderer
+	Renderer *library.Renderer
 	// AssetBase is the base URL of assets, without a slash at the end. Default: the origin of the request.
 	AssetBase string
 	// SiteBase is the base URL of pages, without a slash at the end. Default: the origin of the request.

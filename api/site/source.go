@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/api/rendering"
 	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/text"
@@ -48,7 +47,7 @@ func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p
 	p.First = p.Pager.First
 	first := max(0, p.First-1)
 	if language := languages[strings.ToLower(path.Ext(f.Path))]; language != "" && !p.Shortened && source != "" {
-		result, ok, err := s.getRendered(q, rendering.Document{
+		result, ok, err := s.getRendered(q, library.RenderRequest{
 			Kind: document.Source, Key: document.SourceKey(r.Owner(), f.Hash, language, first), Owner: r.Owner(),
 			Request: func(context.Context) (document.Request, error) {
 				source, err := s.readSource(f)
@@ -153,13 +152,13 @@ func (s *Site) newReadme(q *request, r *library.Release, repository, file, sourc
 // readmeDocument returns the request to render a README, see newReadme, for the renderer and its cache. When the renderer
 // gets to it, the request reads the README from the store again. The result is false if the page displays it as plain text:
 // its name does not end in .md or .markdown, or source is empty or over document.MaxReadme bytes.
-func (s *Site) readmeDocument(r *library.Release, repository, file, source string) (rendering.Document, bool) {
+func (s *Site) readmeDocument(r *library.Release, repository, file, source string) (library.RenderRequest, bool) {
 	ext := strings.ToLower(path.Ext(file))
 	if ext != ".md" && ext != ".markdown" || len(source) > document.MaxReadme || source == "" {
-		return rendering.Document{}, false
+		return library.RenderRequest{}, false
 	}
 	name, version := r.Library, r.Version
-	return rendering.Document{
+	return library.RenderRequest{
 		Kind: document.Readme, Key: document.ReadmeKey(r.Manifest, repository), Owner: r.Owner(),
 		Request: func(ctx context.Context) (document.Request, error) {
 			r, err := s.library.Release(ctx, name, version)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/api/rendering"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/kvstore"
@@ -24,7 +23,7 @@ type pageSources struct {
 // documents renders untrusted documents in worker processes, one at a time: each document in a process of its own, or all
 // modules of a release in one.
 type documents struct {
-	renderer *rendering.Renderer
+	renderer *library.Renderer
 	workers  *worker.Pool
 }
 
@@ -44,7 +43,7 @@ func newWorkers(o worker.Options) *worker.Pool {
 // newDocuments returns a renderer of the documents in a store, which uses workers. The caller closes workers.
 func newDocuments(workers *worker.Pool, store *kvstore.Store, logger *slog.Logger) *documents {
 	d := &documents{workers: workers}
-	d.renderer = rendering.New(rendering.Options{Store: store, Render: d.render, Logger: logger})
+	d.renderer = library.NewRenderer(library.RendererOptions{Store: store, Render: d.render, Logger: logger})
 	return d
 }
 

@@ -5,16 +5,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/api/rendering"
+	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
 // Renderer returns a renderer that renders in this process.
-func Renderer(tb testing.TB, store *kvstore.Store) *rendering.Renderer {
+func Renderer(tb testing.TB, store *kvstore.Store) *library.Renderer {
 	tb.Helper()
-	x := rendering.New(rendering.Options{Store: store, Render: func(_ context.Context, _ string, r document.Request) (document.Result, error) {
+	x := library.NewRenderer(library.RendererOptions{Store: store, Render: func(_ context.Context, _ string, r document.Request) (document.Result, error) {
 		result, err := worker.RenderRequest(r)
 		if err != nil {
 			return result, &document.RefusedError{Reason: err.Error()}

@@ -1,4 +1,4 @@
-package rendering
+package library
 
 import (
 	"net/netip"
@@ -16,15 +16,15 @@ const (
 
 // A job is a document on its way through the queue.
 type job struct {
-	Document
+	RenderRequest
 	done    chan struct{}  // closed when it was rendered or given up
 	clients []netip.Prefix // in whose lines it waits
 	started bool
 }
 
-// A queue has a line of jobs for each client, and takes jobs from the lines in turn. A job that several clients requested
-// waits in each of their lines. A queue has no lock; its owner calls all methods under one.
-type queue struct {
+// A renderQueue has a line of jobs for each client, and takes jobs from the lines in turn. A job that several clients requested
+// waits in each of their lines. It has no lock; its owner calls all methods under one.
+type renderQueue struct {
 	jobs   map[document.Key]*job // that wait or were started
 	lines  map[netip.Prefix][]*job
 	order  []netip.Prefix // that have a line, the next first
@@ -33,7 +33,7 @@ type queue struct {
 
 // add puts a document at the end of the line of a client, unless it is there or was started, and returns the document's job.
 // If the queue or the line is full, it returns the job that other clients wait for, or nil if none exists.
-func (q *queue) add(client netip.Prefix, d Document) *job {
+func (q *renderQueue) add(client netip.Prefix, d RenderRequest) *job {
 	j := q.jobs[d.Key]
 	if j != nil && (j.started || slices.Contains(j.clients, client)) {
 		return j
@@ -43,7 +43,7 @@ func (q *queue) add(client netip.Prefix, d Document) *job {
 		return j
 	}
 	if j == nil {
-		j = &job{Document: d, done: make(chan struct{})}
+		j = &job{RenderRequest: d, done: make(chan struct{})}
 		q.jobs[d.Key] = j
 	}
 	if len(line) == 0 {
@@ -58,7 +58,7 @@ func (q *queue) add(client netip.Prefix, d Document) *job {
 // takeNext returns the first job in the line of the client whose turn it is, marks it as started, and removes it from the
 // lines of all clients that wait for it; nil if no job waits. The client goes to the end of the order of turns. The caller
 // calls endJob when the job is done.
-func (q *queue) takeNext() *job {
+func (q *renderQueue) takeNext() *job {
 	if len(q.order) == 0 {
 		return nil
 	}
@@ -74,7 +74,7 @@ func (q *queue) takeNext() *job {
 
 // leave removes a job from the line of a client that no longer waits for it. If no other client waits for it, the job ends
 // without being rendered. A job that was started goes on. A client that is not in the line changes nothing.
-func (q *queue) leave(client netip.Prefix, j *job) {
+func (q *renderQueue) leave(client netip.Prefix, j *job) {
 	i := slices.Index(j.clients, client)
 	if i < 0 {
 		return
@@ -87,13 +87,13 @@ func (q *queue) leave(client netip.Prefix, j *job) {
 
 // endJob removes a job, rendered or given up, from the jobs and notifies those that wait for it. The caller holds the owner's
 // lock, and calls it once for each job, which is in no line any more.
-func (q *queue) endJob(j *job) {
+func (q *renderQueue) endJob(j *job) {
 	delete(q.jobs, j.Key)
 	close(j.done)
 }
 
 // removeFromLine removes a job from the line of a client, in which it must be. A client with an empty line loses its turn.
-func (q *queue) removeFromLine(client netip.Prefix, j *job) {
+func (q *renderQueue) removeFromLine(client netip.Prefix, j *job) {
 	line := q.lines[client]
 	i := slices.Index(line, j)
 	q.places--

@@ -1,12 +1,4 @@
-// Package rendering renders documents that strangers wrote for pages, in worker processes, and caches the results.
-//
-// It guarantees that the serving process parses no such document. A document that is not cached is queued, and its page
-// shows plain text until a worker has rendered it. Queue and cache are bounded, and clients share the queue. A result is
-// cached under its inputs and the renderer's version, in this store only: it is part of no manifest, log or content, and is
-// copied from no other Larder. It is checked when it is made and when it is read.
-//
-// The package must not know what pages look like, or how worker processes are run.
-package rendering
+package library
 
 import (
 	"cmp"
@@ -23,8 +15,14 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// Options configures a Renderer. Store and Render are required.
-type Options struct {
+// Renderers render documents that strangers wrote for pages, in worker processes, and cache the results. The serving process
+// parses no such document. A document that is not cached is queued, and its page shows plain text until a worker has rendered
+// it. Queue and cache are bounded, and clients share the queue. A result is cached under its inputs and the renderer's version,
+// in this store only: it is part of no manifest, log or content, and is copied from no other Larder. It is checked when it is
+// made and when it is read.
+
+// RendererOptions configures a Renderer. Store and Render are required.
+type RendererOptions struct {
 	// Store has the cache. If it is read-only, results are read from it, and new ones are cached in memory only.
 	Store *kvstore.Store
 	// Render renders one document of the release owner (NAME@VERSION) in a worker process that works for no other owner. The
@@ -41,18 +39,18 @@ type Options struct {
 type Renderer struct {
 	render func(ctx context.Context, owner string, r document.Request) (document.Result, error)
 	logger *slog.Logger
-	cache  cache
+	cache  renderCache
 	recent answers.Cache[string, *entry]    // by key
 	failed answers.Cache[string, time.Time] // by key: when rendering failed with an error that is not cached
 	now    func() time.Time
 	wake   chan struct{} // holds a value when a document was queued
 
 	mu    sync.Mutex
-	queue queue
+	queue renderQueue
 }
 
-// A Document is a request to render a document.
-type Document struct {
+// A RenderRequest is a request to render a document.
+type RenderRequest struct {
 	Key document.Key
 	// Owner names the release that has the document: NAME@VERSION.
 	Owner string
@@ -107,13 +105,13 @@ const (
 	retryAfter = time.Minute
 )
 
-// New returns a renderer. Documents that Get has queued are rendered only while its Run, or its Part, runs; Render needs
+// NewRenderer returns a renderer. Documents that Get has queued are rendered only while its Run, or its Part, runs; Render needs
 // neither.
-func New(o Options) *Renderer {
+func NewRenderer(o RendererOptions) *Renderer {
 	x := &Renderer{
 		render: o.Render, logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), wake: make(chan struct{}, 1),
-		queue: queue{jobs: map[document.Key]*job{}, lines: map[netip.Prefix][]*job{}}, now: time.Now,
-		cache: cache{kv: o.Store, most: cmp.Or(o.MaxBytes, 256<<20)},
+		queue: renderQueue{jobs: map[document.Key]*job{}, lines: map[netip.Prefix][]*job{}}, now: time.Now,
+		cache: renderCache{kv: o.Store, most: cmp.Or(o.MaxBytes, 256<<20)},
 	}
 	x.recent.Most, x.recent.MostBytes = maxRecent, maxRecentSize
 	x.failed.Most, x.failed.MostBytes = maxFailed, maxFailed
@@ -133,7 +131,7 @@ func (x *Renderer) Run(ctx context.Context) {
 		j := x.queue.takeNext()
 		x.mu.Unlock()
 		if j != nil {
-			if _, err := x.renderNow(ctx, j.Document); err != nil && !errors.As(err, new(*document.RefusedError)) && ctx.Err() == nil {
+			if _, err := x.renderNow(ctx, j.RenderRequest); err != nil && !errors.As(err, new(*document.RefusedError)) && ctx.Err() == nil {
 				x.postpone(j.Key)
 				x.logger.Warn("couldn't render a document; it is tried again when its page is requested", "of", j.Owner, "kind", j.Kind, "after", retryAfter, "err", err)
 			}
@@ -152,7 +150,7 @@ func (x *Renderer) Run(ctx context.Context) {
 // Get returns the cached result of a document, or a *document.RefusedError if it was refused. If neither is cached, it
 // queues the document for the client, so that Run renders it, and returns a *PendingError without waiting. It does not queue
 // it if the queue or the client's line is full or rendering it failed within retryAfter.
-func (x *Renderer) Get(client netip.Prefix, d Document) (document.Result, error) {
+func (x *Renderer) Get(client netip.Prefix, d RenderRequest) (document.Result, error) {
 	if e, ok := x.lookUp(d); ok {
 		return e.resultOrRefusal()
 	}
@@ -178,7 +176,7 @@ func (x *Renderer) Get(client netip.Prefix, d Document) (document.Result, error)
 
 // Render returns the result of a document, or a *document.RefusedError if it was refused. If neither is cached, it renders
 // the document now, beside the queue, waits for that, and caches the result. Other errors are returned and not cached.
-func (x *Renderer) Render(ctx context.Context, d Document) (document.Result, error) {
+func (x *Renderer) Render(ctx context.Context, d RenderRequest) (document.Result, error) {
 	if e, ok := x.lookUp(d); ok {
 		return e.resultOrRefusal()
 	}
@@ -187,7 +185,7 @@ func (x *Renderer) Render(ctx context.Context, d Document) (document.Result, err
 
 // lookUp returns the cached result or refusal of a document, from memory or else from the store, from which it is cached in
 // memory; false if none is cached.
-func (x *Renderer) lookUp(d Document) (entry, bool) {
+func (x *Renderer) lookUp(d RenderRequest) (entry, bool) {
 	if e, ok := x.recent.Cached(string(d.Key[:])); ok {
 		return *e, true
 	}
@@ -212,7 +210,7 @@ func (x *Renderer) remember(key document.Key, e entry) {
 // renderNow renders a document, unless its result has been cached meanwhile, and returns the result. It caches that, or the
 // reason why the document was refused, in memory and in the store, and logs a refusal. If the store takes nothing, it logs
 // that and continues. Other errors are returned and not cached.
-func (x *Renderer) renderNow(ctx context.Context, d Document) (document.Result, error) {
+func (x *Renderer) renderNow(ctx context.Context, d RenderRequest) (document.Result, error) {
 	if e, ok := x.lookUp(d); ok { // rendered while it waited
 		return e.resultOrRefusal()
 	}

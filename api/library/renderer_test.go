@@ -1,4 +1,4 @@
-package rendering
+package library
 
 import (
 	"context"
@@ -33,8 +33,8 @@ var (
 )
 
 // note is a document that is rendered as itself.
-func note(text string) Document {
-	return Document{Kind: document.Readme, Key: document.NewKey(document.Readme, text), Owner: "jar@1.0.0", Request: func(context.Context) (document.Request, error) {
+func note(text string) RenderRequest {
+	return RenderRequest{Kind: document.Readme, Key: document.NewKey(document.Readme, text), Owner: "jar@1.0.0", Request: func(context.Context) (document.Request, error) {
 		return document.Request{Kind: document.Readme, Name: "README.md", Text: text}, nil
 	}}
 }
@@ -59,7 +59,7 @@ func TestRenderedOnce(t *testing.T) {
 	var count atomic.Int64
 	for restart := range 3 {
 		store := openStore(t, dir, restart == 2)
-		x := New(Options{Store: store, Render: counting(&count)})
+		x := NewRenderer(RendererOptions{Store: store, Render: counting(&count)})
 		for range 2 {
 			r, err := x.Render(t.Context(), note("hello"))
 			if err != nil || r.Markup != "<p>hello of jar@1.0.0</p>" {
@@ -79,7 +79,7 @@ func TestRenderedOnce(t *testing.T) {
 	}
 	// What failed for another reason is tried again.
 	store := openStore(t, dir, false)
-	x := New(Options{Store: store, Render: counting(&count)})
+	x := NewRenderer(RendererOptions{Store: store, Render: counting(&count)})
 	for range 2 {
 		if _, err := x.Render(t.Context(), note("later")); err == nil || errors.As(err, new(*document.RefusedError)) {
 			t.Errorf("%v", err)
@@ -93,7 +93,7 @@ func TestRenderedOnce(t *testing.T) {
 // TestFailuresPass checks that a document whose rendering failed is queued again after a while, and not stored as refused.
 func TestFailuresPass(t *testing.T) {
 	var count atomic.Int64
-	x := New(Options{Store: openStore(t, t.TempDir(), false), Render: counting(&count)})
+	x := NewRenderer(RendererOptions{Store: openStore(t, t.TempDir(), false), Render: counting(&count)})
 	now := time.Unix(1e9, 0)
 	x.now = func() time.Time { return now }
 	for attempt := range int64(3) {
@@ -123,7 +123,7 @@ func TestReadOnlyStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	var count atomic.Int64
-	x := New(Options{Store: openStore(t, dir, true), Render: counting(&count)})
+	x := NewRenderer(RendererOptions{Store: openStore(t, dir, true), Render: counting(&count)})
 	for range 2 {
 		if r, err := x.Render(t.Context(), note("hello")); err != nil || r.Markup == "" {
 			t.Errorf("%+v, %v", r, err)
@@ -137,7 +137,7 @@ func TestReadOnlyStore(t *testing.T) {
 // newQueue returns a renderer that counts what it renders.
 func newQueue(t *testing.T, count *atomic.Int64) *Renderer {
 	t.Helper()
-	return New(Options{Store: openStore(t, t.TempDir(), false), Render: counting(count)})
+	return NewRenderer(RendererOptions{Store: openStore(t, t.TempDir(), false), Render: counting(count)})
 }
 
 // request requests a document and returns what there is to wait for.
@@ -222,9 +222,9 @@ func TestQueueTakesTurns(t *testing.T) {
 func TestCacheIsBounded(t *testing.T) {
 	store := openStore(t, t.TempDir(), false)
 	const most = 40 << 10
-	c := cache{kv: store, most: most}
+	c := renderCache{kv: store, most: most}
 	used := note("in use")
-	put := func(d Document, text string) {
+	put := func(d RenderRequest, text string) {
 		t.Helper()
 		if err := c.store(d.Key, entry{refused: text}); err != nil {
 			t.Fatal(err)
@@ -247,7 +247,7 @@ func TestCacheIsBounded(t *testing.T) {
 			t.Fatalf("what is in use is gone after %d", i)
 		}
 		if i%100 == 50 { // a restart goes on where the last one was
-			c = cache{kv: store, most: most}
+			c = renderCache{kv: store, most: most}
 		}
 		if n, bytes := rows(); bytes > most+2000 {
 			t.Fatalf("%d rows have %d bytes", n, bytes)
@@ -265,7 +265,7 @@ func TestCacheIsBounded(t *testing.T) {
 func TestDamagedCache(t *testing.T) {
 	store := openStore(t, t.TempDir(), false)
 	var count atomic.Int64
-	x := New(Options{Store: store, Render: counting(&count)})
+	x := NewRenderer(RendererOptions{Store: store, Render: counting(&count)})
 	d := note("hello")
 	if _, err := x.Render(t.Context(), d); err != nil {
 		t.Fatal(err)
@@ -281,7 +281,7 @@ func TestDamagedCache(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := count.Load()
-		x = New(Options{Store: store, Render: counting(&count)})
+		x = NewRenderer(RendererOptions{Store: store, Render: counting(&count)})
 		if r, err := x.Render(t.Context(), d); err != nil || r.Markup != "<p>hello of jar@1.0.0</p>" || count.Load() != before+1 {
 			t.Errorf("%x: %+v, %v, rendered %d times", value, r, err, count.Load()-before)
 		}
@@ -292,7 +292,7 @@ func TestDamagedCache(t *testing.T) {
 func TestQueuedModules(t *testing.T) {
 	source := []byte("import './lid.js'")
 	rendered := make(chan string, 1)
-	x := New(Options{Store: openStore(t, t.TempDir(), false), Render: func(_ context.Context, _ string, r document.Request) (document.Result, error) {
+	x := NewRenderer(RendererOptions{Store: openStore(t, t.TempDir(), false), Render: func(_ context.Context, _ string, r document.Request) (document.Result, error) {
 		rendered <- r.Text
 		return document.Result{Kind: r.Kind}, nil
 	}})

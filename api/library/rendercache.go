@@ -1,4 +1,4 @@
-package rendering
+package library
 
 import (
 	"bytes"
@@ -11,10 +11,10 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 )
 
-// A cache has two generations of entries in the store. New entries go into the younger one. Once that has half of the limit
+// A renderCache has two generations of entries in the store. New entries go into the younger one. Once that has half of the limit
 // of bytes, the cache deletes the older generation and starts another. Reading an entry of the older generation copies it to
 // the younger one, so entries in use stay. A row's key is the generation (4 bytes, big endian) and the document's key.
-type cache struct {
+type renderCache struct {
 	kv   *kvstore.Store
 	most int64
 
@@ -44,7 +44,7 @@ func rowKey(generation uint32, key document.Key) []byte {
 
 // load returns the stored entry of a document of a kind, and true. If it is in the older generation, load copies it to the
 // younger one, so that it stays, and ignores if that fails. It returns false if there is no entry, or none that can be read.
-func (c *cache) load(kind document.Kind, key document.Key) (entry, bool) {
+func (c *renderCache) load(kind document.Kind, key document.Key) (entry, bool) {
 	c.mu.Lock()
 	number := c.youngest().number
 	c.mu.Unlock()
@@ -67,7 +67,7 @@ func (c *cache) load(kind document.Kind, key document.Key) (entry, bool) {
 
 // youngest returns the state of the younger generation. The first call reads it from the store; without a valid one there,
 // it is generation 1 with no entries. The caller holds mu, and does not change the state.
-func (c *cache) youngest() *generation {
+func (c *renderCache) youngest() *generation {
 	if c.state != nil {
 		return c.state
 	}
@@ -84,7 +84,7 @@ func (c *cache) youngest() *generation {
 
 // store encodes the entry of a document, a result (compressed) or a refusal, and commits it to the younger generation in the
 // store, see write.
-func (c *cache) store(key document.Key, e entry) error {
+func (c *renderCache) store(key document.Key, e entry) error {
 	if e.refused != "" {
 		return c.write(key, append([]byte{storedRefusal}, e.refused...))
 	}
@@ -118,7 +118,7 @@ func decodeEntry(kind document.Kind, value []byte) (entry, error) {
 
 // write commits the value of a document's row to the younger generation. If that has no room for it, write starts a new
 // generation and deletes the older one in the same batch. With an error, nothing changes.
-func (c *cache) write(key document.Key, value []byte) error {
+func (c *renderCache) write(key document.Key, value []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	next := *c.youngest()
@@ -143,7 +143,7 @@ func (c *cache) write(key document.Key, value []byte) error {
 // removeUpTo adds to the batch the deletion of all rows of the generation with the number last and of those before it. It
 // reads the rows from the store, so rows that the batch has already added stay. The error is one of reading; the batch then has only
 // some of the deletions. The caller commits the batch.
-func (c *cache) removeUpTo(batch *kvstore.Batch, last uint32) error {
+func (c *renderCache) removeUpTo(batch *kvstore.Batch, last uint32) error {
 	for item, err := range c.kv.Scan(kvstore.Renderings, kvstore.Range{To: binary.BigEndian.AppendUint32(nil, last+1)}) {
 		if err != nil {
 			return err
