@@ -1,6 +1,7 @@
 package library
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -20,15 +21,10 @@ import (
 func (x *Index) About(r *Release) (*logs.About, error) {
 	about, err := x.abouts.Get(r.Manifest, func() (*logs.About, int, error) {
 		about, err := logs.ReadAbout(x.store, r.Manifest)
-		if about == nil {
-			about = new(logs.About)
-		}
+		about = cmp.Or(about, new(logs.About))
 		return about, len(about.Readme) + 200 + sizeOfModules(about.Modules), err
 	})
-	if about == nil {
-		about = new(logs.About)
-	}
-	return about, err
+	return cmp.Or(about, new(logs.About)), err
 }
 
 // sizeOfModules estimates how many bytes of memory the record of built modules takes, for caches; 0 for nil.
@@ -66,28 +62,28 @@ const (
 // Deprecations returns the versions of a library that upstream has deprecated, as far as the store has that, with the reason
 // of each: an empty map if none is deprecated; nil if that is not known, or the name is invalid.
 func (x *Index) Deprecations(name string) (map[string]string, error) {
-	if x.deprecations == nil || !validName(name) {
+	if x.options.Deprecations == nil || !validName(name) {
 		return nil, nil
 	}
-	return x.deprecations(x.store, name)
+	return x.options.Deprecations(x.store, name)
 }
 
 // Upstream returns a sentence about what upstream has of a version, as the bot last recorded it in the store, "" if that is
 // not known. differs reports whether that is different from what was published here.
 func (x *Index) Upstream(name, version string) (note string, differs bool, err error) {
-	if x.upstream == nil || !validName(name) {
+	if x.options.Upstream == nil || !validName(name) {
 		return "", false, nil
 	}
-	return x.upstream(x.store, name, version)
+	return x.options.Upstream(x.store, name, version)
 }
 
 // Downloads returns how many downloads of the library with this name npm counted in a month, and when it counted them; ok is
 // false if that is not known.
 func (x *Index) Downloads(name string) (n int64, asOf time.Time, ok bool) {
-	if x.downloads == nil {
+	if x.options.Downloads == nil {
 		return 0, time.Time{}, false
 	}
-	return x.downloads(name)
+	return x.options.Downloads(name)
 }
 
 // MainSizes returns the size in bytes, without encoding, of the main file in each of these versions of a library, in their
@@ -173,11 +169,12 @@ func ReadWanted(ctx context.Context, owner string, about *logs.About, read Range
 // newest returns the first of versions, which are sorted newest first, that is in the range wanted, as includes defines it;
 // "" if none is.
 func (w Wanted) newest(versions []views.Version, wanted string) string {
-	i := slices.IndexFunc(versions, func(v views.Version) bool { return w.includes(wanted, v.Version) })
-	if i < 0 {
-		return ""
+	for _, v := range versions {
+		if w.includes(wanted, v.Version) {
+			return v.Version
+		}
 	}
-	return versions[i].Version
+	return ""
 }
 
 // includes reports whether a version is in the range wanted, one of the ranges in w as upstream wrote it, or "", which every

@@ -27,9 +27,7 @@ type Advisories struct {
 	read    os.FileInfo // as it was; nil before there is a file; guarded by reading
 	mu      sync.Mutex  // guards the fields below
 	looked  time.Time
-	known   packages.AdvisoryDatabase
-	checked map[string]CheckedPackage // of a file of WriteCheckedPackages
-	version uint64                    // how many times they were read
+	set     advisorySet
 }
 
 // lookAtAdvisories is how often the file is compared with the one that was read.
@@ -52,56 +50,50 @@ func FollowAdvisories(file string, logger *slog.Logger) *Advisories {
 	return &Advisories{file: file, later: true, now: time.Now, logger: cmp.Or(logger, slog.New(slog.DiscardHandler))}
 }
 
+// An advisorySet is what Advisories know at one time. It never changes.
+type advisorySet struct {
+	known   packages.AdvisoryDatabase
+	checked map[string]CheckedPackage // of a file of WriteCheckedPackages
+	version uint64                    // how many times they were read
+}
+
 // HasChecked reports whether the vulnerabilities of an npm package were requested from their source, so that a version
 // without any is known to have none. For a file in the OSV format it is true for each package. It is false for the name ""
-// and if a is nil. It first reads the file again if that has changed, which it checks once a minute.
+// and if a is nil.
 func (a *Advisories) HasChecked(npm string) bool {
 	if a == nil || npm == "" {
 		return false
 	}
-	a.refresh()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	_, ok := a.checked[npm]
+	_, ok := a.current().checked[npm]
 	return ok || !a.later
 }
 
 // Version returns how many times the vulnerabilities were read, which increases with each change of the file; 0 if a is nil
-// or none were read yet. It first reads the file again if that has changed, which it checks once a minute.
-func (a *Advisories) Version() uint64 {
-	if a == nil {
-		return 0
-	}
-	a.refresh()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.version
-}
+// or none were read yet.
+func (a *Advisories) Version() uint64 { return a.current().version }
 
 // Of returns the known vulnerabilities of a version of an npm package, in the descending order of the text of their CVE or
-// other identifier, which is mostly newest first; nil if none is known or a is nil. It first reads the file again if that
-// has changed, which it checks once a minute.
+// other identifier, which is mostly newest first; nil if none is known or a is nil.
 func (a *Advisories) Of(npm, version string) []packages.Advisory {
+	return a.current().known.Of(npm, version)
+}
+
+// Affected returns those of the given versions of an npm package that have known vulnerabilities, in their order.
+func (a *Advisories) Affected(npm string, versions []string) []string {
+	known := a.current().known
+	return slices.DeleteFunc(slices.Clone(versions), func(version string) bool { return len(known.Of(npm, version)) == 0 })
+}
+
+// current returns what is known now, nothing if a is nil. It first reads the file again if that has changed, which it checks
+// once a minute.
+func (a *Advisories) current() advisorySet {
 	if a == nil {
-		return nil
+		return advisorySet{}
 	}
 	a.refresh()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.known.Of(npm, version)
-}
-
-// Affected returns those of the given versions of an npm package that have known vulnerabilities, in their order; nil if a
-// is nil. It first reads the file again if that has changed, which it checks once a minute.
-func (a *Advisories) Affected(npm string, versions []string) []string {
-	if a == nil {
-		return nil
-	}
-	a.refresh()
-	a.mu.Lock()
-	known := a.known // it is replaced, never changed
-	a.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(versions), func(version string) bool { return len(known.Of(npm, version)) == 0 })
+	return a.set
 }
 
 // Recheck makes the next call of another method check at once whether the file has changed, even if the last check is less
@@ -141,21 +133,21 @@ func (a *Advisories) refresh() {
 	}
 }
 
-// readFile reads the file, replaces the known vulnerabilities and increases a.version. With an error, those that were read
+// readFile reads the file, replaces the known vulnerabilities and increases their version. With an error, those that were read
 // before stay. The caller holds a.reading, or is the only user of a.
 func (a *Advisories) readFile() error {
 	known, info, err := packages.ReadAdvisoryFile(a.file)
 	if err != nil {
 		return fmt.Errorf("vulnerabilities: %w", err)
 	}
-	var checked map[string]CheckedPackage
+	next := advisorySet{known: known}
 	if a.later {
-		checked = ReadCheckedPackages(a.file, a.logger)
+		next.checked = ReadCheckedPackages(a.file, a.logger)
 	}
 	a.read = info
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.known, a.checked = known, checked
-	a.version++
+	next.version = a.set.version + 1
+	a.set = next
 	return nil
 }

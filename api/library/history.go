@@ -51,7 +51,7 @@ func (x *Index) Entry(index int64) (logs.Indexed, error) {
 }
 
 // LogSize returns how many entries the log has. It reads memory only.
-func (x *Index) LogSize() int64 { return x.log.Checkpoint().Size }
+func (x *Index) LogSize() int64 { return x.options.Log.Checkpoint().Size }
 
 // Seen returns how many of the log's entries the listing reflects; 0 before the first listing. It may be less than LogSize
 // for a moment.
@@ -65,7 +65,7 @@ func (x *Index) Seen() int64 {
 // of the package, version and kinds of q, oldest first, at most 256 and perhaps none, and the index from which to continue
 // (after). If ctx ends first, it returns the error of ctx. See [logs.Log.Next].
 func (x *Index) NextEntries(ctx context.Context, from int64, q logs.Query) (entries []logs.Indexed, after int64, err error) {
-	return x.log.Next(ctx, from, q)
+	return x.options.Log.Next(ctx, from, q)
 }
 
 // FirstEntry returns the oldest log entry about the package name, or with "" the first entry of the log; [ErrNoEntry] if

@@ -61,20 +61,10 @@ type Options struct {
 
 // An Index has all libraries in memory. Call Run once; the other methods may be called at any time, from any goroutine.
 type Index struct {
-	store        *kvstore.Store
-	log          *logs.Log
-	popularity   func(*Library) float64
-	downloads    func(string) (int64, time.Time, bool)
-	gitHub       func(string) (GitHubCounts, bool)
-	accounts     func(kvstore.Reader, string) ([]views.Account, error)
-	deprecations func(r kvstore.Reader, name string) (map[string]string, error)
-	upstream     func(r kvstore.Reader, name, version string) (string, bool, error)
-	dictionaries bool
-	changes      *Changes
-	notified     atomic.Int64
-	now          func() time.Time
-	logger       *slog.Logger
-	search       *search.Index
+	options  Options
+	store    *kvstore.Store
+	notified atomic.Int64
+	search   *search.Index
 
 	// unread has the libraries that could not be read, with the errors; reading them is tried again. Run replaces the map,
 	// which never changes.
@@ -98,14 +88,15 @@ type Index struct {
 // methods that need the list of libraries wait, and return [ErrNotReady] if their context ends; the other methods read the
 // store at each call.
 func New(o Options) *Index {
-	x := &Index{search: search.New(), store: o.Store, log: o.Log, popularity: o.Popularity, downloads: o.Downloads, gitHub: o.GitHub, accounts: o.Accounts, deprecations: o.Deprecations, upstream: o.Upstream, dictionaries: o.Dictionaries, changes: cmp.Or(o.Changes, new(Changes)), now: o.Now, logger: o.Logger, changed: make(chan struct{})}
-	if x.popularity == nil {
-		x.popularity = func(*Library) float64 { return 0 }
+	if o.Popularity == nil {
+		o.Popularity = func(*Library) float64 { return 0 }
 	}
-	if x.now == nil {
-		x.now = time.Now
+	if o.Now == nil {
+		o.Now = time.Now
 	}
-	x.logger = cmp.Or(x.logger, slog.New(slog.DiscardHandler))
+	o.Changes = cmp.Or(o.Changes, new(Changes))
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	x := &Index{options: o, store: o.Store, search: search.New(), changed: make(chan struct{})}
 	x.unread.Store(new(map[string]error))
 	x.abouts.Most, x.abouts.MostBytes = maxAbouts, maxAboutBytes
 	x.releases.Most, x.releases.MostBytes = maxReleases, maxReleaseBytes
@@ -154,7 +145,7 @@ func (x *Index) waitForChanges(ctx context.Context, seen int64) {
 		ctx, cancel = context.WithTimeout(ctx, reread)
 		defer cancel()
 	}
-	_, _ = x.log.Wait(ctx, seen) // it fails only where ctx has ended
+	_, _ = x.options.Log.Wait(ctx, seen) // it fails only where ctx has ended
 }
 
 // refresh reads the libraries that log entries from index seen on are about, or all libraries if seen is negative, and those
@@ -177,12 +168,12 @@ func (x *Index) refresh(ctx context.Context, seen int64) (int64, error) {
 	return c.size, nil
 }
 
-// notifyChanges records changes in x.changes: of all libraries if seen is negative, else of those that new log entries are
+// notifyChanges records changes in x.options.Changes: of all libraries if seen is negative, else of those that new log entries are
 // about, even if the listing has the same of them, of those that the listing has otherwise now, and of [Catalogue] if the
 // listing has gained or lost a library. The caller publishes the listing first.
 func (x *Index) notifyChanges(seen int64, c changes) {
 	if seen < 0 {
-		x.changes.recordAllChanged()
+		x.options.Changes.recordAllChanged()
 		return
 	}
 	listed := false
@@ -194,7 +185,7 @@ func (x *Index) notifyChanges(seen int64, c changes) {
 		c.touched = append(c.touched, Catalogue)
 	}
 	if len(c.touched) > 0 {
-		x.changes.RecordChange(c.touched...)
+		x.options.Changes.RecordChange(c.touched...)
 	}
 }
 
@@ -203,7 +194,7 @@ func (x *Index) notifyChanges(seen int64, c changes) {
 func (x *Index) Notified() int64 { return x.notified.Load() }
 
 // Changes returns the record of changed libraries, never nil. The index adds to it.
-func (x *Index) Changes() *Changes { return x.changes }
+func (x *Index) Changes() *Changes { return x.options.Changes }
 
 // changes are the changes of the libraries since they were read before.
 type changes struct {
@@ -250,7 +241,7 @@ func (x *Index) readChanges(ctx context.Context, seen int64) (changes, error) {
 			// One damaged row must not hide the others, nor this library what was
 			// known of it.
 			if c.unread[name] = err; unread[name] == nil {
-				x.logger.Error("library: couldn't read a library; it is shown as it was, if at all", "package", name, "err", err)
+				x.options.Logger.Error("library: couldn't read a library; it is shown as it was, if at all", "package", name, "err", err)
 			}
 			continue
 		}
@@ -329,7 +320,7 @@ func (x *Index) wakeWaiting() {
 // recordFailure logs that the log could not be read, and that the index tries again after pause. Before the first listing,
 // it also makes waiting and later calls return the error, until a listing is published.
 func (x *Index) recordFailure(err error, pause time.Duration) {
-	x.logger.Error("library: couldn't follow the log; all is read again", "after", pause, "err", err)
+	x.options.Logger.Error("library: couldn't follow the log; all is read again", "after", pause, "err", err)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.listing == nil {
@@ -465,10 +456,10 @@ func (x *Index) Accounts(name string) ([]views.Account, error) {
 	if !validName(name) {
 		return nil, nil
 	}
-	if x.accounts != nil {
+	if x.options.Accounts != nil {
 		snapshot := x.store.Snapshot()
 		defer snapshot.Close()
-		return x.accounts(snapshot, name)
+		return x.options.Accounts(snapshot, name)
 	}
 	states, err := x.States(name)
 	all := make([]views.Account, len(states))

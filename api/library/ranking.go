@@ -32,11 +32,11 @@ func (x *Index) Ranking(ctx context.Context) (*Ranking, error) {
 	defer x.rankingMu.Unlock()
 	r := x.ranking
 	if r != nil && r.of == listing {
-		if age := x.now().Sub(r.made); age >= 0 && age < rankEvery {
+		if age := x.options.Now().Sub(r.made); age >= 0 && age < rankEvery {
 			return r, nil
 		}
 	}
-	x.ranking = &Ranking{Libraries: x.rank(listing), of: listing, made: x.now()}
+	x.ranking = &Ranking{Libraries: x.rank(listing), of: listing, made: x.options.Now()}
 	return x.ranking, nil
 }
 
@@ -60,11 +60,11 @@ func (x *Index) Popular(ctx context.Context, n int) ([]*Library, error) {
 }
 
 // rank returns the listing's libraries in a new slice: those with a published main file first, and among these and the
-// others by descending x.popularity, then the number of versions, then the order of the listing.
+// others by descending x.options.Popularity, then the number of versions, then the order of the listing.
 func (x *Index) rank(listing *Listing) []*Library {
 	demand := make(map[*Library]float64, len(listing.Libraries))
 	for _, l := range listing.Libraries {
-		demand[l] = x.popularity(l)
+		demand[l] = x.options.Popularity(l)
 	}
 	ranked := slices.Clone(listing.Libraries)
 	slices.SortStableFunc(ranked, func(a, b *Library) int {
@@ -83,9 +83,9 @@ func (x *Index) rank(listing *Listing) []*Library {
 // no repository there or the counts are not known; at may be empty then.
 func (x *Index) GitHub(l *Library) (at GitHub, counts GitHubCounts, ok bool) {
 	g := l.GitHub()
-	if g == nil || x.gitHub == nil {
+	if g == nil || x.options.GitHub == nil {
 		return GitHub{}, GitHubCounts{}, false
 	}
-	counts, ok = x.gitHub(l.Name)
+	counts, ok = x.options.GitHub(l.Name)
 	return *g, counts, ok
 }

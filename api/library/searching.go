@@ -103,7 +103,7 @@ func (x *Index) Search(ctx context.Context, text string, fields []string) ([]*Li
 	}
 	names, err := x.search.Search(ctx, search.Query{Text: text, Fields: fields, Popularity: func(name string) float64 {
 		if l := listing.Library(name); l != nil {
-			return x.popularity(l)
+			return x.options.Popularity(l)
 		}
 		return 0 // the index is a moment ahead of the listing
 	}})

@@ -18,7 +18,7 @@ type Upgrade struct {
 // versions that [packages.Predecessors] chooses, nearest first. versions are the library's published ones. It returns none
 // if the server sends no deltas, or the list of deltas is damaged.
 func (x *Index) Upgrades(r *Release, f views.PublishedFile, versions []views.Version) ([]Upgrade, error) {
-	if !x.dictionaries {
+	if !x.options.Dictionaries {
 		return nil, nil
 	}
 	return readUpgrades(x.store, r, f, versions)
