@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,8 +34,13 @@ func (p *public) addServiceRoutes(e *gin.Engine) {
 	addGet(e, "/robots.txt", p.serveRobots)
 	addGet(e, "/opensearch.xml", p.serveOpenSearch)
 	addGet(e, "/sitemap.xml", p.handle(p.sitemap))
-	for _, m := range readIcons() {
-		addGet(e, m.path, func(c *gin.Context) { send(c, cachedForGood, m.body) })
+	for name, contentType := range icons {
+		data, err := marks.ReadFile("marks/" + name)
+		if err != nil {
+			panic(err) // the binary lacks it
+		}
+		body := answers.NewBody(contentType, data)
+		addGet(e, "/"+name, func(c *gin.Context) { send(c, cachedForGood, body) })
 	}
 }
 
@@ -58,12 +64,7 @@ func (p *public) redirectToSite(path string) gin.HandlerFunc {
 	if u, err := url.Parse(base); err != nil || isHost(u.Host, p.APIHost) {
 		return p.handleUnrouted
 	}
-	return p.onAPIHost(func(c *gin.Context) {
-		cachedForGood.SetHeader(c.Writer.Header())
-		c.Writer.Header().Set("Location", base+path)
-		c.Status(http.StatusMovedPermanently)
-		c.Writer.WriteHeaderNow()
-	})
+	return p.onAPIHost(func(c *gin.Context) { redirect(c, cachedForGood, http.StatusMovedPermanently, base+path) })
 }
 
 // serveRobots handles /robots.txt. On the API's host it keeps crawlers out of everything. On others it keeps them out of
@@ -156,10 +157,7 @@ func (p *public) redirectSearch(next gin.HandlerFunc) gin.HandlerFunc {
 			next(c)
 			return
 		}
-		notCached.SetHeader(c.Writer.Header())
-		c.Writer.Header().Set("Location", p.SiteBase+"/search?q="+url.QueryEscape(query.Get("search")))
-		c.Status(http.StatusSeeOther)
-		c.Writer.WriteHeaderNow()
+		redirect(c, notCached, http.StatusSeeOther, p.SiteBase+"/search?q="+url.QueryEscape(query.Get("search")))
 	}
 }
 
@@ -211,29 +209,12 @@ func (p *public) sitemap(ctx context.Context, r *request) (*answers.Body, answer
 //go:embed marks
 var marks embed.FS
 
-// An icon is one of the pictures that browsers request from every site.
-type icon struct {
-	path string
-	body *answers.Body
-}
-
-// readIcons returns the icons and the banner that are embedded in the binary, with the paths at which browsers request them,
-// in no particular order.
-func readIcons() []icon {
-	var all []icon
-	for name, contentType := range map[string]string{
-		"favicon.ico": "image/x-icon",
-		"favicon.png": "image/png",
-		"favicon.svg": "image/svg+xml",
-		"banner.png":  "image/png",
-	} {
-		data, err := marks.ReadFile("marks/" + name)
-		if err != nil {
-			panic(err) // the binary lacks it
-		}
-		all = append(all, icon{"/" + name, answers.NewBody(contentType, data)})
-	}
-	return all
+// icons are the pictures that browsers request from every site, and the banner, with their content types.
+var icons = map[string]string{
+	"favicon.ico": "image/x-icon",
+	"favicon.png": "image/png",
+	"favicon.svg": "image/svg+xml",
+	"banner.png":  "image/png",
 }
 
 //go:embed openapi.json
@@ -280,8 +261,11 @@ func (p *public) openAPI(_ context.Context, r *request) (*answers.Body, answers.
 	return b, cachingOfAddresses(onAPIHost || p.SiteBase != "", sixHours), err
 }
 
+// A category says what files with an extension are.
+type category struct{ extension, name string }
+
 // categories are the extensions of the files that the API lists, with what they are, in the contract's order.
-var categories = []struct{ extension, category string }{
+var categories = []category{
 	{"js", "JavaScript"}, {"mjs", "JavaScript"},
 	{"ts", "TypeScript"},
 	{"wasm", "WebAssembly"},
@@ -295,15 +279,6 @@ var categories = []struct{ extension, category string }{
 	{"lang", "Other"}, {"hpb", "Other"},
 }
 
-// whitelisted has the extensions of categories.
-var whitelisted = func() map[string]bool {
-	set := map[string]bool{}
-	for _, c := range categories {
-		set[c.extension] = true
-	}
-	return set
-}()
-
 // filePaths returns the paths of the files, in their order; never nil.
 func filePaths(files []views.PublishedFile) []string {
 	paths := make([]string, len(files))
@@ -316,13 +291,10 @@ func filePaths(files []views.PublishedFile) []string {
 // whitelistedPaths returns the paths of the files whose extension is on the whitelist, in their order; never nil. As in the
 // public service, case matters.
 func whitelistedPaths(files []views.PublishedFile) []string {
-	paths := []string{}
-	for _, f := range files {
-		if whitelisted[strings.TrimPrefix(path.Ext(f.Path), ".")] {
-			paths = append(paths, f.Path)
-		}
-	}
-	return paths
+	return slices.DeleteFunc(filePaths(files), func(file string) bool {
+		extension := strings.TrimPrefix(path.Ext(file), ".")
+		return !slices.ContainsFunc(categories, func(c category) bool { return c.extension == extension })
+	})
 }
 
 var whitelistFields = vocabulary{"extensions", "categories"}
@@ -330,24 +302,19 @@ var whitelistFields = vocabulary{"extensions", "categories"}
 // whitelist returns the response to /whitelist: the extensions of the files that responses list as "files" ("rawFiles" has
 // all), and the category of each extension, or only what the query parameter "fields" names of both.
 func (p *public) whitelist(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	set := whitelistFields.parseOrAll(r.query["fields"])
+	var extensions []string
+	var named jsonWriter
+	named.beginObject()
+	for _, c := range categories {
+		extensions = append(extensions, c.extension)
+		named.writeField(c.extension, c.name)
+	}
+	named.endObject()
+	values := map[string]any{"extensions": extensions, "categories": json.RawMessage(named.bytes())}
 	var w jsonWriter
 	w.beginObject()
-	if whitelistFields.has(set, "extensions") {
-		w.writeName("extensions")
-		w.beginArray()
-		for _, c := range categories {
-			w.writeValue(c.extension)
-		}
-		w.endArray()
-	}
-	if whitelistFields.has(set, "categories") {
-		w.writeName("categories")
-		w.beginObject()
-		for _, c := range categories {
-			w.writeField(c.extension, c.category)
-		}
-		w.endObject()
+	for _, name := range whitelistFields.names(whitelistFields.parseOrAll(r.query["fields"])) {
+		w.writeField(name, values[name])
 	}
 	w.endObject()
 	return newJSON(w.bytes()), sixHours, nil
@@ -357,15 +324,14 @@ var statsFields = vocabulary{"libraries"}
 
 // stats returns the response to /stats: the number of all libraries, unless the query parameter "fields" leaves it out.
 func (p *public) stats(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	set := statsFields.parseOrAll(r.query["fields"])
 	listing, err := p.Library.Listing(ctx)
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
 	var w jsonWriter
 	w.beginObject()
-	if statsFields.has(set, "libraries") {
-		w.writeField("libraries", len(listing.Libraries))
+	for _, name := range statsFields.names(statsFields.parseOrAll(r.query["fields"])) {
+		w.writeField(name, len(listing.Libraries))
 	}
 	w.endObject()
 	return newJSON(w.bytes()), sixHours, nil

@@ -56,6 +56,14 @@ func send(c *gin.Context, k answers.Caching, b *answers.Body) {
 	c.Writer.WriteHeaderNow()
 }
 
+// redirect responds with a redirect to a location, its caching k and a status.
+func redirect(c *gin.Context, k answers.Caching, status int, location string) {
+	k.SetHeader(c.Writer.Header())
+	c.Writer.Header().Set("Location", location)
+	c.Status(status)
+	c.Writer.WriteHeaderNow()
+}
+
 // sendText responds with a plain text and its caching k, or with 304 if the client has the text.
 func sendText(c *gin.Context, k answers.Caching, text string) {
 	send(c, k, answers.NewBody(answers.Plain, []byte(text)))
@@ -307,12 +315,6 @@ type vocabulary []string
 
 // all returns the set of all the vocabulary's names.
 func (v vocabulary) all() fieldSet { return 1<<len(v) - 1 }
-
-// has reports whether name is in the set; false for a name that the vocabulary does not have.
-func (v vocabulary) has(set fieldSet, name string) bool {
-	i := slices.Index(v, name)
-	return i >= 0 && set&(1<<i) != 0
-}
 
 // parse returns the known fields that values of the query parameter "fields" name, in any case, separated by commas or white
 // space; all for "*". given reports whether they name any field, known or unknown.

@@ -16,12 +16,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gin-gonic/gin"
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/logs"
 )
 
@@ -158,16 +156,8 @@ const (
 
 var noMoreStreams = newUnavailable("There are too many streams of changes", 60)
 
-// serveLogStream handles /logs/stream. It sends entries as they are added, as server-sent events
-// (https://html.spec.whatwg.org/multipage/server-sent-events.html), until the client disconnects or the process stops.
-func (p *public) serveLogStream(c *gin.Context) {
-	if err := p.streamLog(&request{c.Request, c, requests.ParseQuery(c.Request.URL.RawQuery)}); err != nil {
-		respondError(c, p.Logger, err)
-	}
-}
-
-// streamLog sends the log entries that a request asks for (see parseLogFilter and parseStreamStart) as server-sent events,
-// as they are added, until the context of openEventStream ends or reading fails, which it logs. It returns an error only if
+// streamLog handles /logs/stream: it sends the log entries that a request asks for (see parseLogFilter and parseStreamStart) as
+// server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html), as they are added, until the context of openEventStream ends or reading fails, which it logs. It returns an error only if
 // it has sent nothing.
 func (p *public) streamLog(r *request) error {
 	q, err := p.parseLogFilter(r)

@@ -30,23 +30,16 @@ func (p *public) redirectNPM(c *gin.Context) {
 	}
 	ctx, cancel := context.WithTimeout(c.Request.Context(), libraryTimeout)
 	defer cancel()
-	_, leave, err := p.Turns.Enter(ctx, c.Request.RemoteAddr, answers.TurnTimeout)
-	if errors.Is(err, answers.ErrNoPlace) {
-		err = noTurn
-	}
 	var location string
-	if err == nil {
+	err := p.runInTurn(ctx, c.Request, func() (err error) {
 		location, err = p.locateNPM(ctx, c.Request)
-		leave()
-	}
+		return err
+	})
 	if err != nil {
 		respondError(c, p.Logger, err)
 		return
 	}
-	oneDay.SetHeader(c.Writer.Header())
-	c.Writer.Header().Set("Location", location)
-	c.Status(http.StatusFound)
-	c.Writer.WriteHeaderNow()
+	redirect(c, oneDay, http.StatusFound, location)
 }
 
 // locateNPM returns the URL here of the file that the path of a request names by npm package, exact version and path in the

@@ -144,12 +144,12 @@ func (p *public) newHandler() *gin.Engine {
 	addGet(e, "/packages/:library/modules/:version", p.withLibrary(p.packageModules))
 	addGet(e, "/logs", p.handle(p.logEntries))
 	addGet(e, "/logs.atom", p.handle(p.logFeed))
-	addGet(e, "/logs/stream", p.serveLogStream)
+	addGet(e, "/logs/stream", p.stream(p.streamLog))
 	addGet(e, "/logs/:library", p.handle(p.logEntries))
 	addGet(e, "/logs/:library/:version", p.handle(p.logEntries))
 	addGet(e, "/rooms/:room/status", p.handle(p.roomStatus))
 	addGet(e, "/rooms/:room/analytics", p.handle(p.roomAnalytics))
-	addGet(e, "/rooms.stream", p.serveRoomStream)
+	addGet(e, "/rooms.stream", p.stream(p.streamRooms))
 	addGet(e, "/rooms.history", p.handle(p.roomVersions))
 	e.NoRoute(p.handleUnrouted)
 	return e
@@ -219,6 +219,21 @@ type request struct {
 	query url.Values
 }
 
+// parseRequest returns the request that gin passes to a handler.
+func parseRequest(c *gin.Context) *request {
+	return &request{c.Request, c, requests.ParseQuery(c.Request.URL.RawQuery)}
+}
+
+// stream returns a handler that calls send, which streams events until the client disconnects or the process stops, and responds
+// with the failure that its error means, if any.
+func (p *public) stream(send func(*request) error) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		if err := send(parseRequest(c)); err != nil {
+			respondError(c, p.Logger, err)
+		}
+	}
+}
+
 // setCacheTags sets the header fields of the response by which a CDN purges responses about a release.
 func (p *public) setCacheTags(r *request, name, version string) {
 	answers.SetFields(r.c.Writer.Header(), p.CacheTags.Fields(name, version)...)
@@ -235,7 +250,14 @@ func (p *public) handle(answer func(context.Context, *request) (*answers.Body, a
 	return func(c *gin.Context) {
 		ctx, cancel := context.WithTimeout(c.Request.Context(), libraryTimeout)
 		defer cancel()
-		b, k, err := p.runInTurn(ctx, answer, &request{c.Request, c, requests.ParseQuery(c.Request.URL.RawQuery)})
+		var b *answers.Body
+		var k answers.Caching
+		err := p.runInTurn(ctx, c.Request, func() (err error) {
+			if b, k, err = answer(ctx, parseRequest(c)); err == nil {
+				b.Prepare(c.Request)
+			}
+			return err
+		})
 		if err != nil {
 			respondError(c, p.Logger, err)
 			return
@@ -249,23 +271,18 @@ func (p *public) handle(answer func(context.Context, *request) (*answers.Body, a
 	}
 }
 
-// runInTurn waits for the client's turn, calls answer, encodes the response that it returns for the client, ends the turn,
-// and returns the response with its caching. If no turn comes in time, the error is a failure with status 503 or that of
-// ctx, and answer is not called.
-func (p *public) runInTurn(ctx context.Context, answer func(context.Context, *request) (*answers.Body, answers.Caching, error), r *request) (*answers.Body, answers.Caching, error) {
+// runInTurn waits for the turn of the client of r, and calls do. If no turn comes in time, it returns a failure with status 503
+// or the error of ctx, and does not call do.
+func (p *public) runInTurn(ctx context.Context, r *http.Request, do func() error) error {
 	_, leave, err := p.Turns.Enter(ctx, r.RemoteAddr, answers.TurnTimeout)
 	if errors.Is(err, answers.ErrNoPlace) {
-		return nil, answers.Caching{}, noTurn
+		return noTurn
 	}
 	if err != nil {
-		return nil, answers.Caching{}, err
+		return err
 	}
 	defer leave()
-	b, k, err := answer(ctx, r)
-	if err == nil {
-		b.Prepare(r.Request)
-	}
-	return b, k, err
+	return do()
 }
 
 // mountedHandler returns the handler for downloads or pages if the request is a GET or HEAD of one of their paths, else nil.
@@ -314,23 +331,17 @@ func (p *public) handleUnrouted(c *gin.Context) {
 	c.Writer.WriteHeaderNow() // gin would add a body to a 404 without one
 }
 
-// requestOrigin returns the scheme and host of the address at which the client reached this server, such as
-// https://example.com, or the failure badHost (400) if the Host header is missing or malformed.
-func requestOrigin(r *http.Request) (string, error) {
+// baseOrOrigin returns base, a configured base URL, or if that is "" the scheme and host of the address at which the client
+// reached this server, such as https://example.com, or the failure badHost (400) if the Host header is missing or malformed.
+func baseOrOrigin(base string, r *http.Request) (string, error) {
+	if base != "" {
+		return base, nil
+	}
 	o, ok := requests.Origin(r)
 	if !ok {
 		return "", badHost
 	}
 	return o, nil
-}
-
-// baseOrOrigin returns base, a configured base URL, or if that is "" the origin of the request, or the failure badHost (400)
-// if its Host header is missing or malformed.
-func baseOrOrigin(base string, r *http.Request) (string, error) {
-	if base != "" {
-		return base, nil
-	}
-	return requestOrigin(r)
 }
 
 // cachingOfAddresses returns the caching of a response with addresses: k if their base is configured. Otherwise they contain

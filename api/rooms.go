@@ -9,10 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/gin-gonic/gin"
-
 	"github.com/larder-cdn/larder/internal/answers"
-	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
@@ -113,15 +110,7 @@ func encodeCSV(periods []waitingroom.Period) *answers.Body {
 // roomBeat is how often a stream compares the state of the rooms, which report every two seconds.
 const roomBeat = 2 * time.Second
 
-// serveRoomStream handles /rooms.stream. It sends the status of all waiting rooms, or of the one in the query, as
-// server-sent events: at once, when it has changed, and each minute.
-func (p *public) serveRoomStream(c *gin.Context) {
-	if err := p.streamRooms(&request{c.Request, c, requests.ParseQuery(c.Request.URL.RawQuery)}); err != nil {
-		respondError(c, p.Logger, err)
-	}
-}
-
-// streamRooms sends the status of the waiting rooms, or of the one in the query, as server-sent events, each a JSON array:
+// streamRooms handles /rooms.stream: it sends the status of the waiting rooms, or of the one in the query, as server-sent events, each a JSON array:
 // at once, when it has changed and each minute, until the context of openEventStream ends. It returns an error only if it
 // has sent nothing; for an unknown room that is a failure with status 404.
 func (p *public) streamRooms(r *request) error {
