@@ -104,39 +104,42 @@ func newCatalogueSource(o CatalogueOptions) (catalogueSource, error) {
 	location, branch, _ := strings.Cut(o.Source, "#")
 	switch {
 	case o.Source == "" || o.Source == "starter":
-		return starterCatalogue{}, nil
+		return catalogueSource{static: true, read: readStarterCatalogue}, nil
 	case strings.HasPrefix(location, "https://"), strings.HasPrefix(location, "http://"):
 		at, err := url.Parse(location)
 		if err != nil || at.Host == "" || at.RawQuery != "" {
-			return nil, errors.New("the catalogue must be a URL such as https://example.com/owner/catalogue.git, with #BRANCH where it is not the default branch")
+			return catalogueSource{}, errors.New("the catalogue must be a URL such as https://example.com/owner/catalogue.git, with #BRANCH where it is not the default branch")
 		}
 		if at.User != nil {
-			return nil, errors.New("the catalogue's URL has a user or a password in it, which every user of this machine can read in the list of processes")
+			return catalogueSource{}, errors.New("the catalogue's URL has a user or a password in it, which every user of this machine can read in the list of processes")
 		}
 		token := ""
 		if o.Token != nil {
 			token = o.Token(at)
 		}
-		return remoteCatalogue{o, git.Remote{URL: at, Branch: branch, Token: token}}, nil
+		r := git.Remote{URL: at, Branch: branch, Token: token}
+		return newGitCatalogue(o, true, func(ctx context.Context) (git.Head, error) { return o.Git.Head(ctx, r) },
+			func(ctx context.Context, dst *os.File) (git.Head, *git.Release, error) {
+				return o.Git.Snapshot(ctx, r, dst)
+			}), nil
 	case strings.Contains(location, "://"):
-		return nil, fmt.Errorf("the catalogue %.100q: of URLs, https: is what can be fetched", location)
+		return catalogueSource{}, fmt.Errorf("the catalogue %.100q: of URLs, https: is what can be fetched", location)
 	case git.IsRepository(location):
-		return localCatalogue{o, location, branch}, nil
+		return newGitCatalogue(o, false, func(context.Context) (git.Head, error) { return git.ReadLocalHead(location, branch) },
+			func(ctx context.Context, dst *os.File) (git.Head, *git.Release, error) {
+				return git.LocalSnapshot(ctx, location, branch, dst)
+			}), nil
 	}
-	return catalogueFolder{o.Source}, nil
+	return catalogueSource{read: func(ctx context.Context, seen string) (*packages.Catalogue, catalogueVersion, error) {
+		return readCatalogueFolder(ctx, o.Source, seen)
+	}}, nil
 }
 
 // Static reports whether the catalogue can never change.
-func (w *CatalogueWatcher) Static() bool {
-	_, static := w.source.(starterCatalogue)
-	return static
-}
+func (w *CatalogueWatcher) Static() bool { return w.source.static }
 
 // Remote reports whether the catalogue comes over a network.
-func (w *CatalogueWatcher) Remote() bool {
-	_, remote := w.source.(remoteCatalogue)
-	return remote
-}
+func (w *CatalogueWatcher) Remote() bool { return w.source.remote }
 
 // State returns the state of the catalogue.
 func (w *CatalogueWatcher) State() CatalogueState {
@@ -280,34 +283,30 @@ type catalogueVersion struct {
 	seen string // fingerprint, another one if the source has changed
 }
 
-// A catalogueSource reads a catalogue from one place.
-type catalogueSource interface {
+// A catalogueSource is a place that has a catalogue.
+type catalogueSource struct {
+	static bool // the catalogue can never change
+	remote bool // it comes over a network
 	// read returns the catalogue and the state of the source. seen is the fingerprint at the last read, "" for
 	// none. If the source still has it, the catalogue is nil, and the state may be zero.
-	read(ctx context.Context, seen string) (*packages.Catalogue, catalogueVersion, error)
+	read func(ctx context.Context, seen string) (*packages.Catalogue, catalogueVersion, error)
 }
 
-// starterCatalogue is the built-in catalogue.
-type starterCatalogue struct{}
-
-// read implements [catalogueSource].
-func (starterCatalogue) read(context.Context, string) (*packages.Catalogue, catalogueVersion, error) {
+// readStarterCatalogue returns the built-in catalogue, as a catalogueSource does.
+func readStarterCatalogue(context.Context, string) (*packages.Catalogue, catalogueVersion, error) {
 	return packages.Starter(), catalogueVersion{}, nil
 }
 
-// A catalogueFolder is a folder, or an archive of one.
-type catalogueFolder struct{ name string }
-
-// read implements [catalogueSource].
-func (f catalogueFolder) read(ctx context.Context, seen string) (*packages.Catalogue, catalogueVersion, error) {
-	now, err := hashListing(ctx, f.name)
+// readCatalogueFolder returns the catalogue in a folder, or in an archive of one, as a catalogueSource does.
+func readCatalogueFolder(ctx context.Context, name, seen string) (*packages.Catalogue, catalogueVersion, error) {
+	now, err := hashListing(ctx, name)
 	if err == nil && now == seen {
 		return nil, catalogueVersion{}, nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, catalogueVersion{}, err
 	}
-	c, err := packages.Open(f.name) // its error says what is missing
+	c, err := packages.Open(name) // its error says what is missing
 	return c, catalogueVersion{seen: now}, err
 }
 
@@ -354,44 +353,20 @@ func hashListing(ctx context.Context, name string) (string, error) {
 	return kvstore.Sum([]byte(all.String())).String(), nil
 }
 
-// A remoteCatalogue is a git repository elsewhere.
-type remoteCatalogue struct {
-	o CatalogueOptions
-	git.Remote
-}
+// A writeSnapshot writes the files of a repository's last commit into a file, as a tar archive.
+type writeSnapshot func(ctx context.Context, dst *os.File) (git.Head, *git.Release, error)
 
-// read implements [catalogueSource]. It stores what it has fetched in the cache on disk, which the next start reads.
-func (r remoteCatalogue) read(ctx context.Context, seen string) (*packages.Catalogue, catalogueVersion, error) {
-	if seen != "" {
-		head, err := r.o.Git.Head(ctx, r.Remote)
-		if err != nil || head.Commit == seen {
-			return nil, catalogueVersion{}, err
+// newGitCatalogue returns a catalogue in a git repository, of which head returns the last commit. It stores what it has read in the cache on disk, which the next start reads.
+func newGitCatalogue(o CatalogueOptions, remote bool, head func(context.Context) (git.Head, error), snapshot writeSnapshot) catalogueSource {
+	return catalogueSource{remote: remote, read: func(ctx context.Context, seen string) (*packages.Catalogue, catalogueVersion, error) {
+		if seen != "" {
+			head, err := head(ctx)
+			if err != nil || head.Commit == seen {
+				return nil, catalogueVersion{}, err
+			}
 		}
-	}
-	return fetchIntoCatalogueCache(r.o, func(dst *os.File) (git.Head, error) {
-		head, _, err := r.o.Git.Snapshot(ctx, r.Remote, dst)
-		return head, err
-	})
-}
-
-// localCatalogue is a bare git repository on this machine.
-type localCatalogue struct {
-	o           CatalogueOptions
-	dir, branch string
-}
-
-// read implements [catalogueSource]. It stores what it has read in the cache on disk, as [remoteCatalogue] does.
-func (l localCatalogue) read(ctx context.Context, seen string) (*packages.Catalogue, catalogueVersion, error) {
-	if seen != "" {
-		head, err := git.ReadLocalHead(l.dir, l.branch)
-		if err != nil || head.Commit == seen {
-			return nil, catalogueVersion{}, err
-		}
-	}
-	return fetchIntoCatalogueCache(l.o, func(dst *os.File) (git.Head, error) {
-		head, _, err := git.LocalSnapshot(ctx, l.dir, l.branch, dst)
-		return head, err
-	})
+		return fetchIntoCatalogueCache(ctx, o, snapshot)
+	}}
 }
 
 // The cache of a git repository: the files of the last commit that was a valid catalogue, and a description of them.
@@ -407,10 +382,10 @@ type catalogueCacheHead struct {
 	Branch string `json:"branch,omitempty"`
 }
 
-// fetchIntoCatalogueCache calls fetch, which writes the files of a commit into a temporary file as a tar archive. If they are a
+// fetchIntoCatalogueCache calls snapshot, which writes the files of a commit into a temporary file as a tar archive. If they are a
 // catalogue with at least one valid package, it puts them into the cache in o.Dir, which it creates, and returns the catalogue.
 // On an error before that, the cache stays as it was; after one while it replaces the files, nothing may be cached.
-func fetchIntoCatalogueCache(o CatalogueOptions, fetch func(*os.File) (git.Head, error)) (_ *packages.Catalogue, _ catalogueVersion, err error) {
+func fetchIntoCatalogueCache(ctx context.Context, o CatalogueOptions, snapshot writeSnapshot) (_ *packages.Catalogue, _ catalogueVersion, err error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, catalogueVersion{}, fmt.Errorf("couldn't make a folder for the catalogue: %w", err)
 	}
@@ -424,7 +399,7 @@ func fetchIntoCatalogueCache(o CatalogueOptions, fetch func(*os.File) (git.Head,
 		}
 	}()
 	defer file.Close()
-	head, err := fetch(file)
+	head, _, err := snapshot(ctx, file)
 	if err != nil {
 		return nil, catalogueVersion{}, err
 	}

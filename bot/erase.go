@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/larder-cdn/larder/bot/ingest"
+	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
@@ -179,8 +180,7 @@ func (c *erasureCandidates) excludeNeeded(ctx context.Context, store *kvstore.St
 		}
 		c.excludeContent(f.Hash, f.Package+" "+f.Version)
 	}
-	type release struct{ name, version string }
-	withdrawn := make(map[release]kvstore.Hash) // its manifest
+	withdrawn := make(map[sources.ReleaseName]kvstore.Hash) // its manifest
 	var seen int64
 	for e, err := range logs.Entries(snapshot, 0) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
@@ -188,16 +188,16 @@ func (c *erasureCandidates) excludeNeeded(ctx context.Context, store *kvstore.St
 		}
 		seen = e.Index + 1
 		c.excludeNamed(e)
-		switch r := (release{e.Package, e.Version}); e.Kind {
+		switch r := (sources.ReleaseName{Package: e.Package, Version: e.Version}); e.Kind {
 		case logs.Withdrawn:
 			withdrawn[r] = e.Manifest
 		case logs.Published, logs.Mirrored, logs.Replaced, logs.Restored, logs.Erased:
 			delete(withdrawn, r)
 		}
 	}
-	delete(withdrawn, release{name, version})
+	delete(withdrawn, sources.ReleaseName{Package: name, Version: version})
 	for r, manifest := range withdrawn {
-		if err := c.excludeManifest(store, manifest, r.name+" "+r.version); err != nil {
+		if err := c.excludeManifest(store, manifest, r.Package+" "+r.Version); err != nil {
 			return 0, err
 		}
 	}

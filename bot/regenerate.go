@@ -25,15 +25,9 @@ type Regenerator struct {
 	dir    string
 
 	mu       sync.Mutex
-	releases map[[2]string]*regeneration
-	fetched  atomic.Int64 // releases
-	received atomic.Int64 // bytes of their archives
-}
-
-// A regeneration is that of one release, which happens once.
-type regeneration struct {
-	once sync.Once
-	err  error
+	releases map[[2]string]func() error // each makes a release once, and returns the result
+	fetched  atomic.Int64               // releases
+	received atomic.Int64               // bytes of their archives
 }
 
 // NewRegenerator returns a Regenerator, which downloads releases from upstream again to make their lost files. It opens a
@@ -43,7 +37,7 @@ func NewRegenerator(o Options) (_ *Regenerator, err error) {
 	if err := os.MkdirAll(o.TempDir, 0o700); err != nil {
 		return nil, fmt.Errorf("bot: %w", err)
 	}
-	r := &Regenerator{releases: make(map[[2]string]*regeneration)}
+	r := &Regenerator{releases: make(map[[2]string]func() error)}
 	if r.dir, err = os.MkdirTemp(o.TempDir, "regenerate-"); err != nil {
 		return nil, fmt.Errorf("bot: %w", err)
 	}
@@ -90,15 +84,13 @@ func (r *Regenerator) Content(ctx context.Context, w replication.Wanted) (replic
 	}
 	id := [2]string{e.Package, e.Version}
 	r.mu.Lock()
-	made := r.releases[id]
-	if made == nil {
-		made = new(regeneration)
-		r.releases[id] = made
+	if r.releases[id] == nil {
+		r.releases[id] = sync.OnceValue(func() error { return r.regenerate(ctx, w) })
 	}
+	made := r.releases[id]
 	r.mu.Unlock()
-	made.once.Do(func() { made.err = r.regenerate(ctx, w) })
-	if made.err != nil {
-		return replication.Found{}, fmt.Errorf("%s %s could not be made again: %w", e.Package, e.Version, made.err)
+	if err := made(); err != nil {
+		return replication.Found{}, fmt.Errorf("%s %s could not be made again: %w", e.Package, e.Version, err)
 	}
 	found, err := r.source.Content(ctx, w)
 	if err != nil {

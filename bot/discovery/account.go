@@ -63,66 +63,44 @@ func ReadAccounts(r kvstore.Reader, name string) ([]views.Account, error) {
 // states.
 func accountVersions(p *packages.Package, removed bool, upstream sources.Upstream, states []views.State) []views.Account {
 	followed := p != nil && !removed && p.Autoupdate != nil
-	// The list of upstream is sorted already, so its thousands of versions need no sorting.
-	var listed, all []views.Account
 	known := make(map[string]bool, len(states)+len(upstream.Seen))
+	all := make([]views.Account, 0, len(states)+min(len(upstream.Seen), mostAccounts))
 	for _, s := range states {
 		known[s.Version] = true
 		all = append(all, views.Account{State: s, Command: operatorCommand(s, p, followed)})
 	}
-	add := func(to *[]views.Account, version string, kind views.StateKind, reason string) {
-		if known[version] || len(all)+len(listed) >= len(states)+mostAccounts {
+	add := func(version string, kind views.StateKind, reason string) {
+		if known[version] || len(all) >= len(states)+mostAccounts {
 			return
 		}
 		known[version] = true
 		s := views.State{Package: p.Name, Version: version, Kind: kind, Reason: reason}
-		*to = append(*to, views.Account{State: s, Command: operatorCommand(s, p, followed)})
+		all = append(all, views.Account{State: s, Command: operatorCommand(s, p, followed)})
 	}
 	if followed && upstream.Follows(p) {
-		ignored := make(map[string]bool, len(upstream.Ignored))
-		for _, version := range upstream.Ignored {
-			ignored[version] = true
-		}
+		ignored := setOf(upstream.Ignored)
 		there := len(upstream.Seen) - upstream.Gone
-		listed = make([]views.Account, 0, min(there, mostAccounts))
 		for i, version := range upstream.Seen {
-			to := &listed
-			if i >= there {
-				to = &all
-			}
 			switch {
 			case ignored[version] || p.IgnoresVersion(version):
-				add(to, version, views.Ignored, ignoredReason(p, version))
+				add(version, views.Ignored, ignoredReason(p, version))
 			case i >= there:
-				add(to, version, views.Gone, "upstream lists it no longer, and it was not taken while upstream did")
+				add(version, views.Gone, "upstream lists it no longer, and it was not taken while upstream did")
 			case !packages.ValidVersion(version):
-				add(to, version, views.Refused, invalidVersion)
+				add(version, views.Refused, invalidVersion)
 			case packages.IsPrerelease(version):
-				add(to, version, views.Prerelease, "a package starts with its newest releases, of which at most two are prereleases, and then gets those that are newer")
+				add(version, views.Prerelease, "a package starts with its newest releases, of which at most two are prereleases, and then gets those that are newer")
 			default:
-				add(to, version, views.Older, "it is older than what was taken; a package starts with its newest releases, and then gets those that are newer")
+				add(version, views.Older, "it is older than what was taken; a package starts with its newest releases, and then gets those that are newer")
 			}
 		}
 		for _, version := range upstream.Ignored {
-			add(&all, version, views.Ignored, ignoredReason(p, version))
+			add(version, views.Ignored, ignoredReason(p, version))
 		}
 	}
-	newer := func(a, b views.Account) int { return packages.CompareVersions(b.Version, a.Version) }
-	slices.SortFunc(all, newer)
-	return mergeSorted(listed, all, newer)
-}
-
-// mergeSorted merges two lists that are sorted by compare into a new sorted list. Of equal elements, those of a come first.
-func mergeSorted[T any](a, b []T, compare func(T, T) int) []T {
-	merged := make([]T, 0, len(a)+len(b))
-	for len(a) > 0 && len(b) > 0 {
-		if compare(a[0], b[0]) <= 0 {
-			merged, a = append(merged, a[0]), a[1:]
-		} else {
-			merged, b = append(merged, b[0]), b[1:]
-		}
-	}
-	return append(append(merged, a...), b...)
+	// The list of upstream, thousands of versions, is sorted already, of which a stable sort makes use.
+	slices.SortStableFunc(all, func(a, b views.Account) int { return packages.CompareVersions(b.Version, a.Version) })
+	return all
 }
 
 // ignoredReason returns a clause for people that says which pattern of ignoreVersions in the package JSON p matches a version. If

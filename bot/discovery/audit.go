@@ -111,8 +111,8 @@ func (sc *Scheduler) Audit(ctx context.Context) (next time.Time, err error) {
 		}
 		// A package that failed is not audited again at once: the cause may be in it alone, and must not delay the others.
 		if len(todo.Packages) > 0 {
-			if problem != nil {
-				problem = errors.Join(problem, sc.recordAuditFailure(todo.Packages[0]))
+			if name := todo.Packages[0]; problem != nil { // its next turn comes later
+				problem = errors.Join(problem, sc.changeOrigins(name, sc.presentUpstream(name), func(o *sources.Origins) { o.Failed = sc.options.Now() }))
 			}
 			todo.Packages = todo.Packages[1:]
 		} else {
@@ -205,11 +205,7 @@ func (sc *Scheduler) compareIntegrities(ctx context.Context, name string) error 
 		return err
 	}
 	now := sc.presentUpstream(name)
-	places, err := sc.upstreamsOf(name, now, states)
-	if err != nil {
-		return err
-	}
-	for _, from := range places {
+	for _, from := range sc.upstreamsOf(name, now, states) {
 		source := sc.options.Sources.ForKind(from.Kind)
 		if source == nil {
 			continue
@@ -226,21 +222,16 @@ func (sc *Scheduler) compareIntegrities(ctx context.Context, name string) error 
 			return err
 		}
 	}
-	sc.watching.Lock()
-	defer sc.watching.Unlock()
-	origins := sc.readOrigins(name, now)
-	origins.Compared = sc.options.Now()
-	defer sc.options.Changed(name)
-	return sc.options.Records.Write(sources.OriginsKey(name), origins)
+	return sc.changeOrigins(name, now, func(o *sources.Origins) { o.Compared = sc.options.Now() })
 }
 
-// recordAuditFailure stores the present time as that at which a package could not be compared with its upstream, so that its next
-// turn comes later, and calls Options.Changed. It locks sc.watching.
-func (sc *Scheduler) recordAuditFailure(name string) error {
+// changeOrigins calls change with the origins of a package's releases, stores them, and calls Options.Changed. present is the
+// upstream that the package has now. It locks sc.watching.
+func (sc *Scheduler) changeOrigins(name string, present sources.Ref, change func(*sources.Origins)) error {
 	sc.watching.Lock()
 	defer sc.watching.Unlock()
-	origins := sc.readOrigins(name, sc.presentUpstream(name))
-	origins.Failed = sc.options.Now()
+	origins := sc.readOrigins(name, present)
+	change(&origins)
 	defer sc.options.Changed(name)
 	return sc.options.Records.Write(sources.OriginsKey(name), origins)
 }
@@ -263,8 +254,8 @@ func (sc *Scheduler) presentUpstream(name string) sources.Ref {
 
 // upstreamsOf returns the upstreams that the published releases of a package came from, each once. now is the upstream that the
 // package has at present, and states are those of all its versions. It skips imported releases, and those whose origin cannot be
-// read, which it logs. It locks sc.watching. The error is always nil.
-func (sc *Scheduler) upstreamsOf(name string, now sources.Ref, states []views.State) ([]sources.Ref, error) {
+// read, which it logs. It locks sc.watching.
+func (sc *Scheduler) upstreamsOf(name string, now sources.Ref, states []views.State) []sources.Ref {
 	sc.watching.Lock()
 	defer sc.watching.Unlock()
 	known := sc.readOrigins(name, now)
@@ -289,7 +280,7 @@ func (sc *Scheduler) upstreamsOf(name string, now sources.Ref, states []views.St
 			all = append(all, from)
 		}
 	}
-	return all, nil
+	return all
 }
 
 // auditRelease compares a release with its upstream, file by file, and stores and reports the result: equal, different, or why it

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -208,12 +210,8 @@ func (sc *Scheduler) readFeed(ctx context.Context, since string) (last string, e
 	if len(named) == 0 {
 		return last, err
 	}
-	names := make([]string, 0, len(named))
-	for name := range named {
-		names = append(names, name)
-	}
 	sc.feed.changeState(func(s *FeedState) { s.Named += changes })
-	if failed := sc.Announce(ctx, names...); failed != nil {
+	if failed := sc.Announce(ctx, slices.Collect(maps.Keys(named))...); failed != nil {
 		return "", failed // the request is repeated, because the schedule does not have them all
 	}
 	return last, err

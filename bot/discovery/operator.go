@@ -145,7 +145,8 @@ func (sc *Scheduler) addChosen(ctx context.Context, p *packages.Package, overrid
 func (sc *Scheduler) detectVersion(p *packages.Package, version string, listed *sources.Listing) (ingest.Task, error) {
 	v, ok := listed.Versions[version]
 	if !ok {
-		return ingest.Task{}, sc.errNoVersion(p, version, slices.Collect(maps.Keys(listed.Versions)))
+		return ingest.Task{}, fmt.Errorf("%s's %s has no version %s%s", p.Autoupdate.Source, p.Autoupdate.Target, version,
+			ingest.SuggestWord(version, slices.Collect(maps.Keys(listed.Versions))))
 	}
 	state, err := views.LookupState(sc.store, p.Name, version)
 	if err != nil && !errors.Is(err, kvstore.ErrNotFound) {
@@ -195,10 +196,4 @@ func (sc *Scheduler) releaseAll(ctx context.Context, tasks []ingest.Task) error 
 		})
 	}
 	return g.Wait()
-}
-
-// errNoVersion returns an error that says that the upstream of the package p does not have the version name. It suggests the most
-// similar one of there, the versions that upstream has.
-func (sc *Scheduler) errNoVersion(p *packages.Package, name string, there []string) error {
-	return fmt.Errorf("%s's %s has no version %s%s", p.Autoupdate.Source, p.Autoupdate.Target, name, ingest.SuggestWord(name, there))
 }

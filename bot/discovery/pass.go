@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -27,10 +28,13 @@ func (sc *Scheduler) PollAll(ctx context.Context) error {
 		return err
 	}
 	sc.options.Publisher.ClearRefills()
-	for all := sc.options.Publisher.Catalogue().Packages(); len(all) > 0; all = sc.packagesToRefill() {
+	for all := sc.options.Publisher.Catalogue().Packages(); len(all) > 0; {
 		if err := sc.pollOnce(ctx, all); err != nil {
 			return err
 		}
+		all = slices.DeleteFunc(slices.Clone(sc.options.Publisher.Catalogue().Packages()), func(p *packages.Package) bool {
+			return !sc.options.Publisher.TakeRefill(p.Name)
+		})
 	}
 	return nil
 }
@@ -50,18 +54,6 @@ func (sc *Scheduler) pollOnce(ctx context.Context, all []*packages.Package) erro
 		return polls.Wait()
 	})
 	return g.Wait()
-}
-
-// packagesToRefill returns the packages of the catalogue that need other releases to start with, because some were refused since
-// the last call. Each is returned once.
-func (sc *Scheduler) packagesToRefill() []*packages.Package {
-	var all []*packages.Package
-	for _, p := range sc.options.Publisher.Catalogue().Packages() {
-		if sc.options.Publisher.TakeRefill(p.Name) {
-			all = append(all, p)
-		}
-	}
-	return all
 }
 
 // Run polls each package's upstream at its time and publishes what is new. It also follows the change feed, audits published

@@ -77,7 +77,9 @@ func planPackage(s planInput) planned {
 	}
 	p.out.filled, p.out.examined = !p.pending && len(p.out.seen) > 0, p.first.Examined()
 	if !p.out.filled {
-		p.out.retry = slices.DeleteFunc(slices.Clone(s.known.Retry), func(version string) bool { return isChanged(p.out.changes, version) })
+		p.out.retry = slices.DeleteFunc(slices.Clone(s.known.Retry), func(version string) bool {
+			return slices.ContainsFunc(p.out.changes, func(c stateChange) bool { return c.Version == version })
+		})
 	}
 	for _, state := range s.states {
 		if _, missing := states[state.Version]; missing && !state.Kind.Final() {
@@ -209,11 +211,6 @@ func (p *planning) recordVersions() {
 		}
 	}
 	slices.Sort(p.out.ignored)
-}
-
-// isChanged reports whether one of the changes is about the given version.
-func isChanged(changes []stateChange, version string) bool {
-	return slices.ContainsFunc(changes, func(c stateChange) bool { return c.Version == version })
 }
 
 // hashChanged reports whether upstream states another hash of the release r now than at the last attempt to fetch it, or one

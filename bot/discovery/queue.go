@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
+	"slices"
 	"strings"
 	"sync"
 
@@ -37,20 +38,20 @@ func (q *queue) push(tasks ...ingest.Task) {
 			q.pending[t.ID()] = struct{}{}
 			heap.Push(&q.tasks, t)
 		} else if t.Fresh {
-			q.markFresh(t)
+			q.markFresh(func(waiting ingest.Task) bool {
+				return waiting.Pkg.Name == t.Pkg.Name && waiting.Version.Name == t.Version.Name
+			})
 		}
 	}
 	q.wakeAll()
 }
 
-// markFresh marks the waiting task of the same release as t as fresh, which moves it ahead, if there is one. The caller holds mu.
-func (q *queue) markFresh(t ingest.Task) {
-	for i, waiting := range q.tasks {
-		if waiting.Version.Name == t.Version.Name && waiting.Pkg.Name == t.Pkg.Name {
-			q.tasks[i].Fresh = true
-			heap.Fix(&q.tasks, i)
-			return
-		}
+// markFresh marks the first waiting task that is meant as fresh, which moves it ahead, if there is one. The caller holds mu, and
+// wakes the goroutines in pop.
+func (q *queue) markFresh(isMeant func(ingest.Task) bool) {
+	if i := slices.IndexFunc(q.tasks, isMeant); i >= 0 {
+		q.tasks[i].Fresh = true
+		heap.Fix(&q.tasks, i)
 	}
 }
 
@@ -59,14 +60,8 @@ func (q *queue) markFresh(t ingest.Task) {
 func (q *queue) markNewestFresh(pkg string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for i, waiting := range q.tasks {
-		if waiting.Pkg.Name == pkg && waiting.Rank == 0 && !waiting.Fresh {
-			q.tasks[i].Fresh = true
-			heap.Fix(&q.tasks, i)
-			q.wakeAll()
-			return
-		}
-	}
+	q.markFresh(func(waiting ingest.Task) bool { return waiting.Pkg.Name == pkg && waiting.Rank == 0 && !waiting.Fresh })
+	q.wakeAll()
 }
 
 // putBack adds tasks again that pop has returned and that could not be done, because their upstream did not respond. Their
