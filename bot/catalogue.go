@@ -356,7 +356,8 @@ func hashListing(ctx context.Context, name string) (string, error) {
 // A writeSnapshot writes the files of a repository's last commit into a file, as a tar archive.
 type writeSnapshot func(ctx context.Context, dst *os.File) (git.Head, *git.Release, error)
 
-// newGitCatalogue returns a catalogue in a git repository, of which head returns the last commit. It stores what it has read in the cache on disk, which the next start reads.
+// newGitCatalogue returns a catalogue in a git repository, of which head returns the last commit. It stores what it has read in
+// the cache on disk, which the next start reads.
 func newGitCatalogue(o CatalogueOptions, remote bool, head func(context.Context) (git.Head, error), snapshot writeSnapshot) catalogueSource {
 	return catalogueSource{remote: remote, read: func(ctx context.Context, seen string) (*packages.Catalogue, catalogueVersion, error) {
 		if seen != "" {

@@ -133,10 +133,10 @@ func (w *Webhooks) AddPurgeHook(ctx context.Context) error {
 			return err
 		}
 	}
-	if _, err = w.send(ctx, getHook{purgeHookID}); errors.Is(err, ErrNoWebhook) {
+	if _, err = w.send(ctx, getHook(purgeHookID)); errors.Is(err, ErrNoWebhook) {
 		var from int64
 		if from, err = w.takeOverPurges(ctx); err == nil {
-			_, err = w.send(ctx, addHook{hook{Webhook: Webhook{ID: purgeHookID, From: from, Added: w.options.Runtime.Now().UTC()}}})
+			_, err = w.send(ctx, addHook(hook{Webhook: Webhook{ID: purgeHookID, From: from, Added: w.options.Runtime.Now().UTC()}}))
 			w.wakeRun()
 		}
 	}
@@ -162,7 +162,7 @@ func (w *Webhooks) removePurgeHook(ctx context.Context) error {
 	if w.options.Purge.Hook != (PurgeHook{}) {
 		return errors.New("the purge hook is in the settings: remove --purge-hook there and restart before you remove its pending purges")
 	}
-	if _, err := w.send(ctx, removeHook{purgeHookID}); err != nil {
+	if _, err := w.send(ctx, removeHook(purgeHookID)); err != nil {
 		return err
 	}
 	pending, err := ReadPurges(w.options.Store)
@@ -250,7 +250,7 @@ func (w *Webhooks) sendPurge(ctx context.Context, s *State) (status int, err err
 	}
 	hook := w.options.Purge.Hook
 	if hook == (PurgeHook{}) {
-		if _, err := w.send(ctx, getHook{purgeHookID}); errors.Is(err, ErrNoWebhook) {
+		if _, err := w.send(ctx, getHook(purgeHookID)); errors.Is(err, ErrNoWebhook) {
 			return 0, fmt.Errorf("%w: the purge hook was removed", ErrGone)
 		}
 		return 0, errors.New("no purge hook is configured any more: set --purge-hook, or run `larder webhook remove purge`")

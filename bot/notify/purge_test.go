@@ -245,11 +245,9 @@ func TestFailedPurgesAreRepeated(t *testing.T) {
 	})
 }
 
-// addMany adds so many webhooks, without reading those that are there for each.
-type addMany int
-
-func (n addMany) do(ctx context.Context, s *durable.State) (response, error) {
-	for i := range int(n) {
+// addMany adds 999 webhooks, without reading those that are there for each.
+func addMany(ctx context.Context, s *durable.State) (response, error) {
+	for i := range MaxWebhooks - 1 {
 		id := fmt.Sprintf("webhook%04d", i)
 		if err := durable.PutJSON(ctx, s, hookPrefix+id, hook{Webhook: Webhook{ID: id, URL: "https://hook.example/", Subject: Subject{Package: "other"}}}); err != nil {
 			return response{}, err
@@ -270,7 +268,7 @@ func TestRemovePurgeHook(t *testing.T) {
 		if err := w.Remove(t.Context(), purgeHookID); err == nil || !strings.Contains(err.Error(), "--purge-hook") {
 			t.Errorf("removing a purge hook that is configured: %v", err)
 		}
-		if _, err := w.send(t.Context(), addMany(MaxWebhooks-1)); err != nil {
+		if _, err := w.send(t.Context(), addMany); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := w.Add(t.Context(), "https://hook.example/", Subject{Package: "other"}); err != nil {

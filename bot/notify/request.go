@@ -143,26 +143,30 @@ func (r Request) host() string {
 // Errors have the form of the API's errors, with 400, 404, 503 if the client may try again, or 500.
 func (s *Scheduler) Handler(prefix string) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+prefix, func(w http.ResponseWriter, r *http.Request) { s.servePost(w, r, "") })
-	mux.HandleFunc("POST "+prefix+"/{id}", func(w http.ResponseWriter, r *http.Request) {
-		id := r.PathValue("id")
-		if _, err := s.Get(r.Context(), id); err != nil {
-			writeError(w, r, err)
-			return
-		}
-		s.servePost(w, r, id)
-	})
-	mux.HandleFunc("GET "+prefix+"/{id}", func(w http.ResponseWriter, r *http.Request) {
+	handle := func(pattern string, do func(w http.ResponseWriter, r *http.Request) (status int, value any, err error)) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			status, value, err := do(w, r)
+			switch {
+			case err != nil:
+				writeError(w, r, err)
+			case value == nil:
+				w.WriteHeader(status)
+			default:
+				w.Header().Set("Content-Type", answers.JSON)
+				w.WriteHeader(status)
+				_ = json.NewEncoder(w).Encode(value) // the client has gone
+			}
+		})
+	}
+	handle("POST "+prefix, s.servePost)
+	handle("POST "+prefix+"/{id}", s.servePost)
+	handle("GET "+prefix+"/{id}", func(_ http.ResponseWriter, r *http.Request) (int, any, error) {
 		state, err := s.Get(r.Context(), r.PathValue("id"))
-		writeResponse(w, r, http.StatusOK, state, err)
+		return http.StatusOK, state, err
 	})
-	mux.HandleFunc("GET "+prefix, s.serveList)
-	mux.HandleFunc("DELETE "+prefix+"/{id}", func(w http.ResponseWriter, r *http.Request) {
-		if err := s.Remove(r.Context(), r.PathValue("id")); err != nil {
-			writeError(w, r, err)
-			return
-		}
-		w.WriteHeader(http.StatusNoContent)
+	handle("GET "+prefix, s.serveList)
+	handle("DELETE "+prefix+"/{id}", func(_ http.ResponseWriter, r *http.Request) (int, any, error) {
+		return http.StatusNoContent, nil, s.Remove(r.Context(), r.PathValue("id"))
 	})
 	return mux
 }
@@ -170,48 +174,37 @@ func (s *Scheduler) Handler(prefix string) http.Handler {
 // maxPosted is far more than a valid request takes in JSON, in bytes.
 const maxPosted = 512 << 10
 
-// servePost schedules the request in the body, a [Request] in JSON. With an id it replaces the request of that id and responds
-// with 200; with "" it creates an id and responds with 201. The response has the request's state, or an error.
-func (s *Scheduler) servePost(w http.ResponseWriter, r *http.Request, id string) {
+// servePost schedules the request in the body, a [Request] in JSON. With an id in the path it replaces the request of that id, and
+// the status of the response is 200; without it creates an id, and the status is 201. The response has the request's state.
+func (s *Scheduler) servePost(w http.ResponseWriter, r *http.Request) (status int, value any, err error) {
+	status, id := http.StatusCreated, r.PathValue("id")
+	if id != "" {
+		status = http.StatusOK
+		if _, err := s.Get(r.Context(), id); err != nil {
+			return 0, nil, err
+		}
+	}
 	var request Request
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxPosted))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&request); err != nil {
-		writeError(w, r, &RequestError{err})
-		return
-	}
-	status := http.StatusOK
-	if id == "" {
-		status = http.StatusCreated
+		return 0, nil, &RequestError{err}
 	}
 	state, err := s.Post(r.Context(), id, request)
-	writeResponse(w, r, status, state, err)
+	return status, state, err
 }
 
-// serveList responds with the states of scheduled requests in the order of their ids: as many as the parameter limit says, 1 to
-// 1000, by default 100, after the id in the parameter after.
-func (s *Scheduler) serveList(w http.ResponseWriter, r *http.Request) {
+// serveList returns, for a response, the states of scheduled requests in the order of their ids: as many as the parameter limit
+// says, 1 to 1000, by default 100, after the id in the parameter after.
+func (s *Scheduler) serveList(_ http.ResponseWriter, r *http.Request) (status int, value any, err error) {
 	limit := 100
 	if value := r.FormValue("limit"); value != "" {
-		var err error
 		if limit, err = strconv.Atoi(value); err != nil || limit < 1 || limit > 1000 {
-			writeError(w, r, &RequestError{errors.New("limit: want 1 to 1000")})
-			return
+			return 0, nil, &RequestError{errors.New("limit: want 1 to 1000")}
 		}
 	}
 	states, err := s.List(r.Context(), r.FormValue("after"), limit)
-	writeResponse(w, r, http.StatusOK, states, err)
-}
-
-// writeResponse sends value as JSON with a status, or the response to err if err is not nil.
-func writeResponse(w http.ResponseWriter, r *http.Request, status int, value any, err error) {
-	if err != nil {
-		writeError(w, r, err)
-		return
-	}
-	w.Header().Set("Content-Type", answers.JSON)
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(value) // the client has gone
+	return http.StatusOK, states, err
 }
 
 // writeError sends an error of the scheduler as JSON: 404 for a missing request, 400 for an invalid one, 503 if the client may

@@ -173,7 +173,7 @@ func (w *Webhooks) Add(ctx context.Context, url string, subject Subject) (h Webh
 		ID: strings.ToLower(rand.Text()[:16]), URL: url, Subject: subject,
 		Added: w.options.Runtime.Now().UTC().Truncate(time.Second), From: w.options.Log.Checkpoint().Size,
 	}}
-	if _, err := w.send(ctx, addHook{added}); err != nil {
+	if _, err := w.send(ctx, addHook(added)); err != nil {
 		return h, "", err
 	}
 	w.wakeRun()
@@ -191,7 +191,7 @@ func (w *Webhooks) wakeRun() {
 // List returns all webhooks with the state of their deliveries, oldest first, without their secrets. It includes the purge hook
 // only if the settings no longer have one, so that an operator sees its pending messages and can remove it.
 func (w *Webhooks) List(ctx context.Context) ([]Webhook, error) {
-	a, err := w.send(ctx, countPending{})
+	a, err := w.send(ctx, countPending)
 	hooks := make([]Webhook, 0, len(a.hooks))
 	for _, h := range a.hooks {
 		if h.ID != purgeHookID || w.options.Purge.Hook == (PurgeHook{}) {
@@ -208,7 +208,7 @@ func (w *Webhooks) Remove(ctx context.Context, id string) error {
 	if id == purgeHookID {
 		return w.removePurgeHook(ctx)
 	}
-	_, err := w.send(ctx, removeHook{id})
+	_, err := w.send(ctx, removeHook(id))
 	return err
 }
 
@@ -250,7 +250,7 @@ const entriesAtOnce = 256
 // reads nothing.
 func (w *Webhooks) scheduleMessages(ctx context.Context) (cursor int64, hooks int, err error) {
 	for {
-		a, err := w.send(ctx, getHooks{})
+		a, err := w.send(ctx, readRegistry)
 		if err != nil || len(a.hooks) == 0 {
 			return a.cursor, 0, err
 		}
@@ -267,7 +267,7 @@ func (w *Webhooks) scheduleMessages(ctx context.Context) (cursor int64, hooks in
 			return cursor, 0, err
 		}
 		// If webhooks were added meanwhile, the registry ignores this, and the entries are read again, which sends nothing twice.
-		if _, err := w.send(ctx, setCursor{to: cursor, version: a.version}); err != nil {
+		if _, err := w.send(ctx, setCursor(cursor, a.version)); err != nil {
 			return cursor, 0, err
 		}
 	}
@@ -344,7 +344,7 @@ func (h hook) newMessage(e logs.Indexed) Message {
 // of the event, such as "room.full", at its time, and status the room's status then, which the message has as JSON. It does not
 // wait for deliveries.
 func (w *Webhooks) NotifyRoom(ctx context.Context, room, kind string, at time.Time, status any) error {
-	a, err := w.send(ctx, getHooks{})
+	a, err := w.send(ctx, readRegistry)
 	if err != nil {
 		return err
 	}
@@ -384,11 +384,7 @@ func (w *Webhooks) enqueue(ctx context.Context, due []message) error {
 	if len(due) == 0 {
 		return nil
 	}
-	ids := make([]string, len(due))
-	for i, m := range due {
-		ids[i] = m.id
-	}
-	if _, err := w.send(ctx, addPending{ids}); err != nil {
+	if _, err := w.send(ctx, addPending(due)); err != nil {
 		return err
 	}
 	for _, m := range due {
@@ -396,7 +392,7 @@ func (w *Webhooks) enqueue(ctx context.Context, due []message) error {
 			URL: m.hook.URL, Method: "POST", Body: string(m.body), Headers: map[string]string{"Content-Type": "application/json"},
 		})
 		if err == nil && state.Status != Waiting {
-			_, err = w.send(ctx, removePending{m.id}) // an earlier process has sent it and recorded the attempt
+			_, err = w.send(ctx, removePending(m.id)) // an earlier process has sent it and recorded the attempt
 		}
 		if err != nil {
 			return err
@@ -408,7 +404,7 @@ func (w *Webhooks) enqueue(ctx context.Context, due []message) error {
 // sign adds id, time and signature to the header of r, an attempt to send the message with the id. The error wraps [ErrGone] if
 // the webhook was removed, so that the message is given up.
 func (w *Webhooks) sign(ctx context.Context, id string, r *http.Request, body []byte) error {
-	a, err := w.send(ctx, getHook{webhookOf(id)})
+	a, err := w.send(ctx, getHook(webhookOf(id)))
 	if errors.Is(err, ErrNoWebhook) {
 		return fmt.Errorf("%w: the webhook was removed", ErrGone)
 	}
@@ -429,7 +425,7 @@ func (w *Webhooks) sign(ctx context.Context, id string, r *http.Request, body []
 // recordAttempt stores s, the state of a message after an attempt to send it, with its webhook. It does nothing if the webhook
 // was removed.
 func (w *Webhooks) recordAttempt(ctx context.Context, id string, s State) error {
-	_, err := w.send(ctx, recordAttempt{id, s})
+	_, err := w.send(ctx, recordAttempt(id, s))
 	if errors.Is(err, ErrNoWebhook) {
 		return nil
 	}

@@ -333,7 +333,7 @@ func TestFollowingResumesWhereItWas(t *testing.T) {
 		r.begin()
 		r.receiver.want(t, "/a vue 1.1.0")
 		// It ended after the messages were posted, and before that was noted.
-		a, err := r.hooks.send(t.Context(), countPending{})
+		a, err := r.hooks.send(t.Context(), countPending)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -341,7 +341,7 @@ func TestFollowingResumesWhereItWas(t *testing.T) {
 		r.publish("vue", "1.2.0")
 		r.begin()
 		r.receiver.want(t, "/a vue 1.2.0")
-		if _, err := r.hooks.send(t.Context(), setCursor{to: a.cursor, version: a.version}); err != nil {
+		if _, err := r.hooks.send(t.Context(), setCursor(a.cursor, a.version)); err != nil {
 			t.Fatal(err)
 		}
 		r.end()

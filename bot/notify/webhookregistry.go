@@ -8,34 +8,15 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/larder-cdn/larder/kvstore/durable"
 )
 
-// A command is a command to the registry, the object that has all webhooks.
-type command interface {
-	do(ctx context.Context, s *durable.State) (response, error)
-}
-
-type (
-	addHook      struct{ hook hook }
-	removeHook   struct{ id string }
-	getHook      struct{ id string }
-	getHooks     struct{}
-	countPending struct{}                    // as getHooks, with the number of pending messages of each
-	addPending   struct{ messages []string } // counts them as pending
-	setCursor    struct {
-		to      int64
-		version int // of the webhooks for which messages were scheduled
-	}
-	removePending struct{ message string } // does not count it as pending any more
-	recordAttempt struct {
-		message string
-		state   State
-	}
-)
+// A command reads or changes what the registry, the object that has all webhooks, has stored.
+type command func(ctx context.Context, s *durable.State) (response, error)
 
 // A response is the result of a command. Fields that the command does not return are zero.
 type response struct {
@@ -68,60 +49,57 @@ const (
 
 // Handle implements [durable.Handler]. It runs the command c on the stored webhooks; commands run one after another.
 func (registry) Handle(ctx context.Context, s *durable.State, c command) (response, error) {
-	return c.do(ctx, s)
+	return c(ctx, s)
 }
 
-// do stores a webhook or the purge hook, and changes the version. If no other one is stored, the log is read from the hook's
+// addHook returns the command that stores h, a webhook or the purge hook, and changes the version. If no other one is stored, the log is read from the hook's
 // first entry on. It returns an error if there are MaxWebhooks webhooks already; the purge hook does not count.
-func (c addHook) do(ctx context.Context, s *durable.State) (response, error) {
-	a, err := readRegistry(ctx, s)
-	switch {
-	case err != nil:
-		return response{}, err
-	case c.hook.ID != purgeHookID && a.webhooks() >= MaxWebhooks:
-		return response{}, fmt.Errorf("there are %d webhooks, and there may be no more: remove one", MaxWebhooks)
-	case len(a.hooks) == 0: // no webhook has followed the log
-		err = durable.PutJSON(ctx, s, cursorKey, c.hook.From)
-	}
-	return response{}, errors.Join(err,
-		durable.PutJSON(ctx, s, versionKey, a.version+1),
-		durable.PutJSON(ctx, s, hookPrefix+c.hook.ID, c.hook))
-}
-
-// webhooks returns the number of the webhooks in the response, without the purge hook.
-func (r response) webhooks() (n int) {
-	for _, h := range r.hooks {
-		if h.ID != purgeHookID {
-			n++
+func addHook(h hook) command {
+	return func(ctx context.Context, s *durable.State) (response, error) {
+		a, err := readRegistry(ctx, s)
+		webhooks := slices.DeleteFunc(slices.Clone(a.hooks), func(h hook) bool { return h.ID == purgeHookID })
+		switch {
+		case err != nil:
+			return response{}, err
+		case h.ID != purgeHookID && len(webhooks) >= MaxWebhooks:
+			return response{}, fmt.Errorf("there are %d webhooks, and there may be no more: remove one", MaxWebhooks)
+		case len(a.hooks) == 0: // no webhook has followed the log
+			err = durable.PutJSON(ctx, s, cursorKey, h.From)
 		}
+		return response{}, errors.Join(err,
+			durable.PutJSON(ctx, s, versionKey, a.version+1),
+			durable.PutJSON(ctx, s, hookPrefix+h.ID, h))
 	}
-	return n
 }
 
-// do deletes a webhook, and what counts its messages as pending. It returns ErrNoWebhook if no webhook has the id.
-func (c removeHook) do(ctx context.Context, s *durable.State) (response, error) {
-	if _, err := readHook(ctx, s, c.id); err != nil {
-		return response{}, err
-	}
-	pending, err := s.List(ctx, durable.ListOptions{Prefix: pendingPrefix + messagePrefix(c.id)})
-	if err != nil {
-		return response{}, err
-	}
-	for _, e := range pending {
-		if err := s.Delete(ctx, e.Key); err != nil {
+// removeHook returns the command that deletes a webhook, and what counts its messages as pending. It returns ErrNoWebhook if no webhook has the id.
+func removeHook(id string) command {
+	return func(ctx context.Context, s *durable.State) (response, error) {
+		if _, err := readHook(ctx, s, id); err != nil {
 			return response{}, err
 		}
+		pending, err := s.List(ctx, durable.ListOptions{Prefix: pendingPrefix + messagePrefix(id)})
+		if err != nil {
+			return response{}, err
+		}
+		for _, e := range pending {
+			if err := s.Delete(ctx, e.Key); err != nil {
+				return response{}, err
+			}
+		}
+		return response{}, s.Delete(ctx, hookPrefix+id)
 	}
-	return response{}, s.Delete(ctx, hookPrefix+c.id)
 }
 
 // messagePrefix returns the prefix that the ids of a webhook's messages have: the webhook's id and a hyphen.
 func messagePrefix(hook string) string { return hook + "-" }
 
-// do returns a response with the webhook of the given id, or the error ErrNoWebhook.
-func (c getHook) do(ctx context.Context, s *durable.State) (response, error) {
-	h, err := readHook(ctx, s, c.id)
-	return response{hooks: []hook{h}}, err
+// getHook returns the command that reads the webhook with the given id, or returns ErrNoWebhook.
+func getHook(id string) command {
+	return func(ctx context.Context, s *durable.State) (response, error) {
+		h, err := readHook(ctx, s, id)
+		return response{hooks: []hook{h}}, err
+	}
 }
 
 // readHook returns the stored webhook with an id, or ErrNoWebhook.
@@ -133,14 +111,9 @@ func readHook(ctx context.Context, s *durable.State, id string) (hook, error) {
 	return h, err
 }
 
-// do returns all webhooks and the purge hook, the next entry of the log to read (cursor) and the version.
-func (getHooks) do(ctx context.Context, s *durable.State) (response, error) {
-	return readRegistry(ctx, s)
-}
-
-// do returns all webhooks, the cursor and the version, as getHooks does, and sets in each webhook how many of its messages are
+// countPending is the command that returns all webhooks, the cursor and the version, as readRegistry does, and sets in each webhook how many of its messages are
 // pending: neither delivered nor given up.
-func (countPending) do(ctx context.Context, s *durable.State) (response, error) {
+func countPending(ctx context.Context, s *durable.State) (response, error) {
 	a, err := readRegistry(ctx, s)
 	if err != nil {
 		return a, err
@@ -159,7 +132,7 @@ func (countPending) do(ctx context.Context, s *durable.State) (response, error) 
 	return a, nil
 }
 
-// readRegistry returns all stored webhooks and the purge hook, the next entry of the log to read (cursor), and the version, which
+// readRegistry is the command that returns all stored webhooks and the purge hook, the next entry of the log to read (cursor), and the version, which
 // changes when a webhook is added.
 func readRegistry(ctx context.Context, s *durable.State) (a response, err error) {
 	if a.cursor, _, err = durable.GetJSON[int64](ctx, s, cursorKey); err != nil {
@@ -182,67 +155,70 @@ func readRegistry(ctx context.Context, s *durable.State) (a response, err error)
 	return a, nil
 }
 
-// do counts messages as pending from now on. It skips those of webhooks that were removed.
-func (c addPending) do(ctx context.Context, s *durable.State) (response, error) {
-	for _, message := range c.messages {
-		// The webhook may have been removed meanwhile.
-		if _, err := readHook(ctx, s, webhookOf(message)); errors.Is(err, ErrNoWebhook) {
-			continue
-		} else if err != nil {
-			return response{}, err
+// addPending returns the command that counts due messages as pending from now on. It skips those of webhooks that were removed.
+func addPending(due []message) command {
+	return func(ctx context.Context, s *durable.State) (response, error) {
+		for _, m := range due {
+			// The webhook may have been removed meanwhile.
+			_, err := readHook(ctx, s, m.hook.ID)
+			if err == nil {
+				err = s.Put(ctx, pendingPrefix+m.id, nil, durable.NoCache)
+			}
+			if err != nil && !errors.Is(err, ErrNoWebhook) {
+				return response{}, err
+			}
 		}
-		if err := s.Put(ctx, pendingPrefix+message, nil, durable.NoCache); err != nil {
-			return response{}, err
-		}
+		return response{}, nil
 	}
-	return response{}, nil
 }
 
-// do stores the next entry of the log to read. It does nothing if a webhook was added since the caller read the version, so that
+// setCursor returns the command that stores the next entry of the log to read. version is that of the webhooks for which messages
+// were scheduled. The command does nothing if a webhook was added since the caller read the version, so that
 // the caller reads the same entries for the new webhook.
-func (c setCursor) do(ctx context.Context, s *durable.State) (response, error) {
-	version, _, err := durable.GetJSON[int](ctx, s, versionKey)
-	if err != nil || version != c.version {
-		return response{}, err
+func setCursor(to int64, version int) command {
+	return func(ctx context.Context, s *durable.State) (response, error) {
+		if present, _, err := durable.GetJSON[int](ctx, s, versionKey); err != nil || present != version {
+			return response{}, err
+		}
+		return response{}, durable.PutJSON(ctx, s, cursorKey, to)
 	}
-	return response{}, durable.PutJSON(ctx, s, cursorKey, c.to)
 }
 
-// do no longer counts a message as pending. It does nothing for a message that is not pending.
-func (c removePending) do(ctx context.Context, s *durable.State) (response, error) {
-	return response{}, s.Delete(ctx, pendingPrefix+c.message)
+// removePending returns the command that no longer counts a message as pending. It does nothing for a message that is not pending.
+func removePending(message string) command {
+	return func(ctx context.Context, s *durable.State) (response, error) {
+		return response{}, s.Delete(ctx, pendingPrefix+message)
+	}
 }
 
-// do stores the result of an attempt to send a message with its webhook, and updates the webhook's counts of failures, of
+// recordAttempt returns the command that stores the result of an attempt to send a message with its webhook, and updates the webhook's counts of failures, of
 // delivered messages and of those given up. A message that was delivered or given up is pending no longer. It returns
 // ErrNoWebhook if the webhook was removed.
-func (c recordAttempt) do(ctx context.Context, s *durable.State) (response, error) {
-	h, err := readHook(ctx, s, webhookOf(c.message))
-	if err != nil {
-		return response{}, err
-	}
-	h.Last, h.LastMessage, h.Answer, h.Problem = c.state.Last, c.message, c.state.Answer, c.state.Problem
-	done := c.state.Status != Waiting
-	_, pending, err := s.Get(ctx, pendingPrefix+c.message)
-	if err != nil {
-		return response{}, err
-	}
-	switch {
-	case c.state.Status == Delivered:
-		h.Failures = 0
-		if pending {
-			h.Delivered++
+func recordAttempt(message string, after State) command {
+	return func(ctx context.Context, s *durable.State) (response, error) {
+		h, err := readHook(ctx, s, webhookOf(message))
+		if err != nil {
+			return response{}, err
 		}
-	default:
+		h.Last, h.LastMessage, h.Answer, h.Problem = after.Last, message, after.Answer, after.Problem
+		_, pending, err := s.Get(ctx, pendingPrefix+message)
+		if err != nil {
+			return response{}, err
+		}
 		h.Failures++
-		if done && pending {
+		switch {
+		case after.Status == Delivered && pending:
+			h.Failures, h.Delivered = 0, h.Delivered+1
+		case after.Status == Delivered:
+			h.Failures = 0
+		case after.Status == GivenUp && pending:
 			h.GivenUp++
 		}
+		if after.Status != Waiting {
+			err = s.Delete(ctx, pendingPrefix+message)
+		}
+		return response{}, errors.Join(err, durable.PutJSON(ctx, s, hookPrefix+h.ID, h))
 	}
-	if done {
-		err = s.Delete(ctx, pendingPrefix+c.message)
-	}
-	return response{}, errors.Join(err, durable.PutJSON(ctx, s, hookPrefix+h.ID, h))
 }
 
 // The headers of a message.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -16,13 +17,14 @@ import (
 type Change struct {
 	// Fields has two lines for each field that differs, "- name: value" and "+ name: value"; one where the other version
 	// lacks the field.
-	Fields []string
+	Fields []string `json:"fields,omitempty"`
 	// Release is the release whose files the published version selects, to be compared with those of the latest release.
-	Release string
+	Release string `json:"release,omitempty"`
 	// Added and Removed are the files of the latest release that only one of the versions publishes, by path.
-	Added, Removed []string
+	Added   []string `json:"added,omitempty"`
+	Removed []string `json:"removed,omitempty"`
 	// Problem says why the files that the published version selects are unknown; "" if they are known.
-	Problem string
+	Problem string `json:"problem,omitempty"`
 }
 
 // NewChange compares a package with its published version. selected is what the bot publishes by the published version; err is
@@ -54,18 +56,10 @@ func subtract(all, some []string) []string {
 // value" if it is in after. Members of objects, also of objects in lists, are fields of their own; any other list is one value.
 func compareFields(before, after []byte) []string {
 	old, current := fieldsOf(before), fieldsOf(after)
-	names := make([]string, 0, len(old)+len(current))
-	for name := range old {
-		names = append(names, name)
-	}
-	for name := range current {
-		if _, ok := old[name]; !ok {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
+	all := maps.Clone(old)
+	maps.Copy(all, current)
 	var lines []string
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		was, had := old[name]
 		is, has := current[name]
 		if had && has && was == is {
@@ -118,18 +112,14 @@ func addFields(fields map[string]string, name string, value any) {
 // describe returns a text that counts the files which a change of the package JSON adds to and removes from the release latest, or that
 // says why they are unknown. It names the other release if the published version has another latest one.
 func (c *Change) describe(latest string) string {
+	counts := fmt.Sprintf("%d added, %d removed", len(c.Added), len(c.Removed))
 	switch {
 	case c.Problem != "":
 		return "The files that the published version selects are unknown: " + c.Problem
 	case c.Release != latest:
-		return fmt.Sprintf("Files of %s compared with those of %s, the latest release of the published version: %s.", latest, c.Release, c.describeCounts())
+		return fmt.Sprintf("Files of %s compared with those of %s, the latest release of the published version: %s.", latest, c.Release, counts)
 	}
-	return fmt.Sprintf("Files of %s: %s. Published releases stay as they are; the change applies to later ones.", latest, c.describeCounts())
-}
-
-// describeCounts returns how many files of the release the change adds and removes, for the middle of a sentence: "2 added, 1 removed".
-func (c *Change) describeCounts() string {
-	return fmt.Sprintf("%d added, %d removed", len(c.Added), len(c.Removed))
+	return fmt.Sprintf("Files of %s: %s. Published releases stay as they are; the change applies to later ones.", latest, counts)
 }
 
 // listedChanges is the number of files on each side of a difference that are listed.

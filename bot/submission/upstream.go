@@ -1,6 +1,7 @@
 package submission
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,10 +50,7 @@ func (t rawText) text() string {
 	}
 	var object struct{ URL, Type string }
 	if json.Unmarshal(t.raw, &object) == nil {
-		if object.URL != "" {
-			return object.URL
-		}
-		return object.Type // of a license
+		return cmp.Or(object.URL, object.Type) // the type is that of a license
 	}
 	return ""
 }
@@ -114,11 +112,12 @@ func (o Popularity) Check(ctx context.Context, p *packages.Package) (problems []
 	}
 	at, target := []string{"autoupdate", "target"}, p.Autoupdate.Target
 	var known []string
-	if p.Autoupdate.Source == "npm" {
-		switch n, err := o.requestDownloads(ctx, target); {
-		case errors.Is(err, errNotConfigured):
-			unknown = append(unknown, "npm's download counts, because --downloads-url names no API that has them")
-		case err != nil:
+	if p.Autoupdate.Source == "npm" && o.Downloads == nil {
+		unknown = append(unknown, "npm's download counts, because --downloads-url names no API that has them")
+	} else if p.Autoupdate.Source == "npm" {
+		n, err := o.Downloads(ctx, target)
+		switch {
+		case err != nil && !errors.Is(err, fetch.ErrNotFound): // of a new package nothing is counted yet
 			unknown = append(unknown, fmt.Sprintf("npm's downloads of %.200q are not known: %v", target, err))
 		case n >= minDownloads:
 			return nil, nil
@@ -126,14 +125,14 @@ func (o Popularity) Check(ctx context.Context, p *packages.Package) (problems []
 			known = append(known, humanize.Comma(n)+" downloads from npm in a month")
 		}
 	}
-	owner, repository, ok := gitHubRepository(p)
-	if ok {
-		switch n, err := o.requestStars(ctx, owner, repository); {
+	if owner, repository, ok := gitHubRepository(p); ok && o.Stars == nil {
+		unknown = append(unknown, "stars at GitHub: not asked for")
+	} else if ok {
+		n, err := o.Stars(ctx, owner, repository)
+		switch {
 		case errors.Is(err, fetch.ErrNotFound):
 			problems = append(problems, packages.ProblemAt(p.JSON, packages.Warning, "address",
 				fmt.Sprintf("GitHub has no repository %s/%s, or it is not public", owner, repository), "repository", "url"))
-		case errors.Is(err, errNotConfigured):
-			unknown = append(unknown, "stars at GitHub: not asked for")
 		case err != nil:
 			unknown = append(unknown, fmt.Sprintf("the stars of %s/%s at GitHub are not known: %v", owner, repository, err))
 		case n >= minStars:
@@ -147,30 +146,6 @@ func (o Popularity) Check(ctx context.Context, p *packages.Package) (problems []
 			"few people use it: it has %s; a library should have %d downloads in a month or %d stars", strings.Join(known, " and "), minDownloads, minStars), at...))
 	}
 	return problems, unknown
-}
-
-// errNotConfigured says that no server of counts is configured.
-var errNotConfigured = errors.New("not configured")
-
-// requestDownloads returns the downloads of an npm package in a month, 0 for one without a count. The error is errNotConfigured if there is no
-// function to request them.
-func (o Popularity) requestDownloads(ctx context.Context, name string) (int64, error) {
-	if o.Downloads == nil {
-		return 0, errNotConfigured
-	}
-	n, err := o.Downloads(ctx, name)
-	if errors.Is(err, fetch.ErrNotFound) {
-		return 0, nil // of a new package nothing is counted yet
-	}
-	return n, err
-}
-
-// requestStars returns the stars of a repository at GitHub. The error is errNotConfigured if there is no function to request them.
-func (o Popularity) requestStars(ctx context.Context, owner, repository string) (int64, error) {
-	if o.Stars == nil {
-		return 0, errNotConfigured
-	}
-	return o.Stars(ctx, owner, repository)
 }
 
 var gitHubAddress = text.NewRegexp(`(?i)^(?:git\+)?(?:(?:https?|git|ssh)://)?(?:[^@/]*@)?(?:www\.)?github\.com[/:]([A-Za-z0-9-]{1,100})/([A-Za-z0-9._-]{1,100}?)(?:\.git)?(?:[/#?].*)?$`)
@@ -246,15 +221,6 @@ type fileJSON struct {
 	Reason   string `json:"reason,omitempty"`
 }
 
-// A changeJSON is the JSON form of the difference from the published package JSON.
-type changeJSON struct {
-	Fields  []string `json:"fields,omitempty"`
-	Release string   `json:"release,omitempty"`
-	Added   []string `json:"added,omitempty"`
-	Removed []string `json:"removed,omitempty"`
-	Problem string   `json:"problem,omitempty"`
-}
-
 // AsJSON returns a value for encoding/json with the releases, the files of the latest one, the tags, the change, and the texts of problems.
 func (p *Preview) AsJSON(problems []packages.Problem) any {
 	shown := struct {
@@ -262,12 +228,9 @@ func (p *Preview) AsJSON(problems []packages.Problem) any {
 		Latest   releaseJSON   `json:"latest"`
 		Older    []releaseJSON `json:"older"`
 		Tags     []string      `json:"tags"`
-		Change   *changeJSON   `json:"change,omitempty"`
+		Change   *Change       `json:"change,omitempty"`
 		Problems []string      `json:"problems"`
-	}{Package: p.Package.Name, Latest: p.Latest.asJSON(), Older: []releaseJSON{}, Tags: append([]string{}, p.Tags...), Problems: []string{}}
-	if c := p.Change; c != nil {
-		shown.Change = &changeJSON{c.Fields, c.Release, c.Added, c.Removed, c.Problem}
-	}
+	}{Package: p.Package.Name, Latest: p.Latest.asJSON(), Older: []releaseJSON{}, Tags: append([]string{}, p.Tags...), Change: p.Change, Problems: []string{}}
 	for _, f := range p.Latest.Files {
 		shown.Latest.List = append(shown.Latest.List, fileJSON{Path: f.Path, Bytes: f.Size, Minified: f.Minified, Built: f.Source == ""})
 	}
