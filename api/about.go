@@ -281,11 +281,7 @@ var categories = []category{
 
 // filePaths returns the paths of the files, in their order; never nil.
 func filePaths(files []views.PublishedFile) []string {
-	paths := make([]string, len(files))
-	for i, f := range files {
-		paths[i] = f.Path
-	}
-	return paths
+	return text.Each(files, func(f views.PublishedFile) string { return f.Path })
 }
 
 // whitelistedPaths returns the paths of the files whose extension is on the whitelist, in their order; never nil. As in the

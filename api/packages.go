@@ -10,6 +10,7 @@ import (
 
 	"github.com/larder-cdn/larder/api/library"
 	"github.com/larder-cdn/larder/internal/answers"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -21,11 +22,7 @@ func (p *public) packages(ctx context.Context, _ *request) (*answers.Body, answe
 		return nil, answers.Caching{}, err
 	}
 	b, err := p.names.Get(listing, func() (*answers.Body, int, error) {
-		names := make([]string, len(listing.Libraries))
-		for i, l := range listing.Libraries {
-			names[i] = l.Name
-		}
-		b := encodeJSON(names)
+		b := encodeJSON(text.Each(listing.Libraries, func(l *library.Library) string { return l.Name }))
 		return b, 2 * b.Len(), nil
 	})
 	return b, fiveMinutes, err
@@ -197,11 +194,7 @@ func (p *public) packageStates(_ context.Context, r *request, l *library.Library
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	versions := make([]string, len(known))
-	for i, s := range known {
-		versions[i] = s.Version
-	}
-	marks, err := p.Library.Marks(l, p.Advisories, versions)
+	marks, err := p.Library.Marks(l, p.Advisories, text.Each(known, func(a views.Account) string { return a.Version }))
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}

@@ -76,13 +76,9 @@ type Limits struct {
 	Releases int
 	// Interval is the longest time between two polls of a package; default one hour. Active packages are polled up to every five minutes.
 	Interval time.Duration
-	// Downloads bounds the releases that are fetched and processed at once; default 4.
-	Downloads int
 	// MemoryBytes bounds the contents of releases and of recompression in memory, and all child processes, in bytes; default 512 MiB. A single
 	// file whose child needs more is recompressed alone, and not minified. An eighth is for fresh releases.
 	MemoryBytes int64
-	// Workers is how many files are processed at once; default: one for each processor.
-	Workers int
 	// Encoders is how many contents of new releases are encoded at once, and how many are recompressed; default: one for each processor. A
 	// process that serves leaves one processor to requests.
 	Encoders int
@@ -132,9 +128,7 @@ func (o *Options) setDefaults() error {
 	}
 	o.Releases = cmp.Or(o.Releases, 10)
 	o.Interval = cmp.Or(o.Interval, time.Hour)
-	o.Downloads = cmp.Or(o.Downloads, DownloadsAtOnce)
 	o.MemoryBytes = cmp.Or(o.MemoryBytes, 512<<20)
-	o.Workers = cmp.Or(o.Workers, priority.Processors())
 	o.Encoders = cmp.Or(o.Encoders, priority.Processors())
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
@@ -161,7 +155,7 @@ type Bot struct {
 	runtime  *durable.Runtime // nil if Options has one
 }
 
-// DownloadsAtOnce is how many releases a bot downloads at once, unless its options say otherwise.
+// DownloadsAtOnce is how many releases a bot fetches and processes at once, besides fresh ones.
 const DownloadsAtOnce = 4
 
 // RequestsAtOnce is how many requests a bot has under way, beside the downloads of its options: polls of upstreams,
@@ -202,7 +196,7 @@ func (b *Bot) open(o Options) (err error) {
 	}
 	b.Publisher, err = ingest.New(ingest.Options{
 		Store: o.Store, Log: o.Log, Logger: o.Logger, Npm: o.Npm, Sources: upstreams, Records: records, Breakers: b.breakers,
-		Recompressor: b.Recompressor, Budget: budget, Downloads: o.Downloads, Workers: o.Workers, Encoders: o.Encoders, MemoryBytes: o.MemoryBytes,
+		Recompressor: b.Recompressor, Budget: budget, Downloads: DownloadsAtOnce, Workers: priority.Processors(), Encoders: o.Encoders, MemoryBytes: o.MemoryBytes,
 		TempDir: o.TempDir, Program: o.Worker, Changed: o.Changed, Events: o.Events, Now: o.Now, Sleep: o.Sleep,
 		Reschedule: func(ctx context.Context, pkg string, at time.Time) { b.Scheduler.Reschedule(ctx, pkg, at) },
 	})
@@ -212,7 +206,7 @@ func (b *Bot) open(o Options) (err error) {
 	b.Publisher.UseCatalogue(o.Catalogue)
 	b.Scheduler, err = discovery.New(discovery.Options{
 		Store: o.Store, Log: o.Log, Logger: o.Logger, Npm: o.Npm, Git: o.Git, Sources: upstreams, Records: records, Breakers: b.breakers,
-		Publisher: b.Publisher, Releases: o.Releases, Interval: o.Interval, Downloads: o.Downloads, Runtime: o.Runtime, Feed: o.Feed,
+		Publisher: b.Publisher, Releases: o.Releases, Interval: o.Interval, Downloads: DownloadsAtOnce, Runtime: o.Runtime, Feed: o.Feed,
 		CountDownloads: o.CountDownloads, ClockCheck: o.ClockCheck, Changed: o.Changed, Events: o.Events, Now: o.Now,
 		Auditor: audit.New(audit.Options{Npm: o.Npm, Git: o.Git, Minifiers: b.Publisher.BacklogMinifiers(), Provenance: o.Provenance, TempDir: o.TempDir}),
 	})

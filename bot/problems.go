@@ -21,7 +21,29 @@ const (
 	RefusedProblem  ProblemKind = "refused"  // releases that are not tried again by themselves
 )
 
-var problemKinds = []ProblemKind{UpstreamProblem, ReplacedProblem, MissingProblem, EmptyProblem, FailedProblem, RefusedProblem}
+// problemTexts has the words for one and for many problems of each kind, and what helps, the most harmful kind first.
+var problemTexts = []struct {
+	kind            ProblemKind
+	one, many, help string
+}{
+	{UpstreamProblem, "upstream can't be asked", "upstreams can't be asked", ""},
+	{ReplacedProblem, "repository was replaced", "repositories were replaced", ""},
+	{MissingProblem, "package is not at its upstream", "packages are not at their upstream",
+		"; correct \"target\" in the package JSON, or, if it is private, configure credentials for it"},
+	{EmptyProblem, "package without a release", "packages without a release", "; `larder status NAME` says why, `larder show-files` what is selected"},
+	{FailedProblem, "release failed", "releases failed", ""},
+	{RefusedProblem, "release refused", "releases refused", "; `larder add --retry NAME` tries again"},
+}
+
+// rank returns the index of the kind in problemTexts.
+func (k ProblemKind) rank() int {
+	for i := range problemTexts {
+		if problemTexts[i].kind == k {
+			return i
+		}
+	}
+	panic("bot: no such kind of problem: " + string(k))
+}
 
 // A Problem is one cause, and the releases that are not published because of it. A registry that is down is one problem,
 // however many packages it has.

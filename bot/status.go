@@ -333,7 +333,7 @@ func (s *Status) groupProblems() []Problem {
 	}
 	slices.SortFunc(all, func(a, b Problem) int {
 		return cmp.Or(
-			cmp.Compare(slices.Index(problemKinds, a.Kind), slices.Index(problemKinds, b.Kind)),
+			cmp.Compare(a.Kind.rank(), b.Kind.rank()),
 			cmp.Compare(len(b.Packages), len(a.Packages)), cmp.Compare(b.Count, a.Count), strings.Compare(a.Packages[0], b.Packages[0]))
 	})
 	return all
@@ -386,26 +386,12 @@ func (s *Status) Lines() []Line {
 	}
 	for _, t := range s.Problems {
 		t.Cause, _, _ = strings.Cut(t.Cause, "\n")
-		names := joinNames(t.Packages)
-		switch t.Kind {
-		case UpstreamProblem:
-			why := t.Cause
-			if t.Waiting > 0 {
-				why = text.Count(t.Waiting, "release waits", "releases wait") + " for that, too; " + why
-			}
-			add(t.Count, "upstream can't be asked", "upstreams can't be asked", names, why, t.Next)
-		case ReplacedProblem:
-			add(t.Count, "repository was replaced", "repositories were replaced", names, t.Cause, t.Next)
-		case MissingProblem:
-			add(t.Count, "package is not at its upstream", "packages are not at their upstream", names,
-				t.Cause+"; correct \"target\" in the package JSON, or, if it is private, configure credentials for it", t.Next)
-		case EmptyProblem:
-			add(t.Count, "package without a release", "packages without a release", names, t.Cause+"; `larder status NAME` says why, `larder show-files` what is selected", t.Next)
-		case FailedProblem:
-			add(t.Count, "release failed", "releases failed", names, t.Cause, t.Next)
-		case RefusedProblem:
-			add(t.Count, "release refused", "releases refused", names, t.Cause+"; `larder add --retry NAME` tries again", t.Next)
+		words := problemTexts[t.Kind.rank()]
+		why := t.Cause + words.help
+		if t.Waiting > 0 {
+			why = text.Count(t.Waiting, "release waits", "releases wait") + " for that, too; " + why
 		}
+		add(t.Count, words.one, words.many, joinNames(t.Packages), why, t.Next)
 	}
 	for _, c := range s.changesByReason() {
 		add(len(c.names), "release differs from its upstream", "releases differ from their upstream", joinNames(c.names), c.reason, time.Time{})

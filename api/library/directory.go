@@ -434,11 +434,7 @@ func (d Directory) nearLibraries(ctx context.Context, name string) []string {
 	if err != nil {
 		return nil
 	}
-	names := make([]string, len(found))
-	for i, l := range found {
-		names[i] = l.Name
-	}
-	return names
+	return text.Each(found, func(l *Library) string { return l.Name })
 }
 
 // NearVersions returns the first three of versions, which are sorted newest first, that start with asked without a leading

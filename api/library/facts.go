@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
@@ -142,9 +143,5 @@ func (x *Index) brotliSize(l *Library) (int64, error) {
 
 // VersionNames returns the name of each version, such as "3.7.1", in the same order.
 func VersionNames(versions []views.Version) []string {
-	names := make([]string, len(versions))
-	for i, v := range versions {
-		names[i] = v.Version
-	}
-	return names
+	return text.Each(versions, func(v views.Version) string { return v.Version })
 }

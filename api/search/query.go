@@ -221,11 +221,7 @@ func rank(answers []answer, text string, popularity func(string) float64) []stri
 
 // namesOf returns the names of the libraries in answers, in the same order.
 func namesOf(answers []answer) []string {
-	names := make([]string, len(answers))
-	for i, a := range answers {
-		names[i] = a.name
-	}
-	return names
+	return text.Each(answers, func(a answer) string { return a.name })
 }
 
 // coverage returns the length of part divided by that of whole, at most 1. It does not compare the texts.

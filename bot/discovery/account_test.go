@@ -18,7 +18,7 @@ func TestEveryVersionIsAccountedFor(t *testing.T) {
 	upstream := sources.Upstream{Package: "a", Source: sources.KindNpm, Target: "a"}
 	look := func(states []views.State, listed ...string) {
 		got := planPackage(planInput{pkg: p, listed: releasedAt(listed...), states: states, known: upstream, newest: 5, now: hour(100)})
-		upstream.Seen, upstream.Gone, upstream.Ignored, upstream.Filled = got.seen, got.gone, got.ignored, true
+		upstream.Seen, upstream.Gone, upstream.Ignored, upstream.Filled = got.Seen, got.Gone, got.Ignored, true
 	}
 	state := func(version string, kind views.StateKind, reason string) views.State {
 		return views.State{Package: "a", Version: version, Kind: kind, Reason: reason, Updated: Noon}

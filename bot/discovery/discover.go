@@ -186,8 +186,7 @@ func (sc *Scheduler) listAndPlan(ctx context.Context, p *packages.Package, in po
 		upstream.Changed = sc.options.Now()
 	}
 	upstream.RecordMoves(p, listed.Versions, sc.options.Now())
-	upstream.Validators, upstream.Seen, upstream.Tried, upstream.Fresh = listed.Validators, plan.seen, plan.tried, plan.fresh
-	upstream.Ignored, upstream.Gone, upstream.Deprecated = plan.ignored, plan.gone, sources.GroupDeprecations(listed.Versions)
+	upstream.Validators, upstream.UpstreamVersions, upstream.Fresh = listed.Validators, plan.UpstreamVersions, plan.fresh
 	if !upstream.Filled {
 		upstream.Filled, upstream.Examined, upstream.Retry = plan.filled, plan.examined, plan.retry
 	}

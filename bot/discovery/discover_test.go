@@ -223,7 +223,7 @@ func TestPartialAnswerDoesNotMakeOldReleasesNew(t *testing.T) {
 	states := []views.State{{Package: "a", Version: "1.2.0", Kind: views.Published, Released: hour(2)}}
 	look := planInput{pkg: p, states: states, newest: 1, now: hour(100), known: sources.Upstream{UpstreamVersions: sources.UpstreamVersions{Seen: []string{"1.0.0", "1.1.0", "1.2.0"}}, Filled: true}}
 	look.listed = releasedAt("1.2.0")
-	look.known.Seen = planPackage(look).seen
+	look.known.Seen = planPackage(look).Seen
 	look.listed = map[string]sources.Candidate{"1.0.0": {Name: "1.0.0"}, "1.1.0": {Name: "1.1.0"}, "1.2.0": {Name: "1.2.0"}}
 	if got := planPackage(look); len(got.tasks) > 0 {
 		t.Errorf("%d old releases are fetched", len(got.tasks))
@@ -244,9 +244,9 @@ func TestPlanIsBounded(t *testing.T) {
 		if len(got.changes) != mostUnusable || len(got.tasks) > 0 {
 			t.Errorf("look %d: %d changes, %d tasks", look, len(got.changes), len(got.tasks))
 		}
-		s.known = sources.Upstream{UpstreamVersions: sources.UpstreamVersions{Seen: got.seen}, Filled: true}
-		if want := min(9_000*(look+1)+1, mostSeen); len(got.seen) != want {
-			t.Errorf("look %d: %d are remembered, want %d", look, len(got.seen), want)
+		s.known = sources.Upstream{UpstreamVersions: sources.UpstreamVersions{Seen: got.Seen}, Filled: true}
+		if want := min(9_000*(look+1)+1, mostSeen); len(got.Seen) != want {
+			t.Errorf("look %d: %d are remembered, want %d", look, len(got.Seen), want)
 		}
 		if again := planPackage(s); len(again.changes) > 0 {
 			t.Errorf("look %d: %d changes the second time", look, len(again.changes))

@@ -153,7 +153,7 @@ func TestPlanTellsWhatIsFresh(t *testing.T) {
 		t.Errorf("of a new package that an event names, %q", got)
 	}
 	s.named = false
-	s.known = sources.Upstream{UpstreamVersions: sources.UpstreamVersions{Seen: first.seen}}
+	s.known = sources.Upstream{UpstreamVersions: sources.UpstreamVersions{Seen: first.Seen}}
 	for _, c := range first.changes {
 		s.states = append(s.states, c.State)
 	}
@@ -165,7 +165,7 @@ func TestPlanTellsWhatIsFresh(t *testing.T) {
 	for _, c := range second.changes {
 		s.states = append(s.states, c.State)
 	}
-	s.known.Seen, s.known.Fresh = second.seen, second.fresh
+	s.known.Seen, s.known.Fresh = second.Seen, second.fresh
 	if got := freshOf(planPackage(s)); got != "1.3.0" {
 		t.Errorf("after a restart, %q is fresh", got)
 	}

@@ -30,12 +30,9 @@ type planned struct {
 	changes []stateChange // detected: new here; refused: not acceptable, or gone from upstream
 	tasks   []ingest.Task // to be fetched now, newest first
 	// The next values of fields of [sources.Upstream].
-	seen     []string
-	ignored  []string
-	gone     int
+	sources.UpstreamVersions
 	filled   bool
 	examined int
-	tried    map[string]string
 	retry    []string
 	fresh    []string
 }
@@ -57,7 +54,7 @@ type planning struct {
 // starts with its newest releases that can be published and with the one that upstream calls latest; a known one takes every
 // release that is new and newer than the newest known one, by time or by version. It is a pure function.
 func planPackage(s planInput) planned {
-	p := &planning{planInput: s, out: planned{tried: make(map[string]string)}, first: packages.NewStart(s.newest), before: setOf(s.known.Seen)}
+	p := &planning{planInput: s, out: planned{UpstreamVersions: sources.UpstreamVersions{Tried: make(map[string]string), Deprecated: sources.GroupDeprecations(s.listed)}}, first: packages.NewStart(s.newest), before: setOf(s.known.Seen)}
 	states := make(map[string]views.State, len(s.states))
 	for _, state := range s.states {
 		states[state.Version] = state
@@ -67,7 +64,7 @@ func planPackage(s planInput) planned {
 		}
 	}
 	for _, r := range sortReleases(s.pkg, s.listed) {
-		p.out.seen = append(p.out.seen, r.name)
+		p.out.Seen = append(p.out.Seen, r.name)
 		if state, ok := states[r.name]; ok {
 			p.planKnown(r, state)
 			delete(states, r.name)
@@ -75,7 +72,7 @@ func planPackage(s planInput) planned {
 			p.planUnknownVersion(r)
 		}
 	}
-	p.out.filled, p.out.examined = !p.pending && len(p.out.seen) > 0, p.first.Examined()
+	p.out.filled, p.out.examined = !p.pending && len(p.out.Seen) > 0, p.first.Examined()
 	if !p.out.filled {
 		p.out.retry = slices.DeleteFunc(slices.Clone(s.known.Retry), func(version string) bool {
 			return slices.ContainsFunc(p.out.changes, func(c stateChange) bool { return c.Version == version })
@@ -112,7 +109,7 @@ func (p *planning) planKnown(r release, state views.State) {
 	p.pending = p.pending || !state.Kind.Final()
 	switch {
 	case state.Kind == views.Refused && r.valid:
-		p.out.tried[r.name] = r.version.Hash
+		p.out.Tried[r.name] = r.version.Hash
 	case state.Kind.Final():
 	case state.Next.After(p.now) && !p.force && !p.hashChanged(r):
 		if slices.Contains(p.known.Fresh, r.name) {
@@ -192,25 +189,25 @@ func (p *planning) planFetch(r release, attempts int) {
 		p.out.fresh = append(p.out.fresh, r.name)
 	}
 	p.out.tasks = append(p.out.tasks, t)
-	p.out.tried[r.name] = r.version.Hash
+	p.out.Tried[r.name] = r.version.Hash
 }
 
 // recordVersions completes the plan's list of versions that upstream has or had, so that a registry that once returns only some
 // of them makes no old release new, and sets the list of those that the package JSON ignores. Both lists are bounded.
 func (p *planning) recordVersions() {
-	there := setOf(p.out.seen)
+	there := setOf(p.out.Seen)
 	for _, version := range p.known.Seen {
-		if !there[version] && len(p.out.seen) < max(mostSeen, len(p.listed)) {
-			p.out.seen = append(p.out.seen, version)
-			p.out.gone++
+		if !there[version] && len(p.out.Seen) < max(mostSeen, len(p.listed)) {
+			p.out.Seen = append(p.out.Seen, version)
+			p.out.Gone++
 		}
 	}
 	for version := range p.listed {
-		if packages.ValidVersion(version) && p.pkg.IgnoresVersion(version) && len(p.out.ignored) < mostSeen {
-			p.out.ignored = append(p.out.ignored, version)
+		if packages.ValidVersion(version) && p.pkg.IgnoresVersion(version) && len(p.out.Ignored) < mostSeen {
+			p.out.Ignored = append(p.out.Ignored, version)
 		}
 	}
-	slices.Sort(p.out.ignored)
+	slices.Sort(p.out.Ignored)
 }
 
 // hashChanged reports whether upstream states another hash of the release r now than at the last attempt to fetch it, or one

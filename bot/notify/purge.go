@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/logs"
@@ -259,10 +260,7 @@ func (w *Webhooks) sendPurge(ctx context.Context, s *State) (status int, err err
 	if err != nil {
 		return 0, err
 	}
-	files := make([]string, len(m.Files))
-	for i, f := range m.Files {
-		files[i] = f.Path
-	}
+	files := text.Each(m.Files, func(f logs.File) string { return f.Path })
 	urls, tag := w.options.Purge.URLs(p.Package, p.Version, files)
 	if !hook.PerURL() {
 		return w.sendPurgeNotice(ctx, purgeNotice{

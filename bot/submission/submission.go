@@ -25,6 +25,7 @@ import (
 	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
@@ -204,11 +205,7 @@ func (r *Release) buildModules(ctx context.Context, p *packages.Package, a archi
 
 // paths returns the paths of Files.
 func (r *Release) paths() []string {
-	paths := make([]string, len(r.Files))
-	for i, f := range r.Files {
-		paths[i] = f.Path
-	}
-	return paths
+	return text.Each(r.Files, func(f packages.PlannedFile) string { return f.Path })
 }
 
 // removeUnminifiable deletes from Files each minified file whose source in the archive minify rejects. A file whose source the archive
