@@ -32,7 +32,7 @@ func (p *public) addServiceRoutes(e *gin.Engine) {
 	addGet(e, "/health", func(c *gin.Context) { sendText(c, notCached, "OK") })
 	addGet(e, "/error", func(c *gin.Context) { respondError(c, p.Logger, errors.New("a client requested /error")) })
 	addGet(e, "/robots.txt", p.serveRobots)
-	addGet(e, "/opensearch.xml", p.serveOpenSearch)
+	addGet(e, "/opensearch.xml", p.handle(p.openSearch))
 	addGet(e, "/sitemap.xml", p.handle(p.sitemap))
 	for name, contentType := range icons {
 		data, err := marks.ReadFile("marks/" + name)
@@ -113,13 +113,9 @@ const (
 	maxDescription = 1024
 )
 
-// serveOpenSearch handles /opensearch.xml, by which a browser adds the site to its search engines.
-func (p *public) serveOpenSearch(c *gin.Context) {
-	base, err := baseOrOrigin(p.SiteBase, c.Request)
-	if err != nil {
-		respondError(c, p.Logger, err)
-		return
-	}
+// openSearch returns the response to /opensearch.xml, by which a browser adds the site to its search engines.
+func (p *public) openSearch(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
+	base := r.base(p.SiteBase)
 	document, err := xml.MarshalIndent(openSearchDescription{
 		ShortName:     text.CutRunes(p.Name, maxShortName),
 		Description:   text.CutRunes("Search the front-end libraries on "+p.Name, maxDescription),
@@ -127,11 +123,7 @@ func (p *public) serveOpenSearch(c *gin.Context) {
 		Image:         openSearchImage{Width: 16, Height: 16, Type: "image/x-icon", URL: base + "/favicon.ico"},
 		URL:           openSearchURL{Type: "text/html", Method: "get", Template: base + p.searchTemplate()},
 	}, "", "  ")
-	if err != nil {
-		respondError(c, p.Logger, err)
-		return
-	}
-	send(c, cachingOfAddresses(p.SiteBase != "", cachedForGood), answers.NewBody("application/opensearchdescription+xml", append([]byte(xml.Header), document...)))
+	return answers.NewBody("application/opensearchdescription+xml", append([]byte(xml.Header), document...)), cachedForGood, err
 }
 
 // searchTemplate returns the path and query of the search page as an OpenSearch template. With an API host it is that of the
@@ -168,10 +160,7 @@ const maxSitemap = 50_000
 // libraries that are not hidden from search, up to maxSitemap together. On a host without pages the error is
 // [answers.NoEndpoint].
 func (p *public) sitemap(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	base, err := baseOrOrigin(p.SiteBase, r.Request)
-	if err != nil {
-		return nil, answers.Caching{}, err
-	}
+	base := r.base(p.SiteBase)
 	if !p.servesPages(r.Request) {
 		return nil, answers.Caching{}, answers.NoEndpoint
 	}
@@ -203,7 +192,7 @@ func (p *public) sitemap(ctx context.Context, r *request) (*answers.Body, answer
 		add("/library/"+url.PathEscape(l.Name), l.Released)
 	}
 	b.WriteString("</urlset>\n")
-	return answers.NewBody("application/xml", b.Bytes()), cachingOfAddresses(p.SiteBase != "", sixHours), nil
+	return answers.NewBody("application/xml", b.Bytes()), sixHours, nil
 }
 
 //go:embed marks
@@ -246,19 +235,16 @@ func quoteJSON(text string) []byte {
 // it is the API's host if the request is to that, or else the configured base of the site, or else the origin of the
 // request. It caches the document for each URL.
 func (p *public) openAPI(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	server, err := baseOrOrigin(p.SiteBase, r.Request)
-	onAPIHost := isHost(r.Host, p.APIHost)
-	if onAPIHost {
-		server, err = requests.Scheme(r.Request)+"://"+p.APIHost, nil
+	base := p.SiteBase
+	if isHost(r.Host, p.APIHost) {
+		base = requests.Scheme(r.Request) + "://" + p.APIHost
 	}
-	if err != nil {
-		return nil, answers.Caching{}, err
-	}
+	server := r.base(base)
 	b, err := p.documents.Get(server, func() (*answers.Body, int, error) {
 		text := OpenAPI(p.Name, server)
 		return newJSON(text), 2 * len(text), nil
 	})
-	return b, cachingOfAddresses(onAPIHost || p.SiteBase != "", sixHours), err
+	return b, sixHours, err
 }
 
 // A category says what files with an extension are.

@@ -22,11 +22,7 @@ const (
 // is published, for READMEs. For a library that is not registered the error is [library.ErrNoLibrary]; without .svg in the path it
 // is [answers.NoEndpoint].
 func (p *public) badge(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	file, err := pathParam(r.c, "file")
-	if err != nil {
-		return nil, answers.Caching{}, err
-	}
-	name, ok := strings.CutSuffix(file, badgeSuffix)
+	name, ok := strings.CutSuffix(r.params["file"], badgeSuffix)
 	if !ok {
 		return nil, answers.Caching{}, answers.NoEndpoint
 	}

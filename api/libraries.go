@@ -203,10 +203,7 @@ func (p *public) listAll(ranking *library.Ranking, set, facts fieldSet, assetBas
 // names; "limit" bounds their number.
 func (p *public) libraries(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	limit, _ := parseLimit(r.query) // like the public service, it ignores what is not a number
-	assetBase, err := baseOrOrigin(p.AssetBase, r.Request)
-	if err != nil {
-		return nil, answers.Caching{}, err
-	}
+	assetBase := r.base(p.AssetBase)
 	set, _ := resultFields.parse(r.query["fields"])
 	set |= alwaysInResults
 	facts := factFields.named(r.query["fields"])
@@ -216,7 +213,7 @@ func (p *public) libraries(ctx context.Context, r *request) (*answers.Body, answ
 			n := min(limit, len(found))
 			return p.newList(found[:n], set, facts, assetBase).firstResults(n, len(found))
 		})
-		return b, cachingOfAddresses(p.AssetBase != "", sixHours), err
+		return b, sixHours, err
 	}
 	ranking, err := p.Library.Ranking(ctx)
 	if err != nil {
@@ -227,9 +224,9 @@ func (p *public) libraries(ctx context.Context, r *request) (*answers.Body, answ
 		return nil, answers.Caching{}, err
 	}
 	if n := len(l.ends); limit < n {
-		return l.firstResults(limit, n), cachingOfAddresses(p.AssetBase != "", sixHours), nil
+		return l.firstResults(limit, n), sixHours, nil
 	}
-	return l.whole, cachingOfAddresses(p.AssetBase != "", sixHours), nil
+	return l.whole, sixHours, nil
 }
 
 // search looks for the libraries that match the text wanted in the search fields, all for nil, and returns the response that
@@ -263,11 +260,7 @@ var libraryFields = vocabulary{
 // answer returns about it, or the failure that its error means. See handle.
 func (p *public) withLibrary(answer func(context.Context, *request, *library.Library) (*answers.Body, answers.Caching, error)) gin.HandlerFunc {
 	return p.handle(func(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
-		name, err := pathParam(r.c, "library")
-		if err != nil {
-			return nil, answers.Caching{}, err
-		}
-		l, err := p.Library.Library(ctx, name)
+		l, err := p.Library.Library(ctx, r.params["library"])
 		if err != nil {
 			return nil, answers.Caching{}, err
 		}
@@ -278,10 +271,7 @@ func (p *public) withLibrary(answer func(context.Context, *request, *library.Lib
 // library returns the response to /libraries/{library}: the fields and facts that the query names, or if it names none all
 // fields and no facts. It reads only what these need.
 func (p *public) library(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
-	assetBase, err := baseOrOrigin(p.AssetBase, r.Request)
-	if err != nil {
-		return nil, answers.Caching{}, err
-	}
+	assetBase := r.base(p.AssetBase)
 	set := libraryFields.parseOrAll(r.query["fields"])
 	var w jsonWriter
 	w.beginObject()
@@ -296,7 +286,7 @@ func (p *public) library(ctx context.Context, r *request, l *library.Library) (*
 			w.writeField(name, versions)
 		case "assets": // the last field
 			b, err := p.finishWithAssets(ctx, &w, l)
-			return b, cachingOfAddresses(p.AssetBase != "", sixHours), err
+			return b, sixHours, err
 		default:
 			if value, ok := p.libraryField(l, name, assetBase); ok {
 				w.writeField(name, value)
@@ -304,7 +294,7 @@ func (p *public) library(ctx context.Context, r *request, l *library.Library) (*
 		}
 	}
 	w.endObject()
-	return newJSON(w.bytes()), cachingOfAddresses(p.AssetBase != "", sixHours), nil
+	return newJSON(w.bytes()), sixHours, nil
 }
 
 // libraryField returns the value of a field of the response about a library, without reading the store. ok is false for a
@@ -407,12 +397,10 @@ const ofVersion fieldSet = 1<<0 | 1<<1
 // version returns the response to /libraries/{library}/{version} with the fields that the query names, or all, and adds the
 // version's cache tags to the header. It reads the files only if a field needs them.
 func (p *public) version(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
-	version, err := pathParam(r.c, "version")
-	if err != nil {
-		return nil, answers.Caching{}, err
-	}
+	version := r.params["version"]
 	set := versionFields.parseOrAll(r.query["fields"])
 	release := &library.Release{}
+	var err error
 	if set&^ofVersion == 0 {
 		_, err = p.Library.Version(ctx, l.Name, version)
 	} else {

@@ -109,17 +109,8 @@ func (p *public) parseLogQuery(r *request) (q logs.Query, err error) {
 // parseLogFilter returns which package, version and kinds of log entries a request asks for. A package or version in the
 // path takes precedence over the query. A version without a package, and an unknown kind, is a failure with status 400.
 func (p *public) parseLogFilter(r *request) (q logs.Query, err error) {
-	q.Package, q.Version = r.query.Get("package"), r.query.Get("version")
-	if _, ok := r.c.Params.Get("library"); ok {
-		if q.Package, err = pathParam(r.c, "library"); err != nil {
-			return q, err
-		}
-	}
-	if _, ok := r.c.Params.Get("version"); ok {
-		if q.Version, err = pathParam(r.c, "version"); err != nil {
-			return q, err
-		}
-	}
+	q.Package = cmp.Or(r.params["library"], r.query.Get("package"))
+	q.Version = cmp.Or(r.params["version"], r.query.Get("version"))
 	if q.Version != "" && q.Package == "" {
 		return q, newBadValue("version", "needs a package")
 	}
@@ -321,10 +312,7 @@ type (
 // as releases, or of the kinds in the query, about all packages or up to 20 in the query. Malformed parameters are a failure
 // with status 400.
 func (p *public) logFeed(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	base, err := baseOrOrigin(p.SiteBase, r.Request)
-	if err != nil {
-		return nil, answers.Caching{}, err
-	}
+	base := r.base(p.SiteBase)
 	names := slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(r.query["package"]))), func(name string) bool { return name == "" })
 	if len(names) > feedPackages {
 		return nil, answers.Caching{}, newBadValue("package", fmt.Sprintf("may be given at most %d times", feedPackages))
@@ -368,7 +356,7 @@ func (p *public) logFeed(_ context.Context, r *request) (*answers.Body, answers.
 	if err != nil {
 		return nil, answers.Caching{}, fmt.Errorf("api: couldn't write the feed: %w", err)
 	}
-	return answers.NewBody("application/atom+xml; charset=utf-8", append([]byte(xml.Header), text...)), cachingOfAddresses(p.SiteBase != "", fiveMinutes), nil
+	return answers.NewBody("application/atom+xml; charset=utf-8", append([]byte(xml.Header), text...)), fiveMinutes, nil
 }
 
 // readNews returns the newest 50 log entries of these kinds (without kinds, of those in [logs.News]), newest first. With

@@ -20,13 +20,9 @@ func (p *public) packageModules(ctx context.Context, r *request, l *library.Libr
 	if err != nil {
 		return nil, answers.Caching{}, err
 	}
-	assetBase, err := baseOrOrigin(p.AssetBase, r.Request)
-	if err != nil {
-		return nil, answers.Caching{}, err
-	}
 	prefix, _ := requests.ClientOf(r.RemoteAddr)
 	documents := p.Renderer.Documents(prefix, p.Library.File, func(*library.PendingError) {})
-	g, err := p.Library.ModuleMap(ctx, assetBase, release, r.query["subpath"], documents)
+	g, err := p.Library.ModuleMap(ctx, r.base(p.AssetBase), release, r.query["subpath"], documents)
 	if none := new(library.NoModulesError); errors.As(err, &none) {
 		return nil, answers.Caching{}, &answers.Failure{Status: http.StatusNotFound, Message: none.Error(), Caching: fiveMinutes}
 	}
@@ -37,5 +33,5 @@ func (p *public) packageModules(ctx context.Context, r *request, l *library.Libr
 		return nil, answers.Caching{}, newUnavailable("The import map is not complete yet", 1)
 	}
 	data, err := json.Marshal(g)
-	return newJSON(data), cachingOfAddresses(p.AssetBase != "", fiveMinutes), err
+	return newJSON(data), fiveMinutes, err
 }

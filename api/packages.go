@@ -160,10 +160,7 @@ func (p *public) packageSRIs(ctx context.Context, r *request, l *library.Library
 
 // findRelease returns the release of a library that the path names, and adds its cache tags to the response.
 func (p *public) findRelease(ctx context.Context, r *request, l *library.Library) (*library.Release, error) {
-	version, err := pathParam(r.c, "version")
-	if err != nil {
-		return nil, err
-	}
+	version := r.params["version"]
 	release, err := p.Library.Release(ctx, l.Name, version)
 	if err == nil {
 		p.setCacheTags(r, l.Name, version)

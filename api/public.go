@@ -156,7 +156,7 @@ func (p *public) newHandler() *gin.Engine {
 }
 
 // newEngine returns a gin engine that does not log requests, clean paths or redirect, and that recovers from panics. It
-// routes by the encoded path, so that an encoded slash never separates segments. pathParam decodes the parameters, because
+// routes by the encoded path, so that an encoded slash never separates segments. parseRequest decodes the parameters, because
 // gin would turn "+" into a space.
 func newEngine(logger *slog.Logger) *gin.Engine {
 	gin.SetMode(gin.ReleaseMode)
@@ -179,20 +179,6 @@ func addGet(e *gin.Engine, path string, handler gin.HandlerFunc) {
 	}
 }
 
-// pathParam returns the decoded value of a parameter of the route's path; the error is [answers.NoEndpoint] if the value
-// cannot be a name, see [text.DecodePathName].
-func pathParam(c *gin.Context, name string) (string, error) {
-	segment := c.Param(name)
-	if c.Request.URL.RawPath == "" { // gin has routed by the decoded path, which had no encoded slash
-		segment = url.PathEscape(segment)
-	}
-	value, err := text.DecodePathName(segment)
-	if err != nil {
-		return "", answers.NoEndpoint
-	}
-	return value, nil
-}
-
 // allowCORS is a middleware that lets scripts of every origin read the response, and responds to every OPTIONS request, as
 // to a preflight, with 204. A handler sets Access-Control-Expose-Headers itself for header fields that CORS does not always allow.
 func allowCORS(c *gin.Context) {
@@ -212,23 +198,57 @@ func limitQuery(c *gin.Context) {
 	}
 }
 
-// A request is an HTTP request with its parsed query.
+// A request is an HTTP request with its parsed query and path.
 type request struct {
 	*http.Request
-	c     *gin.Context
-	query url.Values
+	c      *gin.Context
+	query  url.Values
+	params map[string]string // of the route's path
+
+	ownOrigin bool  // the response has addresses that begin with the origin of the request
+	err       error // why base failed
 }
 
-// parseRequest returns the request that gin passes to a handler.
-func parseRequest(c *gin.Context) *request {
-	return &request{c.Request, c, requests.ParseQuery(c.Request.URL.RawQuery)}
+// parseRequest returns the request that gin passes to a handler. The error is [answers.NoEndpoint] if a parameter of the route's
+// path cannot be a name, see [text.DecodePathName].
+func parseRequest(c *gin.Context) (*request, error) {
+	r := &request{Request: c.Request, c: c, query: requests.ParseQuery(c.Request.URL.RawQuery), params: map[string]string{}}
+	for _, p := range c.Params {
+		if c.Request.URL.RawPath == "" { // gin has routed by the decoded path, which had no encoded slash
+			p.Value = url.PathEscape(p.Value)
+		}
+		var err error
+		if r.params[p.Key], err = text.DecodePathName(p.Value); err != nil {
+			return nil, answers.NoEndpoint
+		}
+	}
+	return r, nil
+}
+
+// base returns the base of addresses in the response: the configured one, or if that is "" the scheme and host of the address at
+// which the client reached this server, such as https://example.com. In the latter case no cache may store the response, because
+// it has the client's Host, and if the Host header is missing or malformed, the response is the failure badHost (400); handle
+// sees to both.
+func (r *request) base(configured string) string {
+	if configured != "" {
+		return configured
+	}
+	origin, ok := requests.Origin(r.Request)
+	if r.ownOrigin = true; !ok {
+		r.err = badHost
+	}
+	return origin
 }
 
 // stream returns a handler that calls send, which streams events until the client disconnects or the process stops, and responds
 // with the failure that its error means, if any.
 func (p *public) stream(send func(*request) error) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		if err := send(parseRequest(c)); err != nil {
+		r, err := parseRequest(c)
+		if err == nil {
+			err = send(r)
+		}
+		if err != nil {
 			respondError(c, p.Logger, err)
 		}
 	}
@@ -252,12 +272,15 @@ func (p *public) handle(answer func(context.Context, *request) (*answers.Body, a
 		defer cancel()
 		var b *answers.Body
 		var k answers.Caching
-		err := p.runInTurn(ctx, c.Request, func() (err error) {
-			if b, k, err = answer(ctx, parseRequest(c)); err == nil {
-				b.Prepare(c.Request)
-			}
-			return err
-		})
+		r, err := parseRequest(c)
+		if err == nil {
+			err = p.runInTurn(ctx, c.Request, func() (err error) {
+				if b, k, err = answer(ctx, r); cmp.Or(err, r.err) == nil {
+					b.Prepare(c.Request)
+				}
+				return cmp.Or(err, r.err)
+			})
+		}
 		if err != nil {
 			respondError(c, p.Logger, err)
 			return
@@ -267,6 +290,9 @@ func (p *public) handle(answer func(context.Context, *request) (*answers.Body, a
 			return
 		}
 		defer p.sending.release(b)
+		if r.ownOrigin {
+			k = notCached
+		}
 		send(c, k, b)
 	}
 }
@@ -329,28 +355,6 @@ func (p *public) handleUnrouted(c *gin.Context) {
 	c.Status(http.StatusOK) // unless the handler sets another; gin's default is 404
 	h.ServeHTTP(c.Writer, c.Request)
 	c.Writer.WriteHeaderNow() // gin would add a body to a 404 without one
-}
-
-// baseOrOrigin returns base, a configured base URL, or if that is "" the scheme and host of the address at which the client
-// reached this server, such as https://example.com, or the failure badHost (400) if the Host header is missing or malformed.
-func baseOrOrigin(base string, r *http.Request) (string, error) {
-	if base != "" {
-		return base, nil
-	}
-	o, ok := requests.Origin(r)
-	if !ok {
-		return "", badHost
-	}
-	return o, nil
-}
-
-// cachingOfAddresses returns the caching of a response with addresses: k if their base is configured. Otherwise they contain
-// the client's Host, and no cache may store the response.
-func cachingOfAddresses(configured bool, k answers.Caching) answers.Caching {
-	if configured {
-		return k
-	}
-	return notCached
 }
 
 // isHost reports whether host, a Host header, names want, in any case. The port of host counts only if want has one. It is

@@ -34,14 +34,10 @@ var (
 // roomStatus returns the response to /rooms/{room}/status: the state of a waiting room as JSON. If there is none with that
 // name, the error is a failure with status 404.
 func (p *public) roomStatus(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	name, err := pathParam(r.c, "room")
-	if err != nil {
-		return nil, answers.Caching{}, err
-	}
 	if p.Rooms == nil {
 		return nil, answers.Caching{}, noRoom
 	}
-	status, ok := p.Rooms.Status(name)
+	status, ok := p.Rooms.Status(r.params["room"])
 	if !ok {
 		return nil, answers.Caching{}, noRoom
 	}
@@ -61,12 +57,9 @@ func (p *public) roomVersions(context.Context, *request) (*answers.Body, answers
 // the number in the query, as JSON or CSV. The error is a failure with status 400 for malformed parameters or 404 for an
 // unknown room, or one of reading the room's history.
 func (p *public) roomAnalytics(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	name, err := pathParam(r.c, "room")
-	if err != nil {
-		return nil, answers.Caching{}, err
-	}
 	minutes := 60
 	if text := r.query.Get("minutes"); text != "" {
+		var err error
 		if minutes, err = strconv.Atoi(text); err != nil || minutes < 1 || minutes > waitingroom.MaxMinutes {
 			return nil, answers.Caching{}, badMinutes
 		}
@@ -78,7 +71,7 @@ func (p *public) roomAnalytics(ctx context.Context, r *request) (*answers.Body, 
 	if p.Rooms == nil {
 		return nil, answers.Caching{}, noRoom
 	}
-	all, ok, err := p.Rooms.Analytics(ctx, name, minutes)
+	all, ok, err := p.Rooms.Analytics(ctx, r.params["room"], minutes)
 	switch {
 	case err != nil:
 		return nil, answers.Caching{}, err
