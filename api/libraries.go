@@ -209,11 +209,12 @@ func (p *public) libraries(ctx context.Context, r *request) (*answers.Body, answ
 	facts := factFields.named(r.query["fields"])
 	wanted := text.Cut(r.query.Get("search"), maxSearch)
 	if strings.TrimSpace(wanted) != "" {
-		b, err := p.search(ctx, wanted, parseSearchFields(r.query["search_fields"]), func(found []*library.Library) *answers.Body {
-			n := min(limit, len(found))
-			return p.newList(found[:n], set, facts, assetBase).firstResults(n, len(found))
-		})
-		return b, sixHours, err
+		found, err := p.Library.Search(ctx, wanted, parseSearchFields(r.query["search_fields"]))
+		if err != nil {
+			return nil, answers.Caching{}, err
+		}
+		n := min(limit, len(found))
+		return p.newList(found[:n], set, facts, assetBase).firstResults(n, len(found)), sixHours, nil
 	}
 	ranking, err := p.Library.Ranking(ctx)
 	if err != nil {
@@ -227,16 +228,6 @@ func (p *public) libraries(ctx context.Context, r *request) (*answers.Body, answ
 		return l.firstResults(limit, n), sixHours, nil
 	}
 	return l.whole, sixHours, nil
-}
-
-// search looks for the libraries that match the text wanted in the search fields, all for nil, and returns the response that
-// the function answer makes of them, best first. It returns the error of searching.
-func (p *public) search(ctx context.Context, wanted string, fields []string, answer func([]*library.Library) *answers.Body) (*answers.Body, error) {
-	found, err := p.Library.Search(ctx, wanted, fields)
-	if err != nil {
-		return nil, err
-	}
-	return answer(found), nil
 }
 
 // parseSearchFields returns the search fields that values of the query parameter "search_fields" name; nil, which stands for
@@ -256,9 +247,12 @@ var libraryFields = vocabulary{
 	"author", "autoupdate", "versions", "assets",
 }
 
+// An answerOfLibrary returns the response to a request about a library, and its caching.
+type answerOfLibrary func(context.Context, *request, *library.Library) (*answers.Body, answers.Caching, error)
+
 // withLibrary returns a handler that looks up the library that the path names, and sends the response that the function
 // answer returns about it, or the failure that its error means. See handle.
-func (p *public) withLibrary(answer func(context.Context, *request, *library.Library) (*answers.Body, answers.Caching, error)) gin.HandlerFunc {
+func (p *public) withLibrary(answer answerOfLibrary) gin.HandlerFunc {
 	return p.handle(func(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 		l, err := p.Library.Library(ctx, r.params["library"])
 		if err != nil {

@@ -132,30 +132,30 @@ func (p *public) packageVersions(_ context.Context, _ *request, l *library.Libra
 	return encodeJSON(names), fiveMinutes, nil
 }
 
-// packageFiles returns the response to /packages/{package}/versions/{version}: the paths of the version's files. It adds the
-// version's cache tags to the header.
-func (p *public) packageFiles(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
-	release, err := p.findRelease(ctx, r, l)
-	if err != nil {
-		return nil, answers.Caching{}, err
+// ofRelease returns a function that returns the response that write makes of the release that the path names. It adds the
+// version's cache tags to the header. kind is the kind of the response, see releaseBody.
+func (p *public) ofRelease(kind string, write func(*library.Release) *answers.Body) answerOfLibrary {
+	return func(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
+		release, err := p.findRelease(ctx, r, l)
+		if err != nil {
+			return nil, answers.Caching{}, err
+		}
+		b, err := p.releaseBody(release, kind, func() *answers.Body { return write(release) })
+		return b, cachingOfFiles(release.Files), err
 	}
-	b, err := p.releaseBody(release, "paths", func() *answers.Body { return encodeJSON(filePaths(release.Files)) })
-	return b, cachingOfFiles(release.Files), err
 }
 
-// packageSRIs returns the response to /packages/{package}/sris/{version}: an object from LIBRARY/VERSION/PATH to the
-// integrity value of each file. It adds the version's cache tags to the header.
-func (p *public) packageSRIs(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
-	release, err := p.findRelease(ctx, r, l)
-	if err != nil {
-		return nil, answers.Caching{}, err
-	}
-	b, err := p.releaseBody(release, "sris", func() *answers.Body {
-		var w jsonWriter
-		writeSRIs(&w, release.Library+"/"+release.Version+"/", release.Files)
-		return newJSON(w.bytes())
-	})
-	return b, cachingOfFiles(release.Files), err
+// newPathsBody returns the response to /packages/{package}/versions/{version}: the paths of the version's files.
+func newPathsBody(release *library.Release) *answers.Body {
+	return encodeJSON(filePaths(release.Files))
+}
+
+// newSRIsBody returns the response to /packages/{package}/sris/{version}: an object from LIBRARY/VERSION/PATH to the integrity
+// value of each file.
+func newSRIsBody(release *library.Release) *answers.Body {
+	var w jsonWriter
+	writeSRIs(&w, release.Library+"/"+release.Version+"/", release.Files)
+	return newJSON(w.bytes())
 }
 
 // findRelease returns the release of a library that the path names, and adds its cache tags to the response.

@@ -110,10 +110,9 @@ func (p *public) streamRooms(r *request) error {
 	if p.Rooms == nil {
 		return noRoom
 	}
-	if name := r.query.Get("room"); name != "" {
-		if _, ok := p.Rooms.Status(name); !ok {
-			return noRoom
-		}
+	name := r.query.Get("room")
+	if name != "" && len(p.roomStatuses(name)) == 0 {
+		return noRoom
 	}
 	ctx, s, leave, err := p.openEventStream(r)
 	if err != nil || s == nil {
@@ -127,8 +126,7 @@ func (p *public) streamRooms(r *request) error {
 	var last time.Time
 	for s.err == nil {
 		now := time.Now()
-		statuses := p.roomStatuses(r.query.Get("room"))
-		text, err := json.Marshal(statuses)
+		text, err := json.Marshal(p.roomStatuses(name))
 		switch {
 		case err != nil:
 			return nil

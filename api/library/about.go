@@ -3,6 +3,7 @@ package library
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -27,30 +28,10 @@ func (x *Index) About(r *Release) (*logs.About, error) {
 	return cmp.Or(about, new(logs.About)), err
 }
 
-// sizeOfModules estimates how many bytes of memory the record of built modules takes, for caches; 0 for nil.
+// sizeOfModules estimates how many bytes of memory the record of built modules takes, for caches: four times its JSON.
 func sizeOfModules(m *logs.Modules) int {
-	if m == nil {
-		return 0
-	}
-	const row, entry = 20, 100 // beside the text
-	size := 0
-	for _, all := range []map[string]string{m.Subpaths, m.Skipped} {
-		for key, value := range all {
-			size += entry + len(key) + len(value)
-		}
-	}
-	for _, all := range []map[string][]string{m.Imports, m.Dynamic} {
-		for key, values := range all {
-			size += entry + len(key)
-			for _, value := range values {
-				size += row + len(value)
-			}
-		}
-	}
-	for key := range m.Inputs {
-		size += entry + len(key)
-	}
-	return size
+	data, _ := json.Marshal(m) // texts do not fail
+	return 4 * len(data)
 }
 
 // The limits of what [Index.About] keeps in memory: reading it decodes the manifest of a release, which may list 25,000 files.

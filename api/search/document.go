@@ -1,7 +1,5 @@
 package search
 
-import "slices"
-
 // Document is the searchable text of one library.
 type Document struct {
 	// Name is the library's name and the document's identity; never empty.
@@ -99,13 +97,4 @@ func (d *Document) library() *library {
 		l.others = append(l.others, joinWords(other), bareName(other))
 	}
 	return l
-}
-
-// equal reports whether both documents have the same content.
-func equal(a, b *Document) bool {
-	return a.Name == b.Name && slices.Equal(a.AlternativeNames, b.AlternativeNames) &&
-		a.GithubRepo == b.GithubRepo && a.GithubUser == b.GithubUser &&
-		a.Description == b.Description && slices.Equal(a.Keywords, b.Keywords) &&
-		a.Filename == b.Filename && slices.Equal(a.Repositories, b.Repositories) &&
-		slices.Equal(a.Maintainers, b.Maintainers)
 }

@@ -62,6 +62,7 @@ package search
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -125,7 +126,7 @@ func (x *Index) Update(put []Document, remove []string) {
 	for i := range put {
 		d := &put[i]
 		// A release rarely changes what is searched of its library.
-		if old := before.documents[d.Name]; old != nil && equal(&old.Document, d) {
+		if old := before.documents[d.Name]; old != nil && reflect.DeepEqual(old.Document, *d) {
 			documents[d.Name] = old
 		} else {
 			documents[d.Name] = &indexed{*d, d.library()}

@@ -82,18 +82,6 @@ func (sc *Scheduler) CountDownloads(ctx context.Context) (string, error) {
 	})
 }
 
-// starsInterval returns the interval between two requests for stars of GitHub repositories, shorter with a token; 0 if GitHub is
-// not requested.
-func (sc *Scheduler) starsInterval() time.Duration {
-	if sc.options.Git == nil {
-		return 0
-	}
-	if sc.options.Git.Authorized() {
-		return countEvery
-	}
-	return countEveryAnonymous
-}
-
 // starsTime returns the present time in UTC, in whole seconds, as it is stored with stars.
 func (sc *Scheduler) starsTime() time.Time { return sc.options.Now().UTC().Truncate(time.Second) }
 

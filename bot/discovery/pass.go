@@ -75,7 +75,11 @@ func (sc *Scheduler) Run(ctx context.Context) error {
 	if sc.options.CountDownloads != nil {
 		g.Go(func() error { return sc.repeatCounting(groupCtx, countEvery, sc.CountDownloads) })
 	}
-	if every := sc.starsInterval(); every > 0 {
+	if sc.options.Git != nil {
+		every := countEveryAnonymous
+		if sc.options.Git.Authorized() {
+			every = countEvery
+		}
 		g.Go(func() error { return sc.repeatCounting(groupCtx, every, sc.CountStars) })
 	}
 	g.Go(func() error {
