@@ -430,7 +430,7 @@ func serveOperation(c *gin.Context, name string, operation Operation, logger *sl
 		// A client reads the response only after it has sent all contents.
 		io.Copy(io.Discard, request.Contents) //nolint:errcheck // the error to report is that of the operation
 	}
-	lines.end(end)
+	lines.write(end)
 }
 
 // panicked is the error of an operation that panicked: the value of the panic, and the stack.
@@ -458,7 +458,8 @@ type lineWriter struct {
 	ended bool
 }
 
-// write sends one line of the response at once and flushes it; it does nothing after end. It ignores errors.
+// write sends one line of the response at once and flushes it. It does nothing after a line with the result or an error, which is
+// the last. It ignores errors.
 func (l *lineWriter) write(v line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -467,12 +468,5 @@ func (l *lineWriter) write(v line) {
 	}
 	_ = json.NewEncoder(l.w).Encode(v)
 	l.w.Flush()
-}
-
-// end sends the last line of the response, with the result or the error. Later lines are dropped.
-func (l *lineWriter) end(v line) {
-	l.write(v)
-	l.mu.Lock()
-	l.ended = true
-	l.mu.Unlock()
+	l.ended = v.Event == nil
 }

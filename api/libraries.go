@@ -67,7 +67,7 @@ func (p *public) resultField(l *library.Library, name, assetBase string) any {
 	case "version":
 		return l.Version
 	case "keywords":
-		return orEmpty(l.Keywords)
+		return append([]string{}, l.Keywords...) // JSON encodes nil as null
 	case "alternativeNames":
 		return l.AlternativeNames()
 	case "fileType":
@@ -125,14 +125,6 @@ func (p *public) gitHub(l *library.Library) any {
 		library.GitHub
 		library.GitHubCounts
 	}{at, counts}
-}
-
-// orEmpty returns the list, or an empty one in place of nil, which JSON would encode as null.
-func orEmpty(list []string) []string {
-	if list == nil {
-		return []string{}
-	}
-	return list
 }
 
 // A list has the results of a response of /libraries, of which firstResults returns a prefix.

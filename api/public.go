@@ -171,11 +171,10 @@ func newEngine(logger *slog.Logger) *gin.Engine {
 
 // addGet routes GET and HEAD of path to the handler, with and without a slash at its end.
 func addGet(e *gin.Engine, path string, handler gin.HandlerFunc) {
-	e.GET(path, handler)
-	e.HEAD(path, handler)
+	methods := []string{http.MethodGet, http.MethodHead}
+	e.Match(methods, path, handler)
 	if path != "/" {
-		e.GET(path+"/", handler)
-		e.HEAD(path+"/", handler)
+		e.Match(methods, path+"/", handler)
 	}
 }
 

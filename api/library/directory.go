@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agnivade/levenshtein"
+	"github.com/dustin/go-humanize/english"
 
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
@@ -406,19 +407,12 @@ var onItsWay = map[views.StateKind]string{views.Detected: "it waits for its turn
 const mostNear = 3
 
 // didYouMean returns the middle of an error message that asks whether one of names was meant, from "; " to the next
-// sentence; only "; " without names. It replaces control characters in the names, in the slice itself.
+// sentence; only "; " without names. It replaces control characters in the names.
 func didYouMean(names []string) string {
-	for i, name := range names {
-		names[i] = text.Plain(name)
-	}
-	switch len(names) {
-	case 0:
+	if len(names) == 0 {
 		return "; "
-	case 1:
-		return "; did you mean " + names[0] + "? "
 	}
-	last := len(names) - 1
-	return "; did you mean " + strings.Join(names[:last], ", ") + " or " + names[last] + "? "
+	return "; did you mean " + english.WordSeries(text.Each(names, text.Plain), "or") + "? "
 }
 
 // nearLibraries returns the names of up to three libraries that a misspelt name may mean, see [Index.Near]; none if the

@@ -25,7 +25,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/search"
-	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
@@ -96,19 +95,17 @@ type GitHubCounts struct {
 	Subscribers int64 `json:"subscribers_count"`
 }
 
-var gitHubURL = text.NewRegexp(`(?i)^(?:git\+)?(?:https?://|git://|ssh://)?(?:[^@/]*@)?(?:www\.)?github\.com[/:]([A-Za-z0-9-]+)/([A-Za-z0-9._-]+?)(?:\.git)?(?:[/#?].*)?$`)
-
 // GitHub returns the owner and the name of the GitHub repository that the library's repository URL names; nil if the URL is
 // missing or of another host.
 func (l *Library) GitHub() *GitHub {
 	if l.Repository == nil {
 		return nil
 	}
-	m := gitHubURL.FindStringSubmatch(strings.TrimSpace(l.Repository.URL))
-	if m == nil {
+	owner, name, ok := packages.ParseGitHubAddress(l.Repository.URL)
+	if !ok {
 		return nil
 	}
-	return &GitHub{User: m[1], Repo: m[2]}
+	return &GitHub{User: owner, Repo: name}
 }
 
 var punctuation = strings.NewReplacer("-", "", "_", "", ".", "", " ", "", "+", "")

@@ -224,9 +224,8 @@ func repositoryAddress(address, homepage string) string {
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" || len(address) > 500 {
-		if home := webAddress(homepage); gitHubAddress.MatchString(home) {
-			m := gitHubAddress.FindStringSubmatch(home)
-			return "https://github.com/" + m[1] + "/" + m[2] + ".git"
+		if owner, name, ok := packages.ParseGitHubAddress(webAddress(homepage)); ok {
+			return "https://github.com/" + owner + "/" + name + ".git"
 		}
 		return ""
 	}

@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/git"
@@ -108,7 +109,7 @@ func quotePaths(paths []string) string {
 	if len(paths) > most {
 		shown = append(shown, fmt.Sprintf("%d more", len(paths)-most))
 	}
-	return strings.Join(shown[:len(shown)-1], ", ") + " and " + shown[len(shown)-1]
+	return english.WordSeries(shown, "and")
 }
 
 // checkGlobs calls add with a warning for each glob that selects all of several files, or that selects no file of a release that is not refused.

@@ -148,8 +148,6 @@ func (o Popularity) Check(ctx context.Context, p *packages.Package) (problems []
 	return problems, unknown
 }
 
-var gitHubAddress = text.NewRegexp(`(?i)^(?:git\+)?(?:(?:https?|git|ssh)://)?(?:[^@/]*@)?(?:www\.)?github\.com[/:]([A-Za-z0-9-]{1,100})/([A-Za-z0-9._-]{1,100}?)(?:\.git)?(?:[/#?].*)?$`)
-
 // gitHubRepository returns owner and name of a package's repository at GitHub, by the address of its git upstream or else of its repository; ok is
 // false if neither is at GitHub.
 func gitHubRepository(p *packages.Package) (owner, repository string, ok bool) {
@@ -161,8 +159,8 @@ func gitHubRepository(p *packages.Package) (owner, repository string, ok bool) {
 		addresses = append(addresses, p.Repository.URL)
 	}
 	for _, address := range addresses {
-		if m := gitHubAddress.FindStringSubmatch(strings.TrimSpace(address)); m != nil && strings.Trim(m[2], ".") != "" {
-			return m[1], m[2], true
+		if owner, repository, ok = packages.ParseGitHubAddress(address); ok {
+			return owner, repository, true
 		}
 	}
 	return "", "", false
