@@ -9,7 +9,7 @@
 // Read finds entries by package, release and kind, newest first, through an index that is written with them. The index can be rebuilt
 // from the log, like the views.
 //
-// Every entry states the root of the map of live releases after itself (package livemap). The map's nodes change in the entry's write;
+// Every entry states the root of the map of live releases after itself ([LiveMap]). The map's nodes change in the entry's write;
 // those that an Update replaces stay as long as clients may have a checkpoint from before it. Nothing is appended to a log whose stored
 // map does not have the root that its last entry states.
 //

@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/logs/livemap"
 )
 
 // The map of live releases is stored in LogLive, and changes in the batch of the entries that change it. Clients request proofs from the
@@ -22,21 +21,21 @@ const rowsPerList = 64
 
 // ApplyLive changes m, the map of live releases before an entry, to the one after it. An entry that publishes or restores a
 // release sets it, with the entry's index; one that withdraws it deletes it; others change nothing.
-func ApplyLive(m *livemap.Map, index int64, e Entry) error {
+func ApplyLive(m *LiveMap, index int64, e Entry) error {
 	switch e.Kind {
 	case Published, Mirrored, Replaced, Restored:
-		return m.Set(livemap.Key(e.Package, e.Version), livemap.Release{Manifest: e.Manifest, Entry: index})
+		return m.Set(LiveKey(e.Package, e.Version), LiveRelease{Manifest: e.Manifest, Entry: index})
 	case Withdrawn:
-		return m.Delete(livemap.Key(e.Package, e.Version))
+		return m.Delete(LiveKey(e.Package, e.Version))
 	}
 	return nil
 }
 
-// LiveMap returns the map of live releases of the log in r when it had size entries. It reads the map's root; the map reads
+// ReadLiveMap returns the map of live releases of the log in r when it had size entries. It reads the map's root; the map reads
 // its other rows from r when they are needed. The size must be one of the newest at which an Update ended, because the rows
 // of older maps may be deleted; then reading them is an error.
-func LiveMap(r kvstore.Reader, size int64) (*livemap.Map, error) {
-	root := livemap.Empty
+func ReadLiveMap(r kvstore.Reader, size int64) (*LiveMap, error) {
+	root := EmptyLiveMap
 	if size > 0 {
 		last, err := ReadEntry(r, size-1)
 		if err != nil {
@@ -48,7 +47,7 @@ func LiveMap(r kvstore.Reader, size int64) (*livemap.Map, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := livemap.Open(root, row, func(row []byte) ([]byte, error) { return r.Get(kvstore.LogLive, row) })
+	m, err := OpenLiveMap(root, row, func(row []byte) ([]byte, error) { return r.Get(kvstore.LogLive, row) })
 	if err != nil {
 		return nil, fmt.Errorf("logs: couldn't read the map of live releases after entry %d; `larder repair` rebuilds it from the log: %w", size-1, err)
 	}
@@ -62,7 +61,7 @@ func LiveRootRow(r kvstore.Reader, size int64) ([]byte, error) {
 	if size == 0 {
 		return nil, nil
 	}
-	from, to := livemap.RootRows(size - 1)
+	from, to := LiveRootRows(size - 1)
 	for item, err := range r.Scan(kvstore.LogLive, kvstore.Range{From: from, To: to}) {
 		if err != nil {
 			return nil, fmt.Errorf("logs: couldn't find the map of live releases: %w", err)
@@ -77,7 +76,7 @@ func LiveRootRow(r kvstore.Reader, size int64) ([]byte, error) {
 // entry. If the map cannot be changed, the whole Tx fails.
 func (tx *Tx) applyLive(e Entry) (kvstore.Hash, error) {
 	if tx.live == nil {
-		live, err := LiveMap(tx.store, tx.size)
+		live, err := ReadLiveMap(tx.store, tx.size)
 		if err != nil {
 			return kvstore.Hash{}, err
 		}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/livemap"
 )
 
 // liveRig is a log whose releases come and go.
@@ -73,9 +72,9 @@ func (r *liveRig) sign(size int64) {
 
 // replayed compares the root in every entry with the map that the entries make, and returns
 // the map after each.
-func (r *liveRig) replayed() *livemap.Map {
+func (r *liveRig) replayed() *logs.LiveMap {
 	r.Helper()
-	m := livemap.New()
+	m := logs.NewLiveMap()
 	for e, err := range logs.Entries(r.store, 0) {
 		if err != nil {
 			r.Fatal(err)
@@ -129,12 +128,12 @@ func TestProofsForWhatIsSigned(t *testing.T) {
 	lives := len(r.live)
 	check := func() {
 		t.Helper()
-		m, err := logs.LiveMap(r.store, shown)
+		m, err := logs.ReadLiveMap(r.store, shown)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for n := range r.next {
-			release, err := m.Get(livemap.Key("vue", fmt.Sprint(n)))
+			release, err := m.Get(logs.LiveKey("vue", fmt.Sprint(n)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -182,10 +181,10 @@ func TestWhatWasReplacedGoes(t *testing.T) {
 		if after := r.rows(); after > before+12_000 {
 			t.Errorf("signed %v: %d rows, and after some more writes %d", signed, before, after)
 		}
-		if _, err := logs.LiveMap(r.store, sizes[len(sizes)-400]); err != nil {
+		if _, err := logs.ReadLiveMap(r.store, sizes[len(sizes)-400]); err != nil {
 			t.Errorf("signed %v: of 4000 entries before: %v", signed, err)
 		}
-		if _, err := logs.LiveMap(r.store, sizes[10]); err == nil {
+		if _, err := logs.ReadLiveMap(r.store, sizes[10]); err == nil {
 			t.Errorf("signed %v: the first maps are still there", signed)
 		}
 		r.replayed()

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/logs/livemap"
 )
 
 // A Checkpoint is the state of the log at one moment: how many entries it has
@@ -31,8 +30,8 @@ var stateKey = kvstore.Key("checkpoint")
 type Log struct {
 	store *kvstore.Store
 
-	writing sync.Mutex   // serialises Update, Adopt and Exclusive; taken before mu; guards the next three
-	live    *livemap.Map // after the last entry; nil until it is read
+	writing sync.Mutex // serialises Update, Adopt and Exclusive; taken before mu; guards the next three
+	live    *LiveMap   // after the last entry; nil until it is read
 	kept    keptMaps
 	commit  func(Growth) error // decides whether a shared log grows; nil for any other; set with mu held, too
 	updates []*update          // those that wait for writing; guarded by mu
@@ -162,7 +161,7 @@ type Tx struct {
 	size    int64
 	hashes  map[int64]tlog.Hash // of this Tx, by stored-hash index
 	entries []Indexed           // of this Tx
-	live    *livemap.Map        // after the last entry; nil until it is read
+	live    *LiveMap            // after the last entry; nil until it is read
 	err     error               // why nothing of this Tx may be committed
 }
 

@@ -27,7 +27,6 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/livemap"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -170,7 +169,7 @@ func run(ctx context.Context, store *kvstore.Store, o Options, repair bool, repo
 		seen: make(map[kvstore.Hash]struct{}), live: make(map[release]standing), recalled: make(map[release]struct{}),
 		gone: make(map[kvstore.Hash]string), damaged: make(map[kvstore.Hash]string),
 		summary:  Summary{Sound: true, Seen: o.Seen.Size},
-		replayed: replayed{live: livemap.New(), last: -1},
+		replayed: replayed{live: logs.NewLiveMap(), last: -1},
 	}
 	if repair {
 		c.repair = newRowWriter(store, rowsPerReplacement)

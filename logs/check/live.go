@@ -7,13 +7,12 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/livemap"
 )
 
 // replayed is the map of live releases, made again from the log, and what was found of the
 // roots in the entries.
 type replayed struct {
-	live        *livemap.Map
+	live        *logs.LiveMap
 	right       bool  // whether the last entry has the map's root
 	first, last int64 // entries in a row that have another one, none where last is less
 	problem     string

@@ -9,7 +9,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/check"
-	"github.com/larder-cdn/larder/logs/livemap"
 )
 
 // live is all rows of the map of live releases.
@@ -119,7 +118,7 @@ func TestCheckFindsAWrongRoot(t *testing.T) {
 		t.Error(told)
 	}
 	// The truth again ends that.
-	m := livemap.New()
+	m := logs.NewLiveMap()
 	for e, err := range logs.Entries(s.store, 0) {
 		if err != nil {
 			t.Fatal(err)
@@ -141,7 +140,7 @@ func TestCheckFindsAWrongRootOfFiles(t *testing.T) {
 	s := stocked(t)
 	c := s.publish("left-pad", "1.0.0", "index.js", "pad")
 	s.again(c, logs.Withdrawn, "a virus")
-	m := livemap.New()
+	m := logs.NewLiveMap()
 	for e, err := range logs.Entries(s.store, 0) {
 		if err != nil {
 			t.Fatal(err)

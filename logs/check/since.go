@@ -11,7 +11,6 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/livemap"
 	"github.com/larder-cdn/larder/logs/views"
 )
 
@@ -116,7 +115,7 @@ func entriesBefore(ctx context.Context, r kvstore.Reader, id release, before int
 func (c *check) compareChangedLive(ctx context.Context) error {
 	rows := Rows{View: "live", Rows: int64(len(c.recalled))}
 	defer func() { c.summary.Rows += rows.Rows; c.summary.Views = append(c.summary.Views, rows) }()
-	stored, err := logs.LiveMap(c.snapshot, c.summary.Checkpoint.Size)
+	stored, err := logs.ReadLiveMap(c.snapshot, c.summary.Checkpoint.Size)
 	if err != nil {
 		rows.Differing++
 		c.reportf(View, rows.View, "%v", err)
@@ -126,7 +125,7 @@ func (c *check) compareChangedLive(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		key := livemap.Key(id.pkg, id.version)
+		key := logs.LiveKey(id.pkg, id.version)
 		want, err := c.replayed.live.Get(key)
 		if err != nil {
 			return err

@@ -19,7 +19,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/check"
-	"github.com/larder-cdn/larder/logs/livemap"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -178,7 +177,7 @@ func TestDeepCheckFindsWhatIsWrongSince(t *testing.T) {
 			s.register(logs.PackageChanged, "d3", `{"name":"d3","homepage":"https://example.com"}`)
 			s.sign()
 			if tt.key == nil {
-				from, to := livemap.RootRows(s.log.Checkpoint().Size - 1)
+				from, to := logs.LiveRootRows(s.log.Checkpoint().Size - 1)
 				for row := range s.store.Scan(tt.ns, kvstore.Range{From: from, To: to}) {
 					s.change(tt.ns, row.Key, nil)
 				}

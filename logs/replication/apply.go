@@ -12,7 +12,6 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/livemap"
 	"github.com/larder-cdn/larder/logs/signing"
 	"github.com/larder-cdn/larder/logs/verify"
 	"github.com/larder-cdn/larder/logs/views"
@@ -32,10 +31,10 @@ const (
 // that says so.
 type withdrawals map[[16]byte]int64
 
-// releaseKey returns the first 16 bytes of the key that an entry's release has in the map of live releases (package livemap), by which withdrawals
+// releaseKey returns the first 16 bytes of the key that an entry's release has in the map of live releases, by which withdrawals
 // are looked up.
 func releaseKey(e logs.Indexed) (key [16]byte) {
-	full := livemap.Key(e.Package, e.Version)
+	full := logs.LiveKey(e.Package, e.Version)
 	copy(key[:], full[:])
 	return key
 }

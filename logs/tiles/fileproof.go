@@ -14,7 +14,6 @@ import (
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/livemap"
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
@@ -39,11 +38,11 @@ var errNoFile = errors.New("there is no such file")
 // not live, such as a withdrawn one, gets 410 if the log has an entry about it, because a proof would convince offline
 // clients. A release without an entry, or one without such a file, gets 404.
 func (h *handler) sendFileProof(w http.ResponseWriter, r *http.Request, f file, signed signing.Signed) int {
-	m, err := logs.LiveMap(h.Store, signed.Size)
+	m, err := logs.ReadLiveMap(h.Store, signed.Size)
 	if err != nil {
 		return h.failReading(w, r, err)
 	}
-	found, err := m.Get(livemap.Key(f.pkg, f.version))
+	found, err := m.Get(logs.LiveKey(f.pkg, f.version))
 	if err != nil {
 		return h.failReading(w, r, err)
 	}
@@ -70,7 +69,7 @@ func (h *handler) sendFileProof(w http.ResponseWriter, r *http.Request, f file, 
 // proveFile returns the proof that the signed log has a file of the release found, in the form of
 // https://c2sp.org/tlog-proof. The error is errNoFile if the release has no such file. If the log's last publication of the
 // release is not signed, or has another manifest, that is an error too.
-func (h *handler) proveFile(f file, found livemap.Release, signed signing.Signed) ([]byte, error) {
+func (h *handler) proveFile(f file, found logs.LiveRelease, signed signing.Signed) ([]byte, error) {
 	e, err := logs.LastPublication(h.Store, f.pkg, f.version)
 	if err != nil {
 		return nil, err

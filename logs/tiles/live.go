@@ -16,7 +16,6 @@ import (
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/livemap"
 	"github.com/larder-cdn/larder/logs/signing"
 )
 
@@ -35,8 +34,8 @@ type LiveProof struct {
 	// Size is that of the checkpoint to which all the proofs lead.
 	Size int64 `json:"size"`
 	// Last is the log's last entry, whose root the map has.
-	Last ProvenEntry   `json:"last"`
-	Map  livemap.Proof `json:"map"`
+	Last ProvenEntry       `json:"last"`
+	Map  logs.LiveMapProof `json:"map"`
 	// About are the last entry that published the release, the last one that confirmed it, the last one that withdrew or restored
 	// it, and the last one that says that upstream has changed it, if there are any, oldest first.
 	About []ProvenEntry `json:"about"`
@@ -141,11 +140,11 @@ func proveLive(r kvstore.Reader, tree logs.Checkpoint, f file) (LiveProof, error
 	if err != nil {
 		return p, err
 	}
-	m, err := logs.LiveMap(r, tree.Size)
+	m, err := logs.ReadLiveMap(r, tree.Size)
 	if err != nil {
 		return p, fmt.Errorf("%w: %w", errNoLiveMap, err)
 	}
-	if p.Map, err = m.Prove(livemap.Key(f.pkg, f.version)); err != nil {
+	if p.Map, err = m.Prove(logs.LiveKey(f.pkg, f.version)); err != nil {
 		return p, fmt.Errorf("%w: %w", errNoLiveMap, err)
 	}
 	if err := p.Map.Check(last.Live, f.pkg, f.version); err != nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/livemap"
 	"github.com/larder-cdn/larder/logs/tiles"
 	"github.com/larder-cdn/larder/logs/verify"
 )
@@ -112,9 +111,9 @@ func TestLiesAboutWhatIsLive(t *testing.T) {
 		{"gives the old map", changed(func(p *tiles.LiveProof) { p.Map = old.Map }), verify.Differs, "the proof leads to the root"},
 		{"gives another release's place", changed(func(p *tiles.LiveProof) { p.Map = other.Map }), verify.Differs, "the proof leads to the root"},
 		{"has it be its own neighbour", changed(func(p *tiles.LiveProof) {
-			p.Map.Live, p.Map.Other = nil, &livemap.Other{Key: livemap.Key("d3", "7.0.0"), Release: *old.Map.Live}
+			p.Map.Live, p.Map.Other = nil, &logs.OtherRelease{Key: logs.LiveKey("d3", "7.0.0"), LiveRelease: *old.Map.Live}
 		}), verify.Differs, "belongs to another place"},
-		{"has it live and not", changed(func(p *tiles.LiveProof) { p.Map.Live, p.Map.Other = old.Map.Live, &livemap.Other{} }), verify.Differs, "two releases in one place"},
+		{"has it live and not", changed(func(p *tiles.LiveProof) { p.Map.Live, p.Map.Other = old.Map.Live, &logs.OtherRelease{} }), verify.Differs, "two releases in one place"},
 		{"tells of another release", changed(func(p *tiles.LiveProof) { p.About = other.About }), verify.Differs, "is not the next one about it"},
 		{"tells twice", changed(func(p *tiles.LiveProof) { p.About = append(p.About, p.About...) }), verify.Differs, "is not the next one about it"},
 		{"tells of the future", changed(func(p *tiles.LiveProof) { p.About[1].Index = 9999 }), verify.Differs, "entry 9999 is not in the signed tree"},

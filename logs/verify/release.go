@@ -10,7 +10,6 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/livemap"
 	"github.com/larder-cdn/larder/logs/tiles"
 )
 
@@ -160,7 +159,7 @@ func (l *Log) readFromHistory(ctx context.Context, r *Release) error {
 // package and a version.
 func (l *Log) readHistory(ctx context.Context, name [2]string) (*history, error) {
 	h := &history{releases: map[[2]string]*Release{}, wrong: map[[2]string]error{}, documents: map[string]logs.Indexed{}}
-	live := livemap.New()
+	live := logs.NewLiveMap()
 	end := (l.Tree.N + fullWidth - 1) >> height
 	for n := int64(0); n < end; n += bundlesAtOnce {
 		entries, err := l.readBundles(ctx, n, min(n+bundlesAtOnce, end))
@@ -186,7 +185,7 @@ func (l *Log) readHistory(ctx context.Context, name [2]string) (*history, error)
 // applyToMap applies a log entry to live, the map of the releases that are served at that point of the log, and returns a
 // [Difference] if the map then does not have the root hash that the entry states. A map that becomes too large to compute
 // here is another error.
-func applyToMap(live *livemap.Map, e logs.Indexed) error {
+func applyToMap(live *logs.LiveMap, e logs.Indexed) error {
 	if err := logs.ApplyLive(live, e.Index, e.Entry); err != nil {
 		return err
 	}

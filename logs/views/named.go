@@ -5,7 +5,6 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
-	"github.com/larder-cdn/larder/logs/livemap"
 )
 
 // A Standing says what names a content.
@@ -34,7 +33,7 @@ var byEntry [namedRelease]byte
 // releaseID returns the part of a row's key that identifies a release: the first bytes of its key in the map of live
 // releases.
 func releaseID(pkg, version string) (id [namedRelease]byte) {
-	key := livemap.Key(pkg, version)
+	key := logs.LiveKey(pkg, version)
 	copy(id[:], key[:])
 	return id
 }

@@ -1,4 +1,4 @@
-package livemap
+package logs
 
 import (
 	"encoding/binary"
@@ -20,9 +20,9 @@ const (
 	innerRow = 4
 )
 
-// rowKey returns the key of the row of a node, by its depth, its place on a key's path, and its version. Newer versions come
+// liveRowKey returns the key of the row of a node, by its depth, its place on a key's path, and its version. Newer versions come
 // first.
-func rowKey(depth int, key kvstore.Hash, version int64) []byte {
+func liveRowKey(depth int, key kvstore.Hash, version int64) []byte {
 	row := binary.BigEndian.AppendUint16(nil, uint16(depth))
 	row = append(row, key[:(depth+7)/8]...)
 	if depth%8 > 0 {
@@ -31,23 +31,23 @@ func rowKey(depth int, key kvstore.Hash, version int64) []byte {
 	return binary.BigEndian.AppendUint64(row, ^uint64(version))
 }
 
-// RootRows returns the bounds, from included and to excluded, of the keys of the root's rows that were written with an entry or an
+// LiveRootRows returns the bounds, from included and to excluded, of the keys of the root's rows that were written with an entry or an
 // earlier one, newest first. The first has the root of the map after the entry; before the first release no row exists.
-func RootRows(entry int64) (from, to []byte) {
-	return rowKey(0, kvstore.Hash{}, entry), []byte{0, 1}
+func LiveRootRows(entry int64) (from, to []byte) {
+	return liveRowKey(0, kvstore.Hash{}, entry), []byte{0, 1}
 }
 
-// Open returns a stored map with a root hash. rootRow is the key of the root's row, nil before the first release; get
-// returns the value of a row by its key. Open reads and verifies the root; the other rows are read when they are needed.
-func Open(root kvstore.Hash, rootRow []byte, get func(row []byte) ([]byte, error)) (*Map, error) {
-	m := &Map{get: get, emptyAt: unwritten}
+// OpenLiveMap returns a stored map with a root hash. rootRow is the key of the root's row, nil before the first release; get
+// returns the value of a row by its key. OpenLiveMap reads and verifies the root; the other rows are read when they are needed.
+func OpenLiveMap(root kvstore.Hash, rootRow []byte, get func(row []byte) ([]byte, error)) (*LiveMap, error) {
+	m := &LiveMap{get: get, emptyAt: unwritten}
 	if rootRow != nil {
 		if len(rootRow) != 2+8 {
 			return nil, fmt.Errorf("the row %x is not that of a root", rootRow)
 		}
 		version := int64(^binary.BigEndian.Uint64(rootRow[2:]))
 		m.root = &node{hash: root, version: version}
-		if root == Empty {
+		if root == EmptyLiveMap {
 			m.root, m.emptyAt = nil, version
 		}
 	}
@@ -60,16 +60,16 @@ func Open(root kvstore.Hash, rootRow []byte, get func(row []byte) ([]byte, error
 // Write calls set for each row of the map that is not stored yet, the root's row last, and returns the keys of stored rows
 // that the map has no more. From then on these rows count as stored. For an unchanged map it does nothing. The map must be
 // that after the entry with this index.
-func (m *Map) Write(entry int64, set func(row, value []byte)) (replaced [][]byte) {
+func (m *LiveMap) Write(entry int64, set func(row, value []byte)) (replaced [][]byte) {
 	if !m.changed {
 		return nil
 	}
 	if m.emptyAt != unwritten {
-		m.replaced = append(m.replaced, rowKey(0, kvstore.Hash{}, m.emptyAt))
+		m.replaced = append(m.replaced, liveRowKey(0, kvstore.Hash{}, m.emptyAt))
 		m.emptyAt = unwritten
 	}
 	if m.root == nil {
-		set(rowKey(0, kvstore.Hash{}, entry), []byte{emptyRow})
+		set(liveRowKey(0, kvstore.Hash{}, entry), []byte{emptyRow})
 		m.emptyAt = entry
 	}
 	m.root.write(0, kvstore.Hash{}, entry, set)
@@ -87,7 +87,7 @@ func (n *node) write(depth int, place kvstore.Hash, entry int64, set func(row, v
 	for b, child := range n.children {
 		child.write(depth+1, childPlace(place, depth, b), entry, set)
 	}
-	set(rowKey(depth, place, entry), n.encode())
+	set(liveRowKey(depth, place, entry), n.encode())
 }
 
 // childPlace returns the beginning of the keys below a child, 0 for the left and 1 for the right, of the node at a depth and place.
@@ -104,7 +104,7 @@ const trimDepth = 8
 
 // Trim drops most of a stored map from memory, which must have no changes since Write. The map reads the rows again when
 // they are needed.
-func (m *Map) Trim() { m.root.dropDeepNodes(0) }
+func (m *LiveMap) Trim() { m.root.dropDeepNodes(0) }
 
 // dropDeepNodes drops from memory what is in the nodes at trimDepth, with all below them. It is read again when it is
 // needed. depth is that of n.
@@ -139,9 +139,9 @@ func (n *node) encode() []byte {
 
 var errMalformed = errors.New("it is malformed")
 
-// decodeRow parses the value of a node's row. The node's children have hashes and versions, and are not read yet. The root
+// decodeNode parses the value of a node's row. The node's children have hashes and versions, and are not read yet. The root
 // of an empty map is nil. A malformed row is an error.
-func decodeRow(row []byte) (*node, error) {
+func decodeNode(row []byte) (*node, error) {
 	if len(row) == 0 {
 		return nil, errMalformed
 	}
@@ -167,7 +167,7 @@ func decodeRow(row []byte) (*node, error) {
 	case kind == emptyRow && len(rest) == 0:
 		return nil, nil
 	case kind == leafRow:
-		n.leaf = &leaf{hash(), Release{Manifest: hash()}}
+		n.leaf = &leaf{hash(), LiveRelease{Manifest: hash()}}
 		if n.leaf.release.Entry = number(); n.leaf.release.Entry == unwritten {
 			return nil, errMalformed
 		}
@@ -196,7 +196,7 @@ func decodeRow(row []byte) (*node, error) {
 // Compare compares the stored map after an entry, with m, which is in memory. rootRow is the key of its root's row, nil for none;
 // get returns the value of a row by its key. It calls wrong for each row that is missing or differs, below which it does not look,
 // and returns the number of right rows.
-func (m *Map) Compare(rootRow []byte, get func(row []byte) ([]byte, error), wrong func(row []byte, err error)) (right int64) {
+func (m *LiveMap) Compare(rootRow []byte, get func(row []byte) ([]byte, error), wrong func(row []byte, err error)) (right int64) {
 	if rootRow == nil {
 		if m.root != nil {
 			wrong([]byte{0, 0}, errors.New("it is missing"))
@@ -212,7 +212,7 @@ func (n *node) compare(row []byte, depth int, place kvstore.Hash, get func(row [
 	value, err := get(row)
 	var got *node
 	if err == nil {
-		got, err = decodeRow(value)
+		got, err = decodeNode(value)
 	}
 	if err == nil && (got.hashOrEmpty() != n.hashOrEmpty() || got != nil && (got.leaf == nil) != (n.leaf == nil)) {
 		err = errors.New("it is not what the log says")
@@ -228,7 +228,7 @@ func (n *node) compare(row []byte, depth int, place kvstore.Hash, get func(row [
 	for b, child := range n.children {
 		if child != nil {
 			below := childPlace(place, depth, b)
-			right += child.compare(rowKey(depth+1, below, got.children[b].version), depth+1, below, get, wrong)
+			right += child.compare(liveRowKey(depth+1, below, got.children[b].version), depth+1, below, get, wrong)
 		}
 	}
 	return right

@@ -1,4 +1,4 @@
-package livemap
+package logs
 
 import (
 	"fmt"
@@ -6,8 +6,22 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// A Map is a map in memory, or the part of a stored map that was read. It must not be used after an error. It is for one goroutine.
-type Map struct {
+// A LiveMap is the map of live releases: which releases are served, by which manifest, and since which entry of the log. Every entry states
+// the map's root after itself, so a short proof shows a client that a release is live, or that it is not.
+//
+// The map is a compact sparse Merkle tree. A release's key is the SHA-256 of its name; the key's bits, the highest of the first byte
+// first, lead from the root to its leaf, which is as near to the root as no other key shares the way. With || for concatenation:
+//
+//	key   = SHA-256(length of package, 8 bytes big-endian || package || version)
+//	leaf  = SHA-256(0x00 || key || manifest || entry, 8 bytes big-endian)
+//	inner = SHA-256(0x01 || left || right)
+//	empty = SHA-256("")
+//
+// It guarantees: maps of the same releases have the same root, in whatever order they were set and deleted; a leaf cannot be confused
+// with an inner node, as in RFC 6962; a row is compared with the hash in its parent before it is used.
+//
+// The tree is in memory, or the part of a stored tree that was read. It must not be used after an error. It is for one goroutine.
+type LiveMap struct {
 	root     *node
 	get      func(row []byte) ([]byte, error) // nil for a map in memory
 	len      int                              // releases that were added and not deleted again
@@ -29,22 +43,22 @@ type node struct {
 
 type leaf struct {
 	key     kvstore.Hash
-	release Release
+	release LiveRelease
 }
 
-// New returns an empty map in memory.
-func New() *Map { return &Map{emptyAt: unwritten} }
+// NewLiveMap returns an empty map in memory.
+func NewLiveMap() *LiveMap { return &LiveMap{emptyAt: unwritten} }
 
 // Root returns the hash of the map.
-func (m *Map) Root() kvstore.Hash { return m.root.hashOrEmpty() }
+func (m *LiveMap) Root() kvstore.Hash { return m.root.hashOrEmpty() }
 
-// Len returns the number of releases in a map that was created by [New]. Of a map that [Open] returned, it is only how many
+// Len returns the number of releases in a map that was created by [NewLiveMap]. Of a map that [OpenLiveMap] returned, it is only how many
 // were added since, less those that were deleted.
-func (m *Map) Len() int { return m.len }
+func (m *LiveMap) Len() int { return m.len }
 
 // Get returns the map's record of a release by its key, nil if it is not live. The caller must not change the record. Get
 // may read rows of a stored map.
-func (m *Map) Get(key kvstore.Hash) (*Release, error) {
+func (m *LiveMap) Get(key kvstore.Hash) (*LiveRelease, error) {
 	found, _, err := m.findLeaf(key)
 	if err != nil || found == nil || found.key != key {
 		return nil, err
@@ -54,7 +68,7 @@ func (m *Map) Get(key kvstore.Hash) (*Release, error) {
 
 // Set adds a live release to the map in memory, or replaces its record; it writes no rows. It may read rows of a stored map. After an
 // error of reading, the map must not be used any more.
-func (m *Map) Set(key kvstore.Hash, r Release) error {
+func (m *LiveMap) Set(key kvstore.Hash, r LiveRelease) error {
 	before, err := m.Get(key)
 	if err != nil {
 		return err
@@ -71,7 +85,7 @@ func (m *Map) Set(key kvstore.Hash, r Release) error {
 
 // Delete removes a release from the map in memory, if it is there; it writes no rows. It may read rows of a stored map. After an error
 // of reading, the map must not be used any more.
-func (m *Map) Delete(key kvstore.Hash) error {
+func (m *LiveMap) Delete(key kvstore.Hash) error {
 	before, err := m.Get(key)
 	if err != nil || before == nil {
 		return err
@@ -86,12 +100,12 @@ func (m *Map) Delete(key kvstore.Hash) error {
 
 // Prove returns the proof of whether a release, by its key, is live, and of its record. It may read rows of a stored map,
 // and does not change the map.
-func (m *Map) Prove(key kvstore.Hash) (Proof, error) {
+func (m *LiveMap) Prove(key kvstore.Hash) (LiveMapProof, error) {
 	found, siblings, err := m.findLeaf(key)
 	if err != nil {
-		return Proof{}, err
+		return LiveMapProof{}, err
 	}
-	p := Proof{Path: make([]kvstore.Hash, len(siblings))}
+	p := LiveMapProof{Path: make([]kvstore.Hash, len(siblings))}
 	for i, sibling := range siblings {
 		p.Path[len(siblings)-1-i] = sibling
 	}
@@ -100,7 +114,7 @@ func (m *Map) Prove(key kvstore.Hash) (Proof, error) {
 	case found.key == key:
 		p.Live = &found.release
 	default:
-		p.Other = &Other{found.key, found.release}
+		p.Other = &OtherRelease{found.key, found.release}
 	}
 	return p, nil
 }
@@ -108,7 +122,7 @@ func (m *Map) Prove(key kvstore.Hash) (Proof, error) {
 // findLeaf returns the leaf at the end of the path that a key's bits lead to, which may have another key, nil if the path
 // has none. It also returns the hashes of the nodes beside the path, from the root down. It loads the path's nodes that are not
 // in memory yet.
-func (m *Map) findLeaf(key kvstore.Hash) (*leaf, []kvstore.Hash, error) {
+func (m *LiveMap) findLeaf(key kvstore.Hash) (*leaf, []kvstore.Hash, error) {
 	var siblings []kvstore.Hash
 	n := m.root
 	for depth := 0; ; depth++ {
@@ -130,7 +144,7 @@ func (m *Map) findLeaf(key kvstore.Hash) (*leaf, []kvstore.Hash, error) {
 
 // insert returns the replacement of the node n at a depth, with a leaf added below it, or in the place of the leaf with its
 // key. It does not change the nodes on the way, but for reading them, and replaces them up to n.
-func (m *Map) insert(n *node, depth int, l *leaf) (*node, error) {
+func (m *LiveMap) insert(n *node, depth int, l *leaf) (*node, error) {
 	if n == nil {
 		return newLeafNode(l), nil
 	}
@@ -165,7 +179,7 @@ func joinLeaves(a, b *leaf, depth int) *node {
 
 // remove returns the replacement of the node n at a depth, without the leaf of a key, which must be below it; nil if nothing
 // is left. A leaf without a sibling moves up.
-func (m *Map) remove(n *node, depth int, key kvstore.Hash) (*node, error) {
+func (m *LiveMap) remove(n *node, depth int, key kvstore.Hash) (*node, error) {
 	if err := m.load(n, depth, key); err != nil {
 		return nil, err
 	}
@@ -209,34 +223,34 @@ func (n *node) withChild(b int, child *node) *node {
 	return next
 }
 
-// hashOrEmpty returns the node's hash, [Empty] for nil.
+// hashOrEmpty returns the node's hash, [EmptyLiveMap] for nil.
 func (n *node) hashOrEmpty() kvstore.Hash {
 	if n == nil {
-		return Empty
+		return EmptyLiveMap
 	}
 	return n.hash
 }
 
 // markReplaced records that the stored row of a node, if it has one, is not part of the map any more. key is any key whose
 // path leads through the node at this depth.
-func (m *Map) markReplaced(n *node, depth int, key kvstore.Hash) {
+func (m *LiveMap) markReplaced(n *node, depth int, key kvstore.Hash) {
 	if n.version != unwritten {
-		m.replaced = append(m.replaced, rowKey(depth, key, n.version))
+		m.replaced = append(m.replaced, liveRowKey(depth, key, n.version))
 	}
 }
 
 // load reads a stored node at a depth of the key's path, with its children's hashes, unless it was read before or is nil. It
 // verifies the node's hash.
-func (m *Map) load(n *node, depth int, key kvstore.Hash) error {
+func (m *LiveMap) load(n *node, depth int, key kvstore.Hash) error {
 	if n == nil || n.leaf != nil || n.children != [2]*node{} {
 		return nil
 	}
-	row := rowKey(depth, key, n.version)
+	row := liveRowKey(depth, key, n.version)
 	value, err := m.get(row)
 	if err != nil {
 		return fmt.Errorf("row %x of the map of live releases: %w", row, err)
 	}
-	got, err := decodeRow(value)
+	got, err := decodeNode(value)
 	if err != nil {
 		return fmt.Errorf("row %x of the map of live releases: %w", row, err)
 	}

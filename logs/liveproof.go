@@ -1,4 +1,4 @@
-package livemap
+package logs
 
 import (
 	"errors"
@@ -7,30 +7,30 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// A Proof shows the record of a release in the map with a root, or that it has none.
-type Proof struct {
+// A LiveMapProof shows the record of a release in the map with a root, or that it has none.
+type LiveMapProof struct {
 	// Live is the release's record; nil if it is not live.
-	Live *Release `json:"live,omitempty"`
+	Live *LiveRelease `json:"live,omitempty"`
 	// Other is the only other release below the place where this one would be. If neither is set, the place is empty.
-	Other *Other `json:"other,omitempty"`
+	Other *OtherRelease `json:"other,omitempty"`
 	// Path are the hashes beside the path from that place to the root.
 	Path []kvstore.Hash `json:"path"`
 }
 
-// Other is a release that shows, by its place, that another one is not live.
-type Other struct {
+// OtherRelease is a release that shows, by its place, that another one is not live.
+type OtherRelease struct {
 	Key kvstore.Hash `json:"key"`
-	Release
+	LiveRelease
 }
 
-// Check returns an error unless the proof shows that a map with this root has the record [Proof.Live] of a release, or that
+// Check returns an error unless the proof shows that a map with this root has the record [LiveMapProof.Live] of a release, or that
 // the release is not live if that is nil.
-func (p Proof) Check(root kvstore.Hash, pkg, version string) error {
+func (p LiveMapProof) Check(root kvstore.Hash, pkg, version string) error {
 	depth := len(p.Path)
 	if depth > keyBits {
 		return fmt.Errorf("the proof has %d steps, and %d are the most", depth, keyBits)
 	}
-	key, sum := Key(pkg, version), Empty
+	key, sum := LiveKey(pkg, version), EmptyLiveMap
 	switch {
 	case p.Live != nil && p.Other != nil:
 		return errors.New("the proof names two releases in one place")
@@ -39,7 +39,7 @@ func (p Proof) Check(root kvstore.Hash, pkg, version string) error {
 	case p.Other != nil && (p.Other.Key == key || !sharePrefix(p.Other.Key, key, depth)):
 		return errors.New("the proof names a release that belongs to another place")
 	case p.Other != nil:
-		sum = hashLeaf(p.Other.Key, p.Other.Release)
+		sum = hashLeaf(p.Other.Key, p.Other.LiveRelease)
 	}
 	for i, sibling := range p.Path {
 		if keyBit(key, depth-1-i) == 0 {

@@ -1,4 +1,4 @@
-package livemap_test
+package logs_test
 
 import (
 	"errors"
@@ -9,16 +9,16 @@ import (
 	"testing"
 
 	"github.com/larder-cdn/larder/kvstore"
-	"github.com/larder-cdn/larder/logs/livemap"
+	"github.com/larder-cdn/larder/logs"
 )
 
-func release(n int) livemap.Release {
-	return livemap.Release{Manifest: kvstore.Sum(fmt.Append(nil, n)), Entry: int64(n)}
+func release(n int) logs.LiveRelease {
+	return logs.LiveRelease{Manifest: kvstore.Sum(fmt.Append(nil, n)), Entry: int64(n)}
 }
 
-func set(t testing.TB, m *livemap.Map, pkg, version string, r livemap.Release) {
+func set(t testing.TB, m *logs.LiveMap, pkg, version string, r logs.LiveRelease) {
 	t.Helper()
-	if err := m.Set(livemap.Key(pkg, version), r); err != nil {
+	if err := m.Set(logs.LiveKey(pkg, version), r); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -26,7 +26,7 @@ func set(t testing.TB, m *livemap.Map, pkg, version string, r livemap.Release) {
 // TestGoldenRoots keeps the format: what is signed cannot be hashed in another way later. The
 // roots were computed by another program, from the package comment.
 func TestGoldenRoots(t *testing.T) {
-	m := livemap.New()
+	m := logs.NewLiveMap()
 	want := func(root string) {
 		t.Helper()
 		if got := m.Root().String(); got != root {
@@ -46,7 +46,7 @@ func TestGoldenRoots(t *testing.T) {
 
 // TestKeysAreUnambiguous has names whose texts are the same when put together.
 func TestKeysAreUnambiguous(t *testing.T) {
-	if livemap.Key("ab", "c") == livemap.Key("a", "bc") || livemap.Key("a", "") == livemap.Key("", "a") {
+	if logs.LiveKey("ab", "c") == logs.LiveKey("a", "bc") || logs.LiveKey("a", "") == logs.LiveKey("", "a") {
 		t.Error("two releases have one key")
 	}
 }
@@ -64,7 +64,7 @@ func (r rows) get(row []byte) ([]byte, error) {
 
 // root finds the row of the root of the map after an entry.
 func (r rows) root(entry int64) []byte {
-	from, to := livemap.RootRows(entry)
+	from, to := logs.LiveRootRows(entry)
 	for _, row := range slices.Sorted(maps.Keys(r)) {
 		if row >= string(from) && row < string(to) {
 			return []byte(row)
@@ -76,7 +76,7 @@ func (r rows) root(entry int64) []byte {
 // model compares a stored map with a plain one, step by step.
 type model struct {
 	testing.TB
-	plain map[string]livemap.Release
+	plain map[string]logs.LiveRelease
 	rows  rows
 	entry int64
 	roots []kvstore.Hash            // after each entry
@@ -84,20 +84,20 @@ type model struct {
 }
 
 func newModel(tb testing.TB) *model {
-	return &model{TB: tb, plain: map[string]livemap.Release{}, rows: rows{}, gone: map[int64]map[string]bool{}}
+	return &model{TB: tb, plain: map[string]logs.LiveRelease{}, rows: rows{}, gone: map[int64]map[string]bool{}}
 }
 
 // write makes changes, names with a release or none, and writes them as those of one entry.
-func (m *model) write(changes map[string]*livemap.Release, trimmed *livemap.Map) *livemap.Map {
+func (m *model) write(changes map[string]*logs.LiveRelease, trimmed *logs.LiveMap) *logs.LiveMap {
 	m.Helper()
 	stored := trimmed
 	if stored == nil {
 		var err error
-		root := livemap.Empty
+		root := logs.EmptyLiveMap
 		if len(m.roots) > 0 {
 			root = m.roots[len(m.roots)-1]
 		}
-		if stored, err = livemap.Open(root, m.rows.root(m.entry-1), m.rows.get); err != nil {
+		if stored, err = logs.OpenLiveMap(root, m.rows.root(m.entry-1), m.rows.get); err != nil {
 			m.Fatal(err)
 		}
 	}
@@ -105,10 +105,10 @@ func (m *model) write(changes map[string]*livemap.Release, trimmed *livemap.Map)
 		var err error
 		if r := changes[name]; r != nil {
 			m.plain[name] = *r
-			err = stored.Set(livemap.Key(name, "1"), *r)
+			err = stored.Set(logs.LiveKey(name, "1"), *r)
 		} else {
 			delete(m.plain, name)
-			err = stored.Delete(livemap.Key(name, "1"))
+			err = stored.Delete(logs.LiveKey(name, "1"))
 		}
 		if err != nil {
 			m.Fatal(err)
@@ -142,7 +142,7 @@ func (m *model) prune(before int64) {
 // check compares the newest map with one that is made in another order, and proves each name.
 func (m *model) check(names []string) {
 	m.Helper()
-	again := livemap.New()
+	again := logs.NewLiveMap()
 	for name, r := range m.plain {
 		set(m, again, name, "1", r)
 	}
@@ -164,13 +164,13 @@ func (m *model) check(names []string) {
 	}
 }
 
-func (m *model) prove(root kvstore.Hash, entry int64, name string, plain map[string]livemap.Release) {
+func (m *model) prove(root kvstore.Hash, entry int64, name string, plain map[string]logs.LiveRelease) {
 	m.Helper()
-	stored, err := livemap.Open(root, m.rows.root(entry), m.rows.get)
+	stored, err := logs.OpenLiveMap(root, m.rows.root(entry), m.rows.get)
 	if err != nil {
 		m.Fatal(err)
 	}
-	p, err := stored.Prove(livemap.Key(name, "1"))
+	p, err := stored.Prove(logs.LiveKey(name, "1"))
 	if err != nil {
 		m.Fatal(err)
 	}
@@ -189,9 +189,9 @@ func TestMapIsAPlainOne(t *testing.T) {
 	for i := range names {
 		names[i] = fmt.Sprintf("package%d", i)
 	}
-	var live *livemap.Map
+	var live *logs.LiveMap
 	for step := range 400 {
-		changes := map[string]*livemap.Release{}
+		changes := map[string]*logs.LiveRelease{}
 		for range 1 + r.IntN(3) {
 			name := names[r.IntN(len(names))]
 			if changes[name] = nil; r.IntN(5) > step/100 { // so that it grows, and then shrinks to nothing
@@ -206,13 +206,13 @@ func TestMapIsAPlainOne(t *testing.T) {
 		m.check(names)
 	}
 	clear(m.plain)
-	all := map[string]*livemap.Release{}
+	all := map[string]*logs.LiveRelease{}
 	for _, name := range names {
 		all[name] = nil
 	}
 	m.write(all, nil)
 	m.check(names)
-	if root := m.roots[len(m.roots)-1]; root != livemap.Empty {
+	if root := m.roots[len(m.roots)-1]; root != logs.EmptyLiveMap {
 		t.Errorf("without releases the root is %s", root)
 	}
 	m.prune(m.entry)
@@ -224,9 +224,9 @@ func TestMapIsAPlainOne(t *testing.T) {
 // TestEarlierMapsStay proves from each map whose rows were not deleted.
 func TestEarlierMapsStay(t *testing.T) {
 	m := newModel(t)
-	var before []map[string]livemap.Release
+	var before []map[string]logs.LiveRelease
 	for n := range 50 {
-		m.write(map[string]*livemap.Release{fmt.Sprint("a", n): new(release(n)), fmt.Sprint("a", n/2): nil}, nil)
+		m.write(map[string]*logs.LiveRelease{fmt.Sprint("a", n): new(release(n)), fmt.Sprint("a", n/2): nil}, nil)
 		before = append(before, maps.Clone(m.plain))
 	}
 	m.prune(20)
@@ -239,12 +239,12 @@ func TestEarlierMapsStay(t *testing.T) {
 
 func TestDamagedRowsAreFound(t *testing.T) {
 	m := newModel(t)
-	changes := map[string]*livemap.Release{}
+	changes := map[string]*logs.LiveRelease{}
 	for n := range 20 {
 		changes[fmt.Sprint("a", n)] = new(release(n))
 	}
 	m.write(changes, nil)
-	want := livemap.New()
+	want := logs.NewLiveMap()
 	for name, r := range m.plain {
 		set(t, want, name, "1", r)
 	}
@@ -271,35 +271,35 @@ func TestDamagedRowsAreFound(t *testing.T) {
 
 // TestProofsAreOfOneThing changes each part of proofs.
 func TestProofsAreOfOneThing(t *testing.T) {
-	m := livemap.New()
+	m := logs.NewLiveMap()
 	for n := range 200 {
 		set(t, m, "vue", fmt.Sprint(n), release(n))
 	}
 	root := m.Root()
 	for n := range 220 {
 		version := fmt.Sprint(n)
-		p, err := m.Prove(livemap.Key("vue", version))
+		p, err := m.Prove(logs.LiveKey("vue", version))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := p.Check(root, "vue", version); err != nil {
 			t.Fatal(err)
 		}
-		wrong := map[string]livemap.Proof{
-			"a longer path":  {Live: p.Live, Other: p.Other, Path: append([]kvstore.Hash{livemap.Empty}, p.Path...)},
+		wrong := map[string]logs.LiveMapProof{
+			"a longer path":  {Live: p.Live, Other: p.Other, Path: append([]kvstore.Hash{logs.EmptyLiveMap}, p.Path...)},
 			"a shorter path": {Live: p.Live, Other: p.Other, Path: p.Path[1:]},
 			"a long path":    {Live: p.Live, Other: p.Other, Path: make([]kvstore.Hash, 257)},
-			"two releases":   {Live: new(release(n)), Other: &livemap.Other{Key: livemap.Key("vue", "0")}, Path: p.Path},
+			"two releases":   {Live: new(release(n)), Other: &logs.OtherRelease{Key: logs.LiveKey("vue", "0")}, Path: p.Path},
 		}
 		if p.Live != nil {
-			wrong["nothing"] = livemap.Proof{Path: p.Path}
-			wrong["another manifest"] = livemap.Proof{Live: &livemap.Release{Entry: p.Live.Entry}, Path: p.Path}
-			wrong["another entry"] = livemap.Proof{Live: &livemap.Release{Manifest: p.Live.Manifest, Entry: 9999}, Path: p.Path}
-			wrong["itself as another"] = livemap.Proof{Other: &livemap.Other{Key: livemap.Key("vue", version), Release: *p.Live}, Path: p.Path}
+			wrong["nothing"] = logs.LiveMapProof{Path: p.Path}
+			wrong["another manifest"] = logs.LiveMapProof{Live: &logs.LiveRelease{Entry: p.Live.Entry}, Path: p.Path}
+			wrong["another entry"] = logs.LiveMapProof{Live: &logs.LiveRelease{Manifest: p.Live.Manifest, Entry: 9999}, Path: p.Path}
+			wrong["itself as another"] = logs.LiveMapProof{Other: &logs.OtherRelease{Key: logs.LiveKey("vue", version), LiveRelease: *p.Live}, Path: p.Path}
 			other := (n + 1) % 200
-			wrong["another's place"] = livemap.Proof{Other: &livemap.Other{Key: livemap.Key("vue", fmt.Sprint(other)), Release: release(other)}, Path: p.Path}
+			wrong["another's place"] = logs.LiveMapProof{Other: &logs.OtherRelease{Key: logs.LiveKey("vue", fmt.Sprint(other)), LiveRelease: release(other)}, Path: p.Path}
 		} else {
-			wrong["a release"] = livemap.Proof{Live: new(release(n)), Path: p.Path}
+			wrong["a release"] = logs.LiveMapProof{Live: new(release(n)), Path: p.Path}
 		}
 		for what, p := range wrong {
 			if p.Check(root, "vue", version) == nil {
@@ -319,7 +319,7 @@ func FuzzMap(f *testing.F) {
 		if len(steps) > 64 {
 			return
 		}
-		m, plain := livemap.New(), map[kvstore.Hash]livemap.Release{}
+		m, plain := logs.NewLiveMap(), map[kvstore.Hash]logs.LiveRelease{}
 		key := func(step byte) (k kvstore.Hash) {
 			k[step&3*10] = step & 0x7c // far down, so that they share much of the way
 			return k
@@ -336,7 +336,7 @@ func FuzzMap(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			again := livemap.New()
+			again := logs.NewLiveMap()
 			for k, r := range plain {
 				if err := again.Set(k, r); err != nil {
 					t.Fatal(err)
@@ -358,10 +358,10 @@ func FuzzRows(f *testing.F) {
 	f.Add(append([]byte{1}, make([]byte, 65)...))
 	f.Add(append([]byte{5}, make([]byte, 33)...))
 	f.Fuzz(func(t *testing.T, row []byte) {
-		root, _ := livemap.RootRows(0)
-		m, err := livemap.Open(kvstore.Sum(row), root, func([]byte) ([]byte, error) { return row, nil })
+		root, _ := logs.LiveRootRows(0)
+		m, err := logs.OpenLiveMap(kvstore.Sum(row), root, func([]byte) ([]byte, error) { return row, nil })
 		if err == nil {
-			if _, err = m.Prove(livemap.Key("vue", "1")); err == nil {
+			if _, err = m.Prove(logs.LiveKey("vue", "1")); err == nil {
 				t.Error("a row has a hash of its own choice")
 			}
 		}
