@@ -50,7 +50,7 @@ const clockTolerance = 24 * time.Hour
 // cost grows with the number of entries that it returns, and not with the size of the log.
 func Read(r kvstore.Reader, q Query) (Page, error) {
 	var page Page
-	for e, err := range q.entries(r, span{to: q.Before, reverse: true}) {
+	for e, err := range q.Newest(r) {
 		if err != nil {
 			return Page{}, err
 		}
@@ -67,6 +67,12 @@ func Read(r kvstore.Reader, q Query) (Page, error) {
 		page.Entries = append(page.Entries, e)
 	}
 	return page, nil
+}
+
+// Newest iterates over the entries before q.Before that the query's package, version and kinds select, newest first. It ignores
+// the rest of the query. The caller must end after the first error.
+func (q Query) Newest(r kvstore.Reader) iter.Seq2[Indexed, error] {
+	return q.entries(r, span{to: q.Before, reverse: true})
 }
 
 // HasEntry reports whether the log has an entry about a package, or about a version of it if version is not "". It is false
@@ -92,7 +98,7 @@ func FirstEntry(r kvstore.Reader, pkg string) (Indexed, error) {
 // LastPublication returns the newest entry that publishes a release, even if the release was withdrawn since, or
 // kvstore.ErrNotFound. It reads the log and not the views. Neither pkg nor version may be "".
 func LastPublication(r kvstore.Reader, pkg, version string) (Indexed, error) {
-	for e, err := range (Query{Package: pkg, Version: version, Kinds: Publications}).entries(r, span{reverse: true}) {
+	for e, err := range (Query{Package: pkg, Version: version, Kinds: Publications}).Newest(r) {
 		return e, err
 	}
 	return Indexed{}, fmt.Errorf("logs: a publication of %q %q: %w", pkg, version, kvstore.ErrNotFound)

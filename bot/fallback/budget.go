@@ -27,12 +27,7 @@ const (
 )
 
 // A failedReleases is a record of releases that an origin did not have, or did not send as it promised.
-type failedReleases struct {
-	now func() time.Time
-
-	mu  sync.Mutex
-	all map[release]failedRelease
-}
+type failedReleases map[release]failedRelease
 
 // A failedRelease is why a release could not be fetched the last time, and how long it is not tried.
 type failedRelease struct {
@@ -53,16 +48,9 @@ func (b *backoff) extend(now time.Time, first, longest time.Duration) {
 	b.until = now.Add(retry.Doubled(b.failures, first, longest))
 }
 
-// newFailedReleases returns an empty record of releases that could not be fetched. now returns the current time.
-func newFailedReleases(now func() time.Time) *failedReleases {
-	return &failedReleases{now: now, all: map[release]failedRelease{}}
-}
-
 // recentError returns why a release could not be fetched, as long as the pause after that failure lasts; nil if it may be tried.
-func (m *failedReleases) recentError(id release) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if r := m.all[id]; m.now().Before(r.until) {
+func (m failedReleases) recentError(id release, now time.Time) error {
+	if r := m[id]; now.Before(r.until) {
 		return r.err
 	}
 	return nil
@@ -70,16 +58,14 @@ func (m *failedReleases) recentError(id release) error {
 
 // record stores why a release could not be fetched, for recentError, which returns that until a pause is over. The pause is
 // longer after each failure. If the record is full, it forgets another release.
-func (m *failedReleases) record(id release, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	r, there := m.all[id]
-	if !there && len(m.all) >= mostMemory {
-		evict(m.all, func(r failedRelease) bool { return !m.now().Before(r.until) })
+func (m failedReleases) record(id release, err error, now time.Time) {
+	r, there := m[id]
+	if !there && len(m) >= mostMemory {
+		evict(m, func(r failedRelease) bool { return !now.Before(r.until) })
 	}
 	r.err = err
-	r.extend(m.now(), briefPause, longPause)
-	m.all[id] = r
+	r.extend(now, briefPause, longPause)
+	m[id] = r
 }
 
 // evict deletes one entry to make room. It looks at up to eight in random order, and deletes the first for which done returns
@@ -123,35 +109,21 @@ func (b *tokenBucket) take(now time.Time) bool {
 	return true
 }
 
-// clientBudgets are those of clients.
-type clientBudgets struct {
-	now func() time.Time
-
-	mu  sync.Mutex
-	all map[netip.Prefix]*tokenBucket
-}
-
-// newClientBudgets returns the budgets of releases that clients may cause requests for. A client that was not seen yet has a full
-// one. now returns the current time.
-func newClientBudgets(now func() time.Time) *clientBudgets {
-	return &clientBudgets{now: now, all: map[netip.Prefix]*tokenBucket{}}
-}
+// clientBudgets are the budgets of releases that clients may cause requests for. A client that was not seen yet has a full one.
+type clientBudgets map[netip.Prefix]*tokenBucket
 
 // take takes one release from the budget of the client at a remote address (host and port), and returns false if it is used up.
 // Clients that are not distinguished by address, such as those in one network, share a budget.
-func (b *clientBudgets) take(remote string) bool {
+func (b clientBudgets) take(remote string, now time.Time) bool {
 	who, _ := requests.ClientOf(remote)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now := b.now()
-	own := b.all[who]
+	own := b[who]
 	if own == nil {
-		if len(b.all) >= mostClients { // the origin's budget still counts
-			evict(b.all, func(x *tokenBucket) bool { x.refill(now); return x.tokens >= x.most })
+		if len(b) >= mostClients { // the origin's budget still counts
+			evict(b, func(x *tokenBucket) bool { x.refill(now); return x.tokens >= x.most })
 		}
 		made := newTokenBucket(clientRate, clientBurst, now)
 		own = &made
-		b.all[who] = own
+		b[who] = own
 	}
 	return own.take(now)
 }
@@ -173,12 +145,9 @@ type limitedOrigin struct {
 // are no such failures, and the next pause is a short one again.
 func (o *limitedOrigin) findWithinLimits(ctx context.Context, id release, path string) (*offer, error) {
 	o.mu.Lock()
-	now := o.now()
-	until := o.backoff.until
-	rests, may := now.Before(until), true
-	if !rests {
-		may = o.budget.take(now)
-	}
+	now, until := o.now(), o.backoff.until
+	rests := now.Before(until)
+	may := !rests && o.budget.take(now)
 	o.mu.Unlock()
 	switch {
 	case rests:

@@ -114,21 +114,20 @@ type Fallback struct {
 	origins []*limitedOrigin
 	getter  *fetch.Client
 	asking  *answers.Shares
-	memory  *failedReleases
-	clients *clientBudgets
 	ctx     context.Context // of what is under way
 	end     context.CancelFunc
 	running sync.WaitGroup
 	follow  follower
 
-	requests, releases outcomeCounts
-	waiting            atomic.Int32 // clients' requests
+	waiting  atomic.Int32 // clients' requests
+	stored   atomic.Int64 // bytes of mirrored releases; -1 until it is known
+	counting sync.Mutex   // held while stored is compared with the quota, and while it is counted the first time
 
-	counting sync.Mutex // held by the goroutine that counts what was mirrored before
-
-	mu      sync.Mutex
-	flights map[release]*flight
-	stored  int64 // bytes of mirrored releases; -1 until it is known
+	mu                 sync.Mutex // of what follows
+	flights            map[release]*flight
+	failed             failedReleases
+	clients            clientBudgets
+	requests, releases map[Outcome]int64
 }
 
 // A release is the name of a package and one of its versions.
@@ -147,8 +146,9 @@ func New(o Options) (*Fallback, error) {
 	}
 	f := &Fallback{
 		o: o, id: rand.Text(), getter: getter, asking: answers.NewTurns(mostAsking),
-		memory: newFailedReleases(o.Now), clients: newClientBudgets(o.Now), flights: map[release]*flight{}, stored: -1,
+		flights: map[release]*flight{}, failed: failedReleases{}, clients: clientBudgets{}, requests: map[Outcome]int64{}, releases: map[Outcome]int64{},
 	}
+	f.stored.Store(-1)
 	f.follow = follower{Fallback: f, backoffs: map[release]backoff{}, caughtUp: map[release]bool{}, applied: map[release]int64{}, stale: map[string]bool{}}
 	for _, text := range o.Origins {
 		made, err := f.parseOrigin(text)
@@ -201,7 +201,9 @@ var (
 func (f *Fallback) Answer(r *http.Request, pkg, version, path string) ([]byte, *answers.Failure) {
 	data, err := f.findFile(r, release{pkg, version}, path)
 	outcome := outcomeOf(err)
-	f.requests.count(outcome)
+	f.mu.Lock()
+	f.requests[outcome]++
+	f.mu.Unlock()
 	return data, failures[outcome]
 }
 
@@ -268,17 +270,14 @@ func (f *Fallback) appendHop(h http.Header) (list string, loops bool) {
 	return strings.Join(append(members, f.id), ", "), false
 }
 
-// hopsKey is the key of a context's value for HopsField.
+// hopsKey is the key of a context's value: the header fields to add to requests to origins.
 type hopsKey struct{}
 
 // hopHeader returns the header fields to add to a request to an origin: the Larders that the client's request came through, which
-// ctx has. It is empty if ctx has none.
+// ctx has; nil if it has none.
 func hopHeader(ctx context.Context) http.Header {
-	hops, _ := ctx.Value(hopsKey{}).(string)
-	if hops == "" {
-		return http.Header{}
-	}
-	return http.Header{HopsField: {hops}}
+	fields, _ := ctx.Value(hopsKey{}).(http.Header)
+	return fields
 }
 
 // joinFlight returns the flight of the release id, the goroutine that fetches it. It starts one unless one is under way. It
@@ -291,16 +290,17 @@ func (f *Fallback) joinFlight(r *http.Request, id release, path, hops string) (*
 	if fl := f.flights[id]; fl != nil {
 		return fl, nil
 	}
-	if err := f.memory.recentError(id); err != nil {
+	now := f.o.Now()
+	if err := f.failed.recentError(id, now); err != nil {
 		return nil, err
 	}
-	if len(f.flights) >= mostFlight || f.ctx.Err() != nil || !f.clients.take(r.RemoteAddr) {
+	if len(f.flights) >= mostFlight || f.ctx.Err() != nil || !f.clients.take(r.RemoteAddr, now) {
 		return nil, errBusy
 	}
-	fl := &flight{Fallback: f, id: id, first: path, listed: make(chan struct{}), done: make(chan struct{})}
+	fl := &flight{Fallback: f, id: id, first: path, listed: make(chan struct{})}
 	f.flights[id] = fl
 	f.running.Go(func() {
-		ctx, cancel := context.WithTimeout(context.WithValue(f.ctx, hopsKey{}, hops), flightTime)
+		ctx, cancel := context.WithTimeout(context.WithValue(f.ctx, hopsKey{}, http.Header{HopsField: {hops}}), flightTime)
 		defer cancel()
 		fl.run(ctx)
 	})
@@ -308,41 +308,25 @@ func (f *Fallback) joinFlight(r *http.Request, id release, path, hops string) (*
 }
 
 // takeQuota counts bytes as stored, within the quota of bytes of mirrored releases. If they exceed it, it counts nothing and
-// returns an error that wraps [errQuota]. The first call reads all entries about mirrored releases.
+// returns an error that wraps [errQuota]. The first call reads all entries about mirrored releases. No client's request waits for that;
+// storing files of a release does.
 func (f *Fallback) takeQuota(bytes int64) error {
-	if err := f.countStored(); err != nil {
-		return err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.stored+bytes > f.o.Quota {
-		return fmt.Errorf("%w: %d of %d bytes", errQuota, f.stored, f.o.Quota)
-	}
-	f.stored += bytes
-	return nil
-}
-
-// countStored sets f.stored to the bytes of the releases that were mirrored before, unless that is done. It reads all entries
-// about them, so no client's request waits for it; storing files of a release waits in takeQuota.
-func (f *Fallback) countStored() error {
 	f.counting.Lock()
 	defer f.counting.Unlock()
-	f.mu.Lock()
-	known := f.stored >= 0
-	f.mu.Unlock()
-	if known {
-		return nil
-	}
-	var sum int64
-	for v, err := range f.mirroredVersions() {
-		if err != nil {
-			return err
+	if f.stored.Load() < 0 {
+		var sum int64
+		for v, err := range f.mirroredVersions() {
+			if err != nil {
+				return err
+			}
+			sum += v.Bytes
 		}
-		sum += v.Bytes
+		f.stored.Store(sum)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.stored = sum
+	if stored := f.stored.Load(); stored+bytes > f.o.Quota {
+		return fmt.Errorf("%w: %d of %d bytes", errQuota, stored, f.o.Quota)
+	}
+	f.stored.Add(bytes)
 	return nil
 }
 
@@ -351,14 +335,7 @@ func (f *Fallback) countStored() error {
 func (f *Fallback) setStored(before, found int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.stored == before && len(f.flights) == 0 {
-		f.stored = found
+	if len(f.flights) == 0 {
+		f.stored.CompareAndSwap(before, found)
 	}
-}
-
-// returnQuota counts bytes, which takeQuota has counted, as stored no longer, because their release was not published.
-func (f *Fallback) returnQuota(bytes int64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.stored -= bytes
 }

@@ -177,7 +177,7 @@ func TestPublishedMeanwhile(t *testing.T) {
 		t.Errorf("%q, %v", data, err)
 	}
 	r.waitIdle()
-	if err := r.fallback.memory.recentError(release{"a", "1.0.0"}); err != nil {
+	if err := r.fallback.failed.recentError(release{"a", "1.0.0"}, r.clock()); err != nil {
 		t.Errorf("it is remembered that a release is not to be had which is here: %v", err)
 	}
 }
@@ -222,15 +222,15 @@ func TestFloods(t *testing.T) {
 		t.Error("what was not there is never asked for again")
 	}
 	for i := range 3 * mostMemory {
-		r.fallback.memory.record(release{"a", fmt.Sprint(i)}, fetch.ErrNotFound)
+		r.fallback.failed.record(release{"a", fmt.Sprint(i)}, fetch.ErrNotFound, r.clock())
 	}
-	if n := len(r.fallback.memory.all); n > mostMemory {
+	if n := len(r.fallback.failed); n > mostMemory {
 		t.Errorf("%d releases are remembered", n)
 	}
 	for i := range 3 * mostClients {
-		r.fallback.clients.take(fmt.Sprintf("10.%d.%d.1:1", i>>8&255, i&255))
+		r.fallback.clients.take(fmt.Sprintf("10.%d.%d.1:1", i>>8&255, i&255), r.clock())
 	}
-	if n := len(r.fallback.clients.all); n > mostClients {
+	if n := len(r.fallback.clients); n > mostClients {
 		t.Errorf("%d clients are remembered", n)
 	}
 }

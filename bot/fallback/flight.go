@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/ingest"
-	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/replication"
 )
@@ -24,7 +24,6 @@ type flight struct {
 	id     release
 	first  string        // the path that it began with
 	listed chan struct{} // closed when files or err are there
-	done   chan struct{} // closed when all is over
 
 	mu    sync.Mutex
 	err   error // why there will be no release
@@ -35,8 +34,7 @@ type flight struct {
 // A pendingFile is a file of a flight.
 type pendingFile struct {
 	logs.File
-	ready chan struct{} // closed when kept or err is there
-	hash  kvstore.Hash
+	ready chan struct{} // closed when the content, with the hash in File, or err is there
 	err   error
 }
 
@@ -69,7 +67,7 @@ func (fl *flight) waitForFile(ctx context.Context, path string) ([]byte, error) 
 	if s.err != nil {
 		return nil, s.err
 	}
-	return fl.o.Store.Identity(s.hash)
+	return fl.o.Store.Identity(s.SHA256)
 }
 
 // nextFile removes the first file that no goroutine has begun to fetch from the list, and returns it; nil if no other is left.
@@ -88,30 +86,28 @@ func (fl *flight) nextFile() *pendingFile {
 // records a failure so that the release is not tried again at once, and removes the flight from those under way.
 func (fl *flight) run(ctx context.Context) {
 	err := fl.fetchRelease(ctx)
-	fl.releases.count(outcomeOf(err))
+	failed := err != nil && ctx.Err() == nil && !errors.Is(err, ingest.ErrInHand) && !errors.Is(err, ingest.ErrStays)
+	if failed && !errors.Is(err, fetch.ErrNotFound) {
+		fl.o.Logger.Warn("a release was not taken from another origin", "package", fl.id.pkg, "version", fl.id.version, "err", err)
+	}
+	fl.Fallback.mu.Lock()
+	fl.releases[outcomeOf(err)]++
+	if failed {
+		fl.failed.record(fl.id, err, fl.o.Now())
+	}
+	delete(fl.flights, fl.id)
+	fl.Fallback.mu.Unlock()
 	fl.mu.Lock()
+	defer fl.mu.Unlock()
 	fl.err = err
 	for _, s := range fl.order {
 		s.err = err
 		close(s.ready)
 	}
 	fl.order = nil
-	fl.mu.Unlock()
-	select {
-	case <-fl.listed:
-	default:
+	if fl.files == nil {
 		close(fl.listed)
 	}
-	if err != nil && ctx.Err() == nil && !errors.Is(err, ingest.ErrInHand) && !errors.Is(err, ingest.ErrStays) {
-		fl.memory.record(fl.id, err)
-		if !errors.Is(err, fetch.ErrNotFound) {
-			fl.o.Logger.Warn("a release was not taken from another origin", "package", fl.id.pkg, "version", fl.id.version, "err", err)
-		}
-	}
-	fl.Fallback.mu.Lock()
-	delete(fl.flights, fl.id)
-	fl.Fallback.mu.Unlock()
-	close(fl.done)
 }
 
 // fetchRelease fetches the release from the first origin that has it, and publishes it. If its package requires an attestation,
@@ -150,10 +146,10 @@ func (fl *flight) fetchAndPublish(ctx context.Context, m *ingest.Mirroring, got 
 	if len(got.files) == 0 || len(got.files) > mostFiles {
 		return fmt.Errorf("%w: a release of %d files, and 1 to %d may be taken", errMismatch, len(got.files), mostFiles)
 	}
-	var taken int64
+	var taken atomic.Int64
 	defer func() {
 		if err != nil {
-			fl.returnQuota(taken)
+			fl.stored.Add(-taken.Load())
 		}
 	}()
 	files := make(map[string]*pendingFile, len(got.files))
@@ -171,15 +167,12 @@ func (fl *flight) fetchAndPublish(ctx context.Context, m *ingest.Mirroring, got 
 	fl.mu.Unlock()
 	close(fl.listed)
 
-	var mu sync.Mutex // of taken
 	g, inner := errgroup.WithContext(ctx)
 	for range atOnce {
 		g.Go(func() error {
 			for s := fl.nextFile(); s != nil; s = fl.nextFile() {
 				size, err := fl.storeFile(inner, m, got, s)
-				mu.Lock()
-				taken += size
-				mu.Unlock()
+				taken.Add(size)
 				if err != nil {
 					return err
 				}
@@ -213,8 +206,8 @@ func (fl *flight) storeFile(ctx context.Context, m *ingest.Mirroring, got *offer
 		}
 	}
 	if err == nil {
-		s.hash, err = m.StoreFile(ctx, data)
-		s.File.Size, s.File.SHA256 = size, s.hash
+		s.Size = size
+		s.SHA256, err = m.StoreFile(ctx, data)
 	}
 	if err == nil && !got.strict { // an origin with a log says it in its manifest
 		s.File.Module, err = m.IsModule(ctx, s.Path, data)

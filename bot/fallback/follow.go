@@ -48,9 +48,7 @@ func (f *Fallback) Run(ctx context.Context) {
 // releases were mirrored it does nothing more. One goroutine at a time calls it.
 func (f *Fallback) CheckMirrored(ctx context.Context) {
 	bySource := map[string]map[release]views.Version{}
-	f.mu.Lock()
-	before := f.stored
-	f.mu.Unlock()
+	before := f.stored.Load()
 	var sum int64
 	for v, err := range f.mirroredVersions() {
 		if ctx.Err() != nil {
@@ -77,7 +75,7 @@ func (f *Fallback) CheckMirrored(ctx context.Context) {
 			continue
 		}
 		if len(bySource[source.String()]) == 0 { // it can have withdrawn nothing that is here
-			source.forgetAge()
+			source.age.Store(&logAge{cosigned: source.age.Load().cosigned})
 			continue
 		}
 		if err := f.follow.applyChanges(ctx, source, bySource[source.String()]); err != nil && ctx.Err() == nil {
@@ -95,7 +93,7 @@ func (f *follower) reportAge(o *larder) {
 	case err != nil && !reported:
 		f.o.Logger.Error("withdrawals of an origin may be missing here", "origin", o.String(), "err", err)
 	case err == nil && reported:
-		f.o.Logger.Info("the log of an origin is cosigned again", "origin", o.String(), "cosigned", o.cosignedAt())
+		f.o.Logger.Info("the log of an origin is cosigned again", "origin", o.String(), "cosigned", o.age.Load().cosigned)
 	}
 	f.stale[o.String()] = err != nil
 }
@@ -105,26 +103,21 @@ func (f *follower) reportAge(o *larder) {
 func (f *Fallback) mirroredVersions() iter.Seq2[views.Version, error] {
 	return func(yield func(views.Version, error) bool) {
 		seen := map[release]bool{}
-		for query := (logs.Query{Kinds: []logs.Kind{logs.Mirrored}, Limit: 1000}); ; {
-			page, err := logs.Read(f.o.Store, query)
+		var ids []release
+		for e, err := range (logs.Query{Kinds: []logs.Kind{logs.Mirrored}}).Newest(f.o.Store) {
 			if err != nil {
 				yield(views.Version{}, err)
 				return
 			}
-			for _, e := range page.Entries {
-				id := release{e.Package, e.Version}
-				if seen[id] {
-					continue
-				}
+			if id := (release{e.Package, e.Version}); !seen[id] {
 				seen[id] = true
-				if v, here, err := f.lookupMirrored(id); (here || err != nil) && !yield(v, err) {
-					return
-				}
+				ids = append(ids, id)
 			}
-			if page.Next == 0 {
+		}
+		for _, id := range ids {
+			if v, here, err := f.lookupMirrored(id); (here || err != nil) && !yield(v, err) {
 				return
 			}
-			query.Before = page.Next
 		}
 	}
 }

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/larder-cdn/larder/bot/fetch"
@@ -40,7 +42,9 @@ func (f *Fallback) parseOrigin(given string) (origin, error) {
 		client := verify.NewClient()
 		client.Transport = hopTransport{f.getter.Transport(fetch.TransportOptions{Trusted: host.isOrigin})}
 		o := verify.Options{Server: host.base, Trust: verify.Trust{Key: f.o.Key, Root: f.o.Root, Now: f.o.Now}, Client: client, UserAgent: f.o.UserAgent}
-		return &larder{host: host, options: o, contents: replication.NewServer(o)}, nil
+		origin := &larder{host: host, options: o, contents: replication.NewServer(o)}
+		origin.age.Store(new(logAge))
+		return origin, nil
 	case "cdnjs":
 		return &cdnjs{host: host}, nil
 	}
@@ -80,9 +84,7 @@ func assetPath(pkg, version, path string) string {
 // A cdnjs is an origin with cdnjs's API, which states the integrity of each file.
 type cdnjs struct {
 	host
-
-	mu     sync.Mutex
-	assets string // the base of the files' URLs; "" until it is known
+	assets atomic.Pointer[string] // the base of the files' URLs; nil until it is known
 }
 
 // String returns the origin in the form of the settings, such as "cdnjs:https://api.cdnjs.com".
@@ -171,8 +173,7 @@ func parseListing(data []byte, pkg, version string) ([]logs.File, error) {
 // parseIntegrity sets sri to the first SHA-512 in an integrity, which may have other hashes beside it. It returns false, and
 // leaves sri, if it has none.
 func parseIntegrity(integrity string, sri *logs.SRI) bool {
-	for one := range strings.FieldsSeq(integrity) {
-		one, _, _ = strings.Cut(one, "?")
+	for _, one := range logs.StrongestHashes(integrity) {
 		if sri.UnmarshalText([]byte(one)) == nil {
 			return true
 		}
@@ -190,11 +191,8 @@ func isFilePath(path string) bool {
 // library; its response has the URL of a file. If it says nothing, the base is that of the API. findAssetBase stores the result,
 // so that later calls send no request.
 func (o *cdnjs) findAssetBase(ctx context.Context, api string) (string, error) {
-	o.mu.Lock()
-	known := o.assets
-	o.mu.Unlock()
-	if known != "" {
-		return known, nil
+	if known := o.assets.Load(); known != nil {
+		return *known, nil
 	}
 	data, err := o.get(ctx, api+"?fields=latest", mostListing)
 	if err != nil && !errors.Is(err, fetch.ErrNotFound) {
@@ -209,9 +207,7 @@ func (o *cdnjs) findAssetBase(ctx context.Context, api string) (string, error) {
 			base = before
 		}
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.assets = base
+	o.assets.Store(&base)
 	return base, nil
 }
 
@@ -221,36 +217,23 @@ type larder struct {
 	options  verify.Options
 	contents *replication.Server
 	opening  sync.Mutex // of the file of known logs
+	age      atomic.Pointer[logAge]
+}
 
-	aging    sync.Mutex
-	opened   bool      // whether the log was verified since the start
+// A logAge says how old the checkpoint of an origin's log was when it was read last.
+type logAge struct {
+	opened   bool      // whether the log was verified since the start, and since a check found no release of the origin here
 	cosigned time.Time // as of when its checkpoint was vouched to be the newest then; zero if nothing said so
-}
-
-// cosignedAt returns as of when the origin's checkpoint, as it was read last, was vouched to be the newest of its log; zero if
-// nothing said so.
-func (o *larder) cosignedAt() time.Time {
-	o.aging.Lock()
-	defer o.aging.Unlock()
-	return o.cosigned
-}
-
-// forgetAge has checkAge return no error until the log is opened again, because no release of the origin is here.
-func (o *larder) forgetAge() {
-	o.aging.Lock()
-	defer o.aging.Unlock()
-	o.opened = false
 }
 
 // checkAge returns an error if the checkpoint of the origin's log, as it was read last, has no cosignature or only old ones: an
 // origin that replays an old checkpoint hides withdrawals. Before the log was read it returns nil.
 func (o *larder) checkAge(now time.Time) error {
-	o.aging.Lock()
-	defer o.aging.Unlock()
-	if !o.opened {
+	age := o.age.Load()
+	if !age.opened {
 		return nil
 	}
-	return verify.CheckAge(o.cosigned, now, verify.AlertAge)
+	return verify.CheckAge(age.cosigned, now, verify.AlertAge)
 }
 
 // String returns the origin in the form of the settings, such as "larder:https://cdn.example.com".
@@ -327,9 +310,7 @@ func (o *larder) openLog(ctx context.Context) (*verify.Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.aging.Lock()
-	o.opened, o.cosigned = true, log.Cosigned()
-	o.aging.Unlock()
+	o.age.Store(&logAge{true, log.Cosigned()})
 	if err := log.Unverified(); err != nil {
 		return nil, err
 	}
@@ -343,8 +324,6 @@ type hopTransport struct{ http.RoundTripper }
 // which its context has.
 func (h hopTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	sent := r.Clone(r.Context())
-	for name, values := range hopHeader(r.Context()) {
-		sent.Header[name] = values
-	}
+	maps.Copy(sent.Header, hopHeader(r.Context()))
 	return h.RoundTripper.RoundTrip(sent)
 }

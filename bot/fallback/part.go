@@ -47,22 +47,15 @@ func (m fallbackMetrics) Collect(all chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		all <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
+	number := map[bool]float64{true: 1}
 	gauge(fallbackUnderWay, float64(s.UnderWay))
 	gauge(fallbackWaiting, float64(s.Waiting))
 	gauge(fallbackBytes, float64(s.Bytes))
 	gauge(fallbackQuota, float64(s.Quota))
 	for _, o := range s.Origins {
-		resting := 0.0
-		if !o.Rests.IsZero() {
-			resting = 1
-		}
 		gauge(fallbackBudget, float64(o.Budget), o.Origin)
-		gauge(fallbackResting, resting, o.Origin)
-		stale := 0.0
-		if o.Stale != "" {
-			stale = 1
-		}
-		gauge(fallbackStale, stale, o.Origin)
+		gauge(fallbackResting, number[!o.Rests.IsZero()], o.Origin)
+		gauge(fallbackStale, number[o.Stale != ""], o.Origin)
 		age := math.NaN()
 		if !o.Cosigned.IsZero() {
 			age = m.of.o.Now().Sub(o.Cosigned).Seconds()

@@ -124,13 +124,10 @@ func (r *rig) ask(version, path string, fields ...string) (string, *answers.Fail
 	}
 }
 
-// settle waits until nothing is under way.
+// waitIdle waits until nothing is under way.
 func (r *rig) waitIdle() {
-	r.fallback.mu.Lock()
-	under := slices.Collect(maps.Values(r.fallback.flights))
-	r.fallback.mu.Unlock()
-	for _, fl := range under {
-		<-fl.done
+	for r.fallback.State().UnderWay > 0 {
+		time.Sleep(time.Millisecond)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -63,29 +62,6 @@ var failures = map[Outcome]*answers.Failure{
 	Absent: notThere, Looped: notThere, Mismatch: mismatch, Budget: crowded, Quota: crowded, Later: later, Failed: down,
 }
 
-// An outcomeCounts counts outcomes.
-type outcomeCounts struct {
-	mu  sync.Mutex
-	all map[Outcome]int64
-}
-
-// count adds one to the number of requests or releases with an outcome.
-func (t *outcomeCounts) count(o Outcome) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.all == nil {
-		t.all = map[Outcome]int64{}
-	}
-	t.all[o]++
-}
-
-// snapshot returns a copy of the counts by outcome; outcomes without a count are missing.
-func (t *outcomeCounts) snapshot() map[Outcome]int64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return maps.Clone(t.all)
-}
-
 // A State is the state of a Fallback, and its JSON form. Its counters start with the process.
 type State struct {
 	Origins []OriginState `json:"origins"`
@@ -118,14 +94,13 @@ type OriginState struct {
 // State returns the present state of the fallback and its origins. It sends no request and reads nothing from the store; Bytes is
 // 0 until they were counted.
 func (f *Fallback) State() State {
-	s := State{Requests: f.requests.snapshot(), Releases: f.releases.snapshot(), Waiting: int(f.waiting.Load()), Quota: f.o.Quota}
+	s := State{Waiting: int(f.waiting.Load()), Bytes: max(0, f.stored.Load()), Quota: f.o.Quota} // CheckMirrored counts the bytes
 	for _, o := range f.origins {
 		s.Origins = append(s.Origins, o.state())
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s.UnderWay = len(f.flights)
-	s.Bytes = max(0, f.stored) // CheckMirrored counts
+	s.Requests, s.Releases, s.UnderWay = maps.Clone(f.requests), maps.Clone(f.releases), len(f.flights)
 	return s
 }
 
@@ -140,7 +115,7 @@ func (o *limitedOrigin) state() OriginState {
 		s.Rests, s.Problem = o.backoff.until, o.problem
 	}
 	if l, ok := o.origin.(*larder); ok {
-		s.Cosigned = l.cosignedAt()
+		s.Cosigned = l.age.Load().cosigned
 		if err := l.checkAge(now); err != nil {
 			s.Stale = err.Error()
 		}

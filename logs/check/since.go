@@ -97,17 +97,14 @@ func (c *check) replayEarlier(ctx context.Context, e logs.Indexed, from int64) e
 
 // entriesBefore returns the entries about a release with a lower index than before, oldest first.
 func entriesBefore(ctx context.Context, r kvstore.Reader, id release, before int64) (all []logs.Indexed, err error) {
-	for query := (logs.Query{Package: id.pkg, Version: id.version, Before: before, Limit: 100}); ; {
-		page, err := logs.Read(r, query)
+	for e, err := range (logs.Query{Package: id.pkg, Version: id.version, Before: before}).Newest(r) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
 			return nil, err
 		}
-		if all = append(all, page.Entries...); page.Next == 0 {
-			slices.Reverse(all)
-			return all, nil
-		}
-		query.Before = page.Next
+		all = append(all, e)
 	}
+	slices.Reverse(all)
+	return all, nil
 }
 
 // compareChangedLive compares what the stored map of live releases says about the releases of new entries with what follows from their entries, and
