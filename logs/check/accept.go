@@ -3,7 +3,6 @@ package check
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"math"
 	"os"
@@ -27,9 +26,7 @@ func (e *engine) acceptLoss(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o := e.storeOptions()
-	o.Mark = e.Mark
-	store, err := kvstore.Open(e.path(storeName), o)
+	store, err := kvstore.Open(e.path(storeName), e.storeOptions(storeName, false))
 	if err != nil {
 		return err
 	}
@@ -75,10 +72,10 @@ func (e *engine) chooseBaseLog() (best *ownLog, most int64) {
 			continue
 		}
 		store := folder.Underlying()
-		if n := readablePrefix(store, e.former.Size); n > most {
+		if n := readablePrefix(store, 0, e.former.Size); n > most {
 			had, err := logs.ReadCheckpoint(store)
 			if err != nil { // then those count that are there
-				had.Size = readablePrefix(store, math.MaxInt64)
+				had.Size = readablePrefix(store, 0, math.MaxInt64)
 			}
 			most = n
 			best = &ownLog{had.Size, func(index int64, raw []byte) bool { return logs.MatchesTree(store, index, raw) }}
@@ -100,19 +97,11 @@ func (e *engine) signedAtSources(ctx context.Context) (most logs.Checkpoint) {
 	return most
 }
 
-// readablePrefix returns how many entries of a store, from the first one on without a gap, can be read and belong to the store's tree; it stops at
-// most.
-func readablePrefix(store kvstore.Getter, most int64) (n int64) {
+// readablePrefix returns up to which index the entries of a store, from the index n on without a gap, can be read and belong to the store's tree; it
+// stops at most.
+func readablePrefix(store kvstore.Getter, n, most int64) int64 {
 	for n < most && isStored(store, n) {
 		n++
 	}
 	return n
-}
-
-// isAccepted reports whether a finding is about the loss of signed entries that the operator accepts: while one is accepted, any about a checkpoint.
-func (e *engine) isAccepted(f Finding) bool { return e.accepting && f.Kind == Checkpoint }
-
-// nothingLeftError returns the error of a repair that accepts the loss of the log's end, but finds no entry of the log at all.
-func (e *engine) nothingLeftError() error {
-	return fmt.Errorf("nothing of the log of %d signed entries is left, neither in %s nor at a source: begin with `larder up`, another data folder and another key folder", e.former.Size, e.Data)
 }

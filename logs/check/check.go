@@ -271,26 +271,13 @@ func (c *check) run(ctx context.Context, signed logs.Checkpoint, from int64) err
 	if c.repair != nil && c.underivable != nil {
 		return fmt.Errorf("%w: %w", ErrUnderivable, c.underivable)
 	}
-	if err := c.reportSharedFiles(ctx); err != nil {
+	if err := inOrder(ctx, c.reportSharedFiles, c.compareViews); err != nil {
 		return err
 	}
-	if err := c.compareViews(ctx); err != nil {
-		return err
-	}
-	compareLive := c.compareLive
 	if from > 0 {
-		compareLive = c.compareChangedLive
+		return inOrder(ctx, c.compareChangedLive, c.reportMissing)
 	}
-	if err := compareLive(ctx); err != nil {
-		return err
-	}
-	if err := c.reportMissing(ctx); err != nil || from > 0 {
-		return err
-	}
-	if err := c.checkDeltas(ctx); err != nil {
-		return err
-	}
-	return c.countOrphans()
+	return inOrder(ctx, c.compareLive, c.reportMissing, c.checkDeltas, c.countOrphans)
 }
 
 // reportDamagedFiles reports what is wrong with the store's files, if it was opened read-only although it is damaged.
@@ -349,23 +336,18 @@ func (c *check) checkEntries(ctx context.Context, from int64) error {
 		if err = errors.Join(err, c.checkEntry(ctx, e)); err != nil {
 			return err
 		}
-		c.countEntries(c.summary.Entries, verified.Size-from)
+		c.mu.Lock()
+		c.progress.Entries, c.progress.Of = c.summary.Entries, verified.Size-from
+		c.mu.Unlock()
+		if c.progress.Entries%entriesPerProgress == 1 || c.progress.Entries == c.progress.Of {
+			c.reportProgress()
+		}
 	}
 	c.decoding.Wait()
 	if c.options.Deep {
 		c.reportProgress()
 	}
 	return errors.Join(ctx.Err(), c.derived.commit())
-}
-
-// countEntries records how many of the entries are checked, and reports the progress now and then.
-func (c *check) countEntries(entries, of int64) {
-	c.mu.Lock()
-	c.progress.Entries, c.progress.Of = entries, of
-	c.mu.Unlock()
-	if entries%entriesPerProgress == 1 || entries == of {
-		c.reportProgress()
-	}
 }
 
 // reportProgress calls [Options.Progress], if it is set, with the present progress.
@@ -385,7 +367,8 @@ func (c *check) checkEntry(ctx context.Context, e logs.Indexed) error {
 	change, err := views.Load(c.store, e)
 	if err != nil {
 		c.reportUnderivable(Content, where, err)
-		return c.derived.addIndex(e) // which needs no content
+		logs.AddToIndex(c.derived.batch, e.Index, e.Entry) // which needs no content
+		return c.derived.countAdded(4)
 	}
 	for _, h := range e.Contents() {
 		c.checkContent(ctx, h, fmt.Sprintf("named by entry %d, %s", e.Index, describeEntry(e)), nil)

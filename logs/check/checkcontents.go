@@ -21,10 +21,13 @@ import (
 // recorded, and reported later unless it was erased.
 func (c *check) checkContent(ctx context.Context, h kvstore.Hash, name string, file *logs.File) {
 	if _, ok := c.seen[h]; ok {
-		if where, gone := c.missingAt(h); gone && file == nil {
-			c.mu.Lock()
+		c.mu.Lock()
+		where, gone := c.gone[h]
+		if file == nil {
 			delete(c.gone, h)
-			c.mu.Unlock()
+		}
+		c.mu.Unlock()
+		if gone && file == nil {
 			c.reportContent(h, where, "an entry of the log names it, and it is not in the store")
 		}
 		return
@@ -136,14 +139,6 @@ func (c *check) addMissing(h kvstore.Hash, where string) {
 	c.gone[h] = where
 }
 
-// missingAt returns the file for which a content was recorded as missing; ok reports whether it was.
-func (c *check) missingAt(h kvstore.Hash) (where string, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	where, ok = c.gone[h]
-	return where, ok
-}
-
 // reportSharedFiles reports the other files that have a damaged content, which was reported under the name of one only.
 func (c *check) reportSharedFiles(ctx context.Context) error {
 	if len(c.damaged) == 0 {
@@ -201,7 +196,7 @@ func (c *check) reportMissing(ctx context.Context) error {
 
 // countOrphans counts the stored contents that nothing in the log names, and reports malformed keys. An error of reading is a finding, after which it
 // ends; it always returns nil.
-func (c *check) countOrphans() error {
+func (c *check) countOrphans(context.Context) error {
 	for item, err := range c.snapshot.Scan(kvstore.Contents, kvstore.Range{}) {
 		if err != nil {
 			c.reportf(Content, "all", "%v", err)

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/replication"
-	"github.com/larder-cdn/larder/logs/tiles"
 )
 
 // scannedRows are the rows that a repair needs of a damaged store. Views are not among them: they follow from the log.
@@ -21,9 +21,8 @@ var scannedRows = []kvstore.Namespace{
 
 // A damagedStore is the rows that a scan has found of a damaged store, as a source.
 type damagedStore struct {
-	scan   *kvstore.FileScan
-	signed int64 // how many entries were signed
-	tree   *tree // of all entries that the store had, also those that were not signed yet
+	scan *kvstore.FileScan
+	tree *tree // of all entries that the store had, also those that were not signed yet
 }
 
 // scanStore scans all files of the damaged store in the data folder into an index in e.Temp. It returns nil if the folder has no store. The caller
@@ -32,8 +31,7 @@ func (e *engine) scanStore(ctx context.Context) (*damagedStore, error) {
 	if _, err := os.Stat(e.path(storeName)); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	o := e.storeOptions()
-	o.Mark, o.ReadOnly = e.Mark, e.beside
+	o := e.storeOptions(storeName, e.beside)
 	scan, err := kvstore.ScanFiles(ctx, e.path(storeName), e.Temp, o, scannedRows, func(done, of int64) { e.reportProgress("scanning", done, of) })
 	if err != nil {
 		return nil, err
@@ -42,18 +40,14 @@ func (e *engine) scanStore(ctx context.Context) (*damagedStore, error) {
 }
 
 // readLog finds, among the rows of the scan, the entries of the log: those that the signed checkpoint covers, and the later ones that the store had.
-// It sets d.signed and d.tree. Entries that were not found are no error.
+// It sets d.tree. Entries that were not found are no error.
 func (d *damagedStore) readLog(ctx context.Context, signed logs.Checkpoint) (err error) {
-	d.signed = signed.Size
 	if d.tree, err = readTree(ctx, d.scan, signed); err != nil {
 		return err
 	}
 	had, err := logs.ReadCheckpoint(d.scan)
 	if err != nil || had.Size <= 0 || had.Size > d.mostEntries(signed) { // the row is lost: then the entries count that are there
-		had = logs.Checkpoint{Size: signed.Size}
-		for isStored(d.scan, had.Size) {
-			had.Size++
-		}
+		had = logs.Checkpoint{Size: readablePrefix(d.scan, signed.Size, math.MaxInt64)}
 	}
 	if had.Size > signed.Size {
 		proven := d.tree.leaves
@@ -85,33 +79,13 @@ func (d *damagedStore) completePrefix() (n int64) {
 	return n
 }
 
-// lostEntries returns the indexes of the signed entries whose bytes the scan did not find.
-func (d *damagedStore) lostEntries() (all []int64) {
-	for index := range d.signed {
-		if d.tree.entry(index) == nil {
-			all = append(all, index)
-		}
-	}
-	return all
-}
-
 // Name implements [Source]: it returns a name for messages.
 func (d *damagedStore) Name() string { return "the damaged store" }
 
 // Entries returns the raw entries from index on that were found, without a gap and at most 256, for [replication.ReadEntries]; [fs.ErrNotExist] if
 // the one at index was not found.
 func (d *damagedStore) Entries(ctx context.Context, index int64) (entries [][]byte, err error) {
-	for n := index; n < index+tiles.Width; n++ {
-		raw := d.tree.entry(n)
-		if raw == nil {
-			break
-		}
-		entries = append(entries, raw)
-	}
-	if entries == nil {
-		return nil, fmt.Errorf("entry %d: %w", index, fs.ErrNotExist)
-	}
-	return entries, ctx.Err()
+	return replication.ReadUntilGap(ctx, index, d.tree.entry)
 }
 
 // Content implements [Source]: it returns the encodings of a content that the scan found and that decode to it. If there are none, the error is

@@ -13,7 +13,7 @@ import (
 func storeWith(t *testing.T, ns kvstore.Namespace, key, value []byte) *engine {
 	t.Helper()
 	e := newEngine(RepairOptions{Data: t.TempDir(), Progress: func(RepairProgress) {}})
-	store, err := kvstore.Open(e.path(storeName), e.storeOptions())
+	store, err := kvstore.Open(e.path(storeName), e.storeOptions(storeName, false))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,13 +20,12 @@ import (
 // store is needed, it changes nothing in the log and the views, and returns an error. It returns the result with an error, too.
 func RepairInPlace(ctx context.Context, store *kvstore.Store, log *logs.Log, o RepairOptions) (RepairResult, error) {
 	e := newEngine(o)
-	begun := e.Now()
 	e.store, e.log, e.beside = store, log, true
 	why, err := e.repairInPlace(ctx)
 	if why != nil {
 		err = errors.Join(err, fmt.Errorf("this cannot be repaired in place: %w; stop the process and run `larder repair`, which builds a new store", why))
 	}
-	return e.finishResult(begun), err
+	return e.finishResult(), err
 }
 
 // findDamage reads the store in the data folder, without changing it. why is the reason why a new store has to be built: it is
@@ -39,17 +38,14 @@ func (e *engine) findDamage(ctx context.Context) (why, err error) {
 		return fmt.Errorf("there is no store in %s", e.Data), nil
 	}
 	e.reportProgress("reading", 0, 1)
-	o := e.storeOptions()
-	o.Mark = e.Mark
-	err = kvstore.CheckTables(ctx, dir, o)
+	err = kvstore.CheckTables(ctx, dir, e.storeOptions(storeName, false))
 	if errors.As(err, new(*kvstore.DamageError)) {
 		return err, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	o.ReadOnly = true
-	store, err := kvstore.Open(dir, o)
+	store, err := kvstore.Open(dir, e.storeOptions(storeName, true))
 	switch {
 	case errors.Is(err, kvstore.ErrLocked), errors.Is(err, kvstore.ErrNewer):
 		return nil, err
@@ -69,8 +65,8 @@ func (e *engine) findMissingEntries(store *kvstore.Store) (why, err error) {
 		return nil, err
 	}
 	have, err := logs.ReadCheckpoint(store)
-	if err == nil && have.Size < max(e.signed.Size, e.former.Size) {
-		why = fmt.Errorf("it has %d log entries, and %d were signed", have.Size, max(e.signed.Size, e.former.Size))
+	if signed := max(e.signed.Size, e.former.Size); err == nil && have.Size < signed {
+		why = fmt.Errorf("it has %d log entries, and %d were signed", have.Size, signed)
 	}
 	return why, err
 }
@@ -97,9 +93,7 @@ func checkReadable(ctx context.Context, store *kvstore.Store) error {
 
 // openInPlace opens the store of the data folder for writing, repairs it in place and closes it. why is the reason if a new store is needed instead.
 func (e *engine) openInPlace(ctx context.Context) (why, err error) {
-	o := e.storeOptions()
-	o.Mark = e.Mark
-	if e.store, err = kvstore.Open(e.path(storeName), o); err != nil {
+	if e.store, err = kvstore.Open(e.path(storeName), e.storeOptions(storeName, false)); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, e.store.Close()) }()
@@ -128,13 +122,7 @@ func (e *engine) repairInPlace(ctx context.Context) (why, err error) {
 	}
 	c := e.newContents(have.Size)
 	defer c.pins.Release()
-	if err := c.repairDocuments(ctx); err != nil {
-		return nil, err
-	}
-	if err := c.repairFiles(ctx); err != nil {
-		return nil, err
-	}
-	if err := errors.Join(c.queueEncodings(), c.repairDeltas(ctx), c.listLost(ctx)); err != nil {
+	if err := inOrder(ctx, c.repairDocuments, c.repairFiles, c.queueEncodings, c.repairDeltas, c.listLost); err != nil {
 		return nil, err
 	}
 	_, err = e.runFinalCheck(func(report func(Finding)) (summary Summary, err error) {

@@ -39,10 +39,7 @@ func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 	if err := e.restoreKeys(e.signedNotes(ctx)); err != nil {
 		return err
 	}
-	if err := e.readLog(ctx); err != nil {
-		return err
-	}
-	if err := e.buildLog(ctx); err != nil {
+	if err := inOrder(ctx, e.readLog, e.buildLog); err != nil {
 		return err
 	}
 	built := e.store
@@ -129,19 +126,15 @@ func (e *engine) checkComparable() error {
 // none gives the signed entries, the error is a [*LossError]. With an error, e.store is nil; most errors also delete the new store.
 func (e *engine) buildLog(ctx context.Context) error {
 	var problems []error
-	var first Source
-	if e.damaged != nil {
-		first = e.damaged
-	}
 	base, entries := e.chooseBaseLog()
 	if e.accepting {
 		if remaining := e.signedAtSources(ctx); remaining.Size > entries {
 			base, e.signed = nil, remaining
 		} else if base == nil {
-			return e.nothingLeftError()
+			return fmt.Errorf("nothing of the log of %d signed entries is left, neither in %s nor at a source: begin with `larder up`, another data folder and another key folder", e.former.Size, e.Data)
 		}
 	}
-	attempts := sourceOrders(first, e.RepairOptions.Sources)
+	attempts := e.sourceOrders()
 	if e.signed.Size == 0 { // nothing would prove what an earlier repair has left there
 		if err := os.RemoveAll(e.path(buildingName)); err != nil {
 			return err
@@ -187,7 +180,7 @@ func (e *engine) buildLog(ctx context.Context) error {
 // e.store is open, and the caller closes it.
 func (e *engine) openBuilding() (err error) {
 	dir := e.path(buildingName)
-	if e.store, err = kvstore.Open(dir, e.storeOptions()); err != nil {
+	if e.store, err = kvstore.Open(dir, e.storeOptions(buildingName, false)); err != nil {
 		e.store = nil
 		return err
 	}
@@ -298,24 +291,7 @@ func (e *engine) addLostEntries(from, to int64, err error) {
 func (e *engine) buildRest(ctx context.Context) error {
 	c := e.newContents(e.log.Checkpoint().Size)
 	defer c.pins.Release()
-	if err := e.deleteCarried(ctx); err != nil {
-		return err
-	}
-	if err := errors.Join(e.carryAbsent(ctx), c.repairDocuments(ctx)); err != nil {
-		return err
-	}
-	if e.damaged == nil {
-		if err := e.checkSpaceForFiles(ctx); err != nil {
-			return err
-		}
-	}
-	if err := c.repairFiles(ctx); err != nil {
-		return err
-	}
-	if err := e.deriveViews(ctx); err != nil {
-		return err
-	}
-	if err := e.carryAll(ctx); err != nil {
+	if err := inOrder(ctx, e.carryAbsent, c.repairDocuments, e.checkSpaceForFiles, c.repairFiles, e.deriveViews, e.carryAll); err != nil {
 		return err
 	}
 	if err := signing.RebuildKeyChanges(e.store); err != nil {
@@ -326,7 +302,7 @@ func (e *engine) buildRest(ctx context.Context) error {
 			return err
 		}
 	}
-	return errors.Join(c.queueEncodings(), c.listLost(ctx))
+	return inOrder(ctx, c.queueEncodings, c.listLost)
 }
 
 // deriveViews writes the views that follow from the log into the new store. It skips entries whose contents are lost.
@@ -342,14 +318,7 @@ func (e *engine) deriveViews(ctx context.Context) error {
 		if err != nil {
 			continue // it is listed as lost
 		}
-		if err := views.Apply(w.batch, change); err != nil {
-			return err
-		}
-		rows := 3
-		if change.Manifest != nil {
-			rows += 3 * len(change.Manifest.Files)
-		}
-		if err := w.countAdded(rows); err != nil {
+		if err := errors.Join(w.apply(change), w.countAdded(0)); err != nil {
 			return err
 		}
 		e.reportProgress("views", entry.Index+1, of)
@@ -359,9 +328,7 @@ func (e *engine) deriveViews(ctx context.Context) error {
 
 // checkBuilt checks the new store deeply. It returns an error if anything is wrong but the key folder and contents that are listed as lost.
 func (e *engine) checkBuilt(ctx context.Context) error {
-	o := e.storeOptions()
-	o.ReadOnly = true
-	store, err := kvstore.Open(e.path(buildingName), o)
+	store, err := kvstore.Open(e.path(buildingName), e.storeOptions(buildingName, true))
 	if err != nil {
 		return err
 	}
@@ -395,8 +362,12 @@ func (e *engine) checkSpace(need int64) error {
 	return nil
 }
 
-// checkSpaceForFiles returns [kvstore.ErrDiskFull] if the disk has no room for the files of all manifests in the new store.
+// checkSpaceForFiles returns [kvstore.ErrDiskFull] if the disk has no room for the files of all manifests in the new store. If there is a damaged
+// store, its size was compared before, and checkSpaceForFiles does nothing.
 func (e *engine) checkSpaceForFiles(ctx context.Context) error {
+	if e.damaged != nil {
+		return nil
+	}
 	var need int64
 	seen := make(map[kvstore.Hash]struct{})
 	err := forEachContent(ctx, e.store, e.store, func(_ logs.Indexed, h kvstore.Hash, file *logs.File) {

@@ -149,6 +149,7 @@ func (r *RepairResult) useOf(s Source) *Use {
 // engine is one repair of one store.
 type engine struct {
 	RepairOptions
+	start  time.Time
 	store  *kvstore.Store
 	log    *logs.Log
 	signed logs.Checkpoint // zero if nothing was signed
@@ -171,7 +172,7 @@ type engine struct {
 // newEngine returns the engine of one repair with the options o, in which it sets defaults. It has no store yet.
 func newEngine(o RepairOptions) *engine {
 	o.setDefaults()
-	return &engine{RepairOptions: o, sources: o.Sources, gone: make(map[kvstore.Hash]struct{})}
+	return &engine{RepairOptions: o, start: o.Now(), sources: o.Sources, gone: make(map[kvstore.Hash]struct{})}
 }
 
 // restoreKeys reads into e.signed which checkpoint was signed last, from the key folder; not if the loss of signed entries was accepted. It restores
@@ -198,8 +199,8 @@ func (e *engine) restoreKeys(notes iter.Seq[[]byte]) error {
 	return nil
 }
 
-// finishResult completes the result of a repair that began at start, by the traffic of each source and the duration, and returns it.
-func (e *engine) finishResult(start time.Time) RepairResult {
+// finishResult completes the result of the repair by the traffic of each source and the duration, and returns it.
+func (e *engine) finishResult() RepairResult {
 	for _, s := range e.RepairOptions.Sources {
 		u := e.result.useOf(s)
 		if s, ok := s.(interface {
@@ -208,7 +209,7 @@ func (e *engine) finishResult(start time.Time) RepairResult {
 			u.Requests, u.Received = s.Spent()
 		}
 	}
-	e.result.Seconds = e.Now().Sub(start).Seconds()
+	e.result.Seconds = e.Now().Sub(e.start).Seconds()
 	return e.result
 }
 
@@ -257,7 +258,7 @@ func (e *engine) runFinalCheck(run func(report func(Finding)) (Summary, error)) 
 	summary, err := run(func(f Finding) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if f.Kind == Content && e.isLostContent(f.Where) || e.isAccepted(f) {
+		if f.Kind == Content && e.isLostContent(f.Where) || e.accepting && f.Kind == Checkpoint {
 			twice++
 			return
 		}
@@ -302,9 +303,14 @@ const (
 // path returns the path of the file or folder with this name in the data folder.
 func (o *RepairOptions) path(name string) string { return filepath.Join(o.Data, name) }
 
-// storeOptions returns the options with which a repair opens stores.
-func (o *RepairOptions) storeOptions() kvstore.Options {
-	return kvstore.Options{CacheBytes: o.CacheBytes, Logger: o.Logger}
+// storeOptions returns the options with which a repair opens the store in the folder with this name in the data folder. Only the present store has a
+// mark file.
+func (o *RepairOptions) storeOptions(name string, readOnly bool) kvstore.Options {
+	options := kvstore.Options{CacheBytes: o.CacheBytes, Logger: o.Logger, ReadOnly: readOnly}
+	if name == storeName {
+		options.Mark = o.Mark
+	}
+	return options
 }
 
 // Repair repairs the store of a data folder that no process has open: in place, or by building a new one, which takes its place. It first completes a
@@ -312,7 +318,6 @@ func (o *RepairOptions) storeOptions() kvstore.Options {
 // new log that succeeds this one. It returns the result with an error too, as far as it got.
 func Repair(ctx context.Context, o RepairOptions) (RepairResult, error) {
 	e := newEngine(o)
-	start := e.Now()
 	err := os.MkdirAll(o.Data, 0o700)
 	if err == nil {
 		e.result.Finished, err = FinishRepair(o.Data, o.Mark)
@@ -322,11 +327,21 @@ func Repair(ctx context.Context, o RepairOptions) (RepairResult, error) {
 	}
 	if e.AcceptLoss && errors.As(err, new(*LossError)) {
 		if e.unsure != nil {
-			return e.finishResult(start), fmt.Errorf("nothing is given up while a source may have it: %w; run the repair again when the source responds, or without that source", e.unsure)
+			return e.finishResult(), fmt.Errorf("nothing is given up while a source may have it: %w; run the repair again when the source responds, or without that source", e.unsure)
 		}
 		err = e.acceptLoss(ctx)
 	}
-	return e.finishResult(start), err
+	return e.finishResult(), err
+}
+
+// inOrder calls the steps of a check or a repair, up to the first that returns an error, and returns that.
+func inOrder(ctx context.Context, steps ...func(context.Context) error) error {
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // repair repairs the store of the data folder in place if that is possible, and then deletes a new store that an interrupted repair has left.

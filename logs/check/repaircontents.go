@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -29,16 +30,16 @@ type contentRepair struct {
 	memory replication.Budget
 	group  *errgroup.Group
 
-	mu   sync.Mutex
-	done map[kvstore.Hash]bool // whether a content is there; false: it was looked for in vain
+	mu sync.Mutex
+	// tried has the contents that are there or are being repaired, with nil, and those that no source has, with the reason.
+	tried map[kvstore.Hash]error
 	// queue has the keys of [kvstore.Queue] that are written at the end: encodings and deltas to make or fetch again.
 	queue [][]byte
-	why   map[kvstore.Hash]error
 }
 
 // newContents returns a repair of the contents that the first size entries of the log name. The caller releases its pins at the end.
 func (e *engine) newContents(size int64) *contentRepair {
-	return &contentRepair{engine: e, size: size, pins: e.store.Pin(), memory: replication.NewBudget(), done: make(map[kvstore.Hash]bool), why: make(map[kvstore.Hash]error)}
+	return &contentRepair{engine: e, size: size, pins: e.store.Pin(), memory: replication.NewBudget(), tried: make(map[kvstore.Hash]error)}
 }
 
 // repairDocuments repairs the contents that the log's entries name themselves, such as manifests and package JSONs. One that no source has is
@@ -111,12 +112,10 @@ func (c *contentRepair) forEachEntry(ctx context.Context, step string, fn func(c
 // source is repeated, since w may name another place of the content. It waits if too many are running.
 func (c *contentRepair) startRepair(ctx context.Context, w replication.Wanted) {
 	c.mu.Lock()
-	there := c.done[w.Hash]
-	if !there {
-		c.done[w.Hash] = true
-	}
+	why, tried := c.tried[w.Hash]
+	c.tried[w.Hash] = nil
 	c.mu.Unlock()
-	if there {
+	if tried && why == nil {
 		return
 	}
 	json := c.jsons[w.Entry.Package]
@@ -160,14 +159,10 @@ func (c *contentRepair) repairContent(ctx context.Context, w replication.Wanted)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	c.mu.Lock()
-	if c.done[w.Hash] = err == nil; err == nil {
-		delete(c.why, w.Hash)
-	} else {
-		c.why[w.Hash] = errors.Join(problem, err)
-	}
-	c.mu.Unlock()
 	if err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.tried[w.Hash] = errors.Join(problem, err)
 		return nil
 	}
 	if err := c.storeContent(w.Hash, identity, found, errors.Is(problem, kvstore.ErrNotFound)); err != nil {
@@ -247,12 +242,11 @@ func assetPath(e logs.Indexed, file *logs.File) string {
 }
 
 // queueEncodings writes the queue rows for encodings and deltas that have to be made or fetched again, because the restored contents lack them.
-func (c *contentRepair) queueEncodings() error {
+func (c *contentRepair) queueEncodings(context.Context) error {
 	w := newRowWriter(c.store, rowsPerCommit)
 	defer func() { w.batch.Close() }()
 	for _, key := range c.queue {
-		w.batch.Set(kvstore.Queue, key, nil)
-		if err := w.countAdded(1); err != nil {
+		if err := w.replace(kvstore.Queue, kvstore.Item{Key: key}, true); err != nil {
 			return err
 		}
 	}
@@ -270,17 +264,12 @@ func (c *contentRepair) repairDeltas(ctx context.Context) error {
 
 // listLost lists in the result every place that needs a content which no source has.
 func (c *contentRepair) listLost(ctx context.Context) error {
-	lost := make(map[kvstore.Hash]error)
-	for h, there := range c.done {
-		if !there {
-			lost[h] = c.why[h]
-		}
-	}
-	if len(lost) == 0 {
+	maps.DeleteFunc(c.tried, func(_ kvstore.Hash, why error) bool { return why == nil })
+	if len(c.tried) == 0 {
 		return nil
 	}
 	return forEachContent(ctx, c.store, c.store, func(e logs.Indexed, h kvstore.Hash, file *logs.File) {
-		if why, ok := lost[h]; ok {
+		if why, lost := c.tried[h]; lost {
 			c.addLost(h, Lost{Where: placeOf(replication.Wanted{Entry: e, File: file}), Problem: oneLine(why)})
 		}
 	})

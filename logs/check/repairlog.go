@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/larder-cdn/larder/logs"
@@ -42,7 +43,10 @@ func (e *engine) lossError(problems []error) error {
 	missing := []logs.Range{{From: 0, To: e.signed.Size}}
 	if e.damaged != nil {
 		missing = nil
-		for _, index := range e.damaged.lostEntries() {
+		for index := range e.signed.Size {
+			if e.damaged.tree.entry(index) != nil {
+				continue
+			}
 			if n := len(missing); n > 0 && missing[n-1].To == index {
 				missing[n-1].To++
 			} else {
@@ -56,31 +60,25 @@ func (e *engine) lossError(problems []error) error {
 
 var errOtherLog = errors.New("what it has there are not the entries that were signed")
 
-// sourceOrders returns the orders in which sources are tried for the log: all of them together, and each alone, because one of the others may lie.
-// first, which may be nil, precedes the others in some of them.
-func sourceOrders(first Source, others []Source) [][]Source {
-	var all [][]Source
-	with := func(more ...Source) {
-		var order []Source
-		if first != nil {
-			order = append(order, first)
-		}
-		if order = append(order, more...); len(order) > 0 {
-			all = append(all, order)
-		}
+// sourceOrders returns the orders in which sources are tried for the log: all of them together, and each alone, because one of the others may lie. The
+// damaged store precedes the others in some of them.
+func (e *engine) sourceOrders() (orders [][]Source) {
+	others := e.RepairOptions.Sources
+	damaged := e.sources[:len(e.sources)-len(others)]
+	if len(e.sources) > 0 {
+		orders = append(orders, e.sources)
 	}
-	with(others...)
 	if len(others) > 1 {
 		for _, s := range others {
-			with(s)
+			orders = append(orders, append(slices.Clone(damaged), s))
 		}
 	}
-	if first != nil {
+	if len(damaged) > 0 {
 		for _, s := range others {
-			all = append(all, []Source{s})
+			orders = append(orders, []Source{s})
 		}
 	}
-	return all
+	return orders
 }
 
 // namesOf returns the names of sources, separated by commas, for messages.

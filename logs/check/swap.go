@@ -19,10 +19,9 @@ import (
 // one in place later. why is the damage, for the result, which Rebuild returns with an error, too.
 func Rebuild(ctx context.Context, why error, o RepairOptions) (RepairResult, error) {
 	e := newEngine(o)
-	begun := e.Now()
 	e.beside = true
 	err := e.rebuild(ctx, why)
-	return e.finishResult(begun), err
+	return e.finishResult(), err
 }
 
 // Swap puts the store that [Rebuild] has built in the place of the damaged one, which no process may have open. It returns the new path of the

@@ -3,6 +3,7 @@ package check
 import (
 	"bytes"
 	"context"
+	"math/bits"
 	"slices"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -47,10 +48,7 @@ func (t *tree) resolveRange(ctx context.Context, from, to int64, want tlog.Hash)
 		t.leaves[from] = want
 		return nil
 	}
-	half := int64(1)
-	for half*2 < n {
-		half *= 2
-	}
+	half := splitSize(n)
 	for _, compute := range []bool{false, true} {
 		for _, left := range t.hashVersions(from, from+half, compute) {
 			for _, right := range t.hashVersions(from+half, to, compute) {
@@ -67,6 +65,9 @@ func (t *tree) resolveRange(ctx context.Context, from, to int64, want tlog.Hash)
 	return nil // the entries below cannot be proven
 }
 
+// splitSize returns how many of n entries, of two or more, the left subtree has: the largest power of two below n.
+func splitSize(n int64) int64 { return 1 << (bits.Len64(uint64(n-1)) - 1) }
+
 // hashVersions returns the hashes, up to maxVersions, that the tree over a range of entries may have: those that were stored, and if compute is set
 // also those that follow from the hashes below. It caches the latter for complete subtrees.
 func (t *tree) hashVersions(from, to int64, compute bool) (all []tlog.Hash) {
@@ -79,10 +80,7 @@ func (t *tree) hashVersions(from, to int64, compute bool) (all []tlog.Hash) {
 	stored := n&(n-1) == 0 // a complete subtree has a hash of its own
 	number := int64(-1)
 	if stored {
-		level := 0
-		for 1<<level < n {
-			level++
-		}
+		level := bits.TrailingZeros64(uint64(n))
 		number = tlog.StoredHashIndex(level, from>>level)
 		if known, ok := t.computed[number]; ok {
 			return known
@@ -99,10 +97,7 @@ func (t *tree) hashVersions(from, to int64, compute bool) (all []tlog.Hash) {
 			add(tlog.RecordHash(raw))
 		}
 	} else {
-		half := int64(1)
-		for half*2 < n {
-			half *= 2
-		}
+		half := splitSize(n)
 		for _, left := range t.hashVersions(from, from+half, compute) {
 			for _, right := range t.hashVersions(from+half, to, compute) {
 				add(tlog.NodeHash(left, right))

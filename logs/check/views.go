@@ -129,23 +129,12 @@ func (s *derivedViews) removeFolder() error {
 // apply adds to the batch the rows of the views that follow from an entry's change. They can be read after the next commit. The caller calls
 // commitIfLarge.
 func (s *derivedViews) apply(c views.Change) error {
-	rows := 4
-	if c.Manifest != nil {
-		rows += 4 * len(c.Manifest.Files)
-	}
-	s.rows += rows
 	logs.AddToIndex(s.batch, c.Index, c.Entry)
-	return views.Apply(s.batch, c)
+	return s.rowWriter.apply(c)
 }
 
 // commitIfLarge commits the batch if it is large, and returns an error if a set in memory is too large.
 func (s *derivedViews) commitIfLarge() error { return s.countAdded(0) }
-
-// addIndex adds the index rows of an entry whose other rows are not known, because its contents are damaged.
-func (s *derivedViews) addIndex(e logs.Indexed) error {
-	logs.AddToIndex(s.batch, e.Index, e.Entry)
-	return s.countAdded(4)
-}
 
 // commit commits the batch, and returns an error if a set in memory is too large.
 func (s *derivedViews) commit() error { return errors.Join(s.rowWriter.commit(), s.checkSize()) }
@@ -220,39 +209,35 @@ func (c *check) compareView(ctx context.Context, ns kvstore.Namespace, rows *Row
 // compareRange compares the rows of a view in a range with those that were derived from the log alone, reports differences and counts the rows.
 // damage is why the view in use cannot be read, err any other error.
 func (c *check) compareRange(ctx context.Context, ns kvstore.Namespace, r kvstore.Range, rows *Rows) (damage, err error) {
-	next, stop := iter.Pull2(c.snapshot.Scan(ns, r))
-	defer stop()
-	have, damage, ok := next()
-	// compareBefore compares the rows in use whose keys are before key, or all if that is nil: nothing was derived for them.
-	compareBefore := func(key []byte) error {
-		for ok && damage == nil && (key == nil || bytes.Compare(have.Key, key) < 0) {
-			if err := errors.Join(ctx.Err(), c.compareRow(ns, &have, nil, rows)); err != nil {
-				return err
-			}
-			have, damage, ok = next()
-		}
-		return nil
-	}
-	for want, err := range c.derived.store.Scan(ns, r) {
-		if err := errors.Join(err, ctx.Err()); err != nil {
-			return nil, err
-		}
-		if err := compareBefore(want.Key); damage != nil || err != nil {
+	nextInUse, stopInUse := iter.Pull2(c.snapshot.Scan(ns, r))
+	defer stopInUse()
+	nextDerived, stopDerived := iter.Pull2(c.derived.store.Scan(ns, r))
+	defer stopDerived()
+	inUse, damage, haveMore := nextInUse()
+	derived, err, wantMore := nextDerived()
+	for haveMore || wantMore {
+		if err := errors.Join(err, ctx.Err()); damage != nil || err != nil {
 			return damage, err
 		}
-		var inUse *kvstore.Item
-		if ok && bytes.Equal(have.Key, want.Key) {
-			inUse = &have
+		var have, want *kvstore.Item // the next row of both, nil where one has no row with that key
+		order := bytes.Compare(inUse.Key, derived.Key)
+		if haveMore && (!wantMore || order <= 0) {
+			have = &inUse
 		}
-		if err := c.compareRow(ns, inUse, &want, rows); err != nil {
+		if wantMore && (!haveMore || order >= 0) {
+			want = &derived
+		}
+		if err := c.compareRow(ns, have, want, rows); err != nil {
 			return nil, err
 		}
-		if inUse != nil {
-			have, damage, ok = next()
+		if have != nil {
+			inUse, damage, haveMore = nextInUse()
+		}
+		if want != nil {
+			derived, err, wantMore = nextDerived()
 		}
 	}
-	err = compareBefore(nil)
-	return damage, err
+	return nil, nil
 }
 
 // compareRow compares have, a row in use, with want, the derived row of that key, counts it in rows, and reports a difference. A repair also replaces

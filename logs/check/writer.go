@@ -1,6 +1,9 @@
 package check
 
-import "github.com/larder-cdn/larder/kvstore"
+import (
+	"github.com/larder-cdn/larder/kvstore"
+	"github.com/larder-cdn/larder/logs/views"
+)
 
 // A rowWriter adds rows to a store, and commits a batch of them now and then, because each commit waits for the disk. A batch is bounded
 // by both.
@@ -34,6 +37,16 @@ func (w *rowWriter) replace(ns kvstore.Namespace, row kvstore.Item, wanted bool)
 	}
 	w.bytes += len(row.Key) + len(row.Value)
 	return w.countAdded(1)
+}
+
+// apply adds to the batch the rows of the views that follow from an entry's change, and counts them. The caller calls countAdded, which commits a large
+// batch.
+func (w *rowWriter) apply(c views.Change) error {
+	w.rows += 4
+	if c.Manifest != nil {
+		w.rows += 4 * len(c.Manifest.Files)
+	}
+	return views.Apply(w.batch, c)
 }
 
 // countAdded counts rows that the caller has added to the batch, and commits a batch of w.most rows or of bytesPerCommit.

@@ -166,6 +166,22 @@ type entryReader interface {
 	Entries(ctx context.Context, index int64) ([][]byte, error)
 }
 
+// ReadUntilGap returns the raw entries from index on that read returns, at most 256, up to the first for which it returns nil. If that is the one at
+// index, the error is [fs.ErrNotExist].
+func ReadUntilGap(ctx context.Context, index int64, read func(index int64) []byte) (entries [][]byte, err error) {
+	for n := index; n < index+tiles.Width; n++ {
+		raw := read(n)
+		if raw == nil {
+			break
+		}
+		entries = append(entries, raw)
+	}
+	if entries == nil {
+		return nil, fmt.Errorf("entry %d: %w", index, fs.ErrNotExist)
+	}
+	return entries, ctx.Err()
+}
+
 // ReadEntries returns the raw bytes of consecutive log entries from index on, at least one and as many as a source sends at once. It returns
 // [fs.ErrNotExist] if the source does not have the entry, or has no log. Nothing of them is verified.
 func ReadEntries(ctx context.Context, source Contents, index int64) ([][]byte, error) {

@@ -76,18 +76,13 @@ func (*Store) Await(ctx context.Context, _ []byte) error {
 // Entries implements entryReader: it returns the raw entries from an index on, at most 256, up to the first that is not readable or does not belong
 // to the store's own tree. If that is the one at index, the error is [fs.ErrNotExist].
 func (s *Store) Entries(ctx context.Context, index int64) ([][]byte, error) {
-	var entries [][]byte
-	for n := index; n < index+tiles.Width; n++ {
+	return ReadUntilGap(ctx, index, func(n int64) []byte {
 		raw, err := logs.RawEntry(s.store, n)
 		if err != nil || !logs.MatchesTree(s.store, n, raw) {
-			break
+			return nil
 		}
-		entries = append(entries, raw)
-	}
-	if entries == nil {
-		return nil, fmt.Errorf("entry %d: %w", index, fs.ErrNotExist)
-	}
-	return entries, ctx.Err()
+		return raw
+	})
 }
 
 // Content implements [Contents]. It returns the encodings that can be read, also if the row that lists them is damaged. It leaves out those that
