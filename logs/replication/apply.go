@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"strings"
 	"sync"
 
@@ -27,36 +28,24 @@ const (
 	manifestCost = 8 // a decoded manifest's memory, in bytes of its text
 )
 
-// withdrawals are the releases that are withdrawn at the end of what is taken over, by the entry
-// that says so.
-type withdrawals map[[16]byte]int64
-
-// releaseKey returns the first 16 bytes of the key that an entry's release has in the map of live releases, by which withdrawals
-// are looked up.
-func releaseKey(e logs.Indexed) (key [16]byte) {
-	full := logs.LiveKey(e.Package, e.Version)
-	copy(key[:], full[:])
-	return key
-}
+// withdrawals are the releases that are withdrawn at the end of what is taken over, by their keys in the map of live releases, with the entry that
+// says so.
+type withdrawals map[kvstore.Hash]int64
 
 // add updates the set by an entry: if it withdraws a release, the release is added with the entry's index; if it publishes or restores one, the
 // release is removed. Entries come in the order of the log.
 func (t withdrawals) add(e logs.Indexed) {
 	switch {
 	case e.Kind.Serves(): // so that its files are needed
-		delete(t, releaseKey(e))
+		delete(t, logs.LiveKey(e.Package, e.Version))
 	case e.Kind == logs.Withdrawn:
-		t[releaseKey(e)] = e.Index
+		t[logs.LiveKey(e.Package, e.Version)] = e.Index
 	}
 }
 
 // leavesOut reports whether an entry publishes or restores a release that a later entry in the set withdraws, so that its files are not fetched.
 func (t withdrawals) leavesOut(e logs.Indexed) bool {
-	if !e.Kind.Serves() {
-		return false
-	}
-	at, ok := t[releaseKey(e)]
-	return ok && at > e.Index
+	return e.Kind.Serves() && t[logs.LiveKey(e.Package, e.Version)] > e.Index
 }
 
 // applyNew applies the entries of the source's verified log that the store lacks. It reads them twice, because a release that is withdrawn in the end
@@ -65,46 +54,55 @@ func (f *Follower) applyNew(ctx context.Context, log *verify.Log) error {
 	withdrawn := withdrawals{}
 	begin := f.Log.Checkpoint().Size
 	var first []logs.Indexed
-	for index := begin; index < log.Size(); {
-		entries, err := f.readEntries(ctx, log, index)
+	for entries, err := range f.batches(ctx, log, begin) {
 		if err != nil {
 			return err
-		}
-		if index == begin {
-			first = entries
 		}
 		for _, e := range entries {
 			withdrawn.add(e)
 		}
-		index += int64(len(entries))
-	}
-	for index := begin; index < log.Size(); {
-		entries := first
-		if index != begin {
-			var err error
-			if entries, err = f.readEntries(ctx, log, index); err != nil {
-				return err
-			}
+		if first == nil {
+			first = entries
 		}
-		if err := f.apply(ctx, entries, withdrawn); err != nil {
+	}
+	if err := f.apply(ctx, first, withdrawn); err != nil {
+		return err
+	}
+	for entries, err := range f.batches(ctx, log, begin+int64(len(first))) {
+		if err == nil {
+			err = f.apply(ctx, entries, withdrawn)
+		}
+		if err != nil {
 			return err
 		}
-		index += int64(len(entries))
 	}
 	return nil
 }
 
-// readEntries returns some verified entries of the source's log from an index on, at least one; if the source sends none, the error is
-// [fs.ErrNotExist]. If the source contradicts itself, the error is a [RefusedError].
-func (f *Follower) readEntries(ctx context.Context, log *verify.Log, index int64) ([]logs.Indexed, error) {
-	entries, err := log.Entries(ctx, index)
+// batches iterates over the verified entries of the source's log from an index on, some at a time. If the source sends none, the error is
+// [fs.ErrNotExist]. If the source contradicts itself, the error is a [RefusedError]. It ends after an error.
+func (f *Follower) batches(ctx context.Context, log *verify.Log, index int64) iter.Seq2[[]logs.Indexed, error] {
+	return func(yield func([]logs.Indexed, error) bool) {
+		for index < log.Size() {
+			entries, err := log.Entries(ctx, index)
+			if err == nil && len(entries) == 0 {
+				err = fmt.Errorf("entry %d: %w", index, fs.ErrNotExist)
+			}
+			if !yield(entries, refuseContradiction(err)) || err != nil {
+				return
+			}
+			index += int64(len(entries))
+		}
+	}
+}
+
+// refuseContradiction returns a [RefusedError] for an error that says that the source contradicts itself or has sent other bytes, and any other error
+// as it is.
+func refuseContradiction(err error) error {
 	if verify.OutcomeOf(err) == verify.Differs || errors.Is(err, ErrOther) {
-		err = &RefusedError{err}
+		return &RefusedError{err}
 	}
-	if err == nil && len(entries) == 0 {
-		err = fmt.Errorf("entry %d: %w", index, fs.ErrNotExist)
-	}
-	return entries, err
+	return err
 }
 
 // A pendingEntry is an entry whose contents are being fetched.
@@ -116,16 +114,6 @@ type pendingEntry struct {
 
 	mu           sync.Mutex
 	dictionaries map[kvstore.Hash][]kvstore.Hash // of the source's deltas, by content
-}
-
-// addDictionaries records the hashes of the dictionaries against which the source has deltas of the content h. It is safe for concurrent use.
-func (c *pendingEntry) addDictionaries(h kvstore.Hash, dictionaries []kvstore.Hash) {
-	if len(dictionaries) == 0 {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.dictionaries[h] = dictionaries
 }
 
 // newPending returns an entry whose contents are to be fetched, with a set of pins for them, which the caller releases. absent says that the files of
@@ -158,7 +146,7 @@ func (f *Follower) apply(ctx context.Context, entries []logs.Indexed, withdrawn 
 	go func() {
 		defer close(queue)
 		for _, e := range entries {
-			c := f.newPending(e, f.leavesOut(e, withdrawn))
+			c := f.newPending(e, withdrawn.leavesOut(e) || e.Kind.Serves() && !f.wants(e.Package, e.Version))
 			select {
 			case queue <- c:
 			case <-ctx.Done():
@@ -191,12 +179,6 @@ func (f *Follower) apply(ctx context.Context, entries []logs.Indexed, withdrawn 
 		}
 	}
 	return ctx.Err()
-}
-
-// leavesOut reports whether the files of a release are left out when an entry that publishes or restores it is applied: it is withdrawn later, or not
-// wanted here.
-func (f *Follower) leavesOut(e logs.Indexed, withdrawn withdrawals) bool {
-	return withdrawn.leavesOut(e) || e.Kind.Serves() && !f.wants(e.Package, e.Version)
 }
 
 // A partialSource may lack the files of releases that are served.
@@ -294,8 +276,14 @@ func (f *Follower) fetchMissing(ctx context.Context, c *pendingEntry, w Wanted) 
 	for {
 		_, err, _ := f.flights.Do(string(w.Hash[:]), func() (any, error) {
 			err := f.fetch(ctx, w, func(data []byte, found Found) error {
-				c.addDictionaries(w.Hash, found.Dictionaries)
-				return f.storeContent(w.Hash, data, found)
+				if len(found.Dictionaries) > 0 {
+					c.mu.Lock()
+					c.dictionaries[w.Hash] = found.Dictionaries
+					c.mu.Unlock()
+				}
+				f.files.Add(1)
+				f.bytes.Add(int64(len(data)))
+				return f.Store.PutContent(w.Hash, int64(len(data)), found.Squeezed, found.Coded)
 			})
 			if err != nil && ctx.Err() != nil {
 				err = ctx.Err() // net/http returns the cause, which is about another file
@@ -317,24 +305,10 @@ func (f *Follower) fetch(ctx context.Context, w Wanted, use func(data []byte, fo
 	}
 	defer release()
 	data, found, err := Fetch(ctx, f.Source, w)
-	switch {
-	case errors.Is(err, ErrOther):
-		return &RefusedError{fmt.Errorf("content %s: %w", w.Hash, err)}
-	case err != nil:
-		return fmt.Errorf("content %s: %w", w.Hash, err)
+	if err != nil {
+		return refuseContradiction(fmt.Errorf("content %s: %w", w.Hash, err))
 	}
 	return use(data, found)
-}
-
-// storeContent stores a content in the encodings that the source sent, and counts it; data are the decoded bytes, which the caller has verified. The
-// server makes other encodings when clients request them.
-func (f *Follower) storeContent(h kvstore.Hash, data []byte, found Found) error {
-	if err := f.Store.PutContent(h, int64(len(data)), found.Squeezed, found.Coded); err != nil {
-		return err
-	}
-	f.files.Add(1)
-	f.bytes.Add(int64(len(data)))
-	return nil
 }
 
 // commitEntry appends a pending entry to the log in the store, with the rows of the views that follow from it, in one synced batch, and reports the

@@ -344,9 +344,10 @@ func indexBundle(file io.ReaderAt, size int64) (*bundleIndex, error) {
 			return index, fmt.Errorf("at its end: %w", err)
 		}
 	}
-	byHash := func(a, b contentMember) int { return bytes.Compare(a.hash[:], b.hash[:]) }
 	for _, members := range [][]contentMember{index.contents, index.deltas} {
-		slices.SortFunc(members, func(a, b contentMember) int { return cmp.Or(byHash(a, b), cmp.Compare(a.offset, b.offset)) })
+		slices.SortFunc(members, func(a, b contentMember) int {
+			return cmp.Or(bytes.Compare(a.hash[:], b.hash[:]), cmp.Compare(a.offset, b.offset))
+		})
 	}
 	return index, nil
 }
@@ -356,10 +357,10 @@ func (x *bundleIndex) add(file io.ReaderAt, name string, m member) error {
 	if (x.end == 0) != (name == headerName) {
 		return fmt.Errorf("%q is where it must not be: a bundle begins with %s", name, headerName)
 	}
-	if name == headerName && m.size > maxHeader {
-		return fmt.Errorf("%s has %d bytes", name, m.size)
-	}
 	if name == headerName {
+		if m.size > maxHeader {
+			return fmt.Errorf("%s has %d bytes", name, m.size)
+		}
 		data, err := m.read(file)
 		if err != nil {
 			return err
@@ -443,12 +444,10 @@ func deltaName(h, dictionary kvstore.Hash) string {
 // parseDeltaName returns the content and the dictionary that a member's name says. ok is false for the name of another kind of member.
 func parseDeltaName(name string) (h, dictionary kvstore.Hash, ok bool) {
 	of, against, _ := strings.Cut(strings.TrimPrefix(name, deltaPrefix), ".")
-	content, err := base64.RawURLEncoding.DecodeString(of)
-	sum, failed := base64.RawURLEncoding.DecodeString(against)
-	if err != nil || failed != nil || len(content) != len(h) || len(sum) != len(h) {
-		return h, dictionary, false
-	}
-	h, dictionary = kvstore.Hash(content), kvstore.Hash(sum)
+	content, _ := base64.RawURLEncoding.DecodeString(of)
+	sum, _ := base64.RawURLEncoding.DecodeString(against)
+	copy(h[:], content)
+	copy(dictionary[:], sum)
 	return h, dictionary, name == deltaName(h, dictionary)
 }
 

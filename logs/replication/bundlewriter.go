@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -70,9 +71,9 @@ func WriteBundle(ctx context.Context, path string, o BundleOptions) (BundleResul
 	if err != nil {
 		return BundleResult{}, err
 	}
-	w := &bundleWriter{BundleOptions: o, only: only, file: file, written: make(map[string]struct{})}
+	w := &bundleWriter{BundleOptions: o, only: only, file: file, out: bufio.NewWriterSize(file, 1<<20), written: make(map[string]struct{})}
 	err = w.write(ctx)
-	if err = errors.Join(err, w.flush()); err == nil {
+	if err = errors.Join(err, w.out.Flush()); err == nil {
 		err = file.Sync()
 	}
 	if err == nil {
@@ -226,11 +227,11 @@ func (w *bundleWriter) writeLog(ctx context.Context, source *recorder, size int6
 	}
 	header, err := bundleHeader{Format: bundleFormat, Since: w.Since, Size: size, Packages: w.Packages}.encode(heads...)
 	if err == nil {
-		err = w.addMember(headerName, headerName, header)
+		err = w.addMember(headerName, header)
 	}
 	for i, path := range headPaths {
 		if err == nil && heads[i] != nil {
-			err = w.addMember(path[1:], path[1:], heads[i])
+			err = w.addMember(path[1:], heads[i])
 		}
 	}
 	if err != nil {
@@ -245,7 +246,7 @@ func (w *bundleWriter) writeLog(ctx context.Context, source *recorder, size int6
 			err = fmt.Errorf("%s is damaged; delete it", w.file.Name())
 		}
 		if err == nil {
-			err = w.addMember(path[1:], path[1:], data)
+			err = w.addMember(path[1:], data)
 		}
 		if err != nil {
 			return err
@@ -284,8 +285,7 @@ func (w *bundleWriter) writeContents(ctx context.Context, e logs.Indexed, withdr
 
 // writeContent fetches and verifies a content and writes it in the smallest encoding received, after its deltas, unless the bundle has it already.
 func (w *bundleWriter) writeContent(ctx context.Context, wanted Wanted) error {
-	name := contentName(wanted.Hash, coding.Identity)
-	if _, ok := w.written[name]; ok {
+	if _, ok := w.written[contentName(wanted.Hash, coding.Identity)]; ok {
 		return nil
 	}
 	_, found, err := Fetch(ctx, w.Source, wanted)
@@ -297,7 +297,7 @@ func (w *bundleWriter) writeContent(ctx context.Context, wanted Wanted) error {
 		return err
 	}
 	w.result.Contents++
-	return w.addMember(name, contentName(wanted.Hash, smallest.Coding), smallest.Bytes)
+	return w.addMember(contentName(wanted.Hash, smallest.Coding), smallest.Bytes)
 }
 
 // writeDeltas writes the source's deltas of a content against dictionaries. It counts, and leaves out, those that the source fails to send. The
@@ -316,18 +316,16 @@ func (w *bundleWriter) writeDeltas(ctx context.Context, of Wanted, dictionaries 
 			w.result.DeltasMissing++
 			continue
 		}
-		name := deltaName(of.Hash, dictionary)
-		if err := w.addMember(name, name, delta); err != nil {
+		if err := w.addMember(deltaName(of.Hash, dictionary), delta); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// addMember writes a member with its tar header and padding, unless one with the same key was written. key is the name without the suffix for an
-// encoding.
-func (w *bundleWriter) addMember(key, name string, data []byte) error {
-	if _, ok := w.written[key]; ok {
+// addMember writes a member with its tar header and padding, unless it was written. A content is written in one encoding only.
+func (w *bundleWriter) addMember(name string, data []byte) error {
+	if _, ok := w.written[withoutEncoding(name)]; ok {
 		return nil
 	}
 	header, err := memberHeader(name, int64(len(data)), memberSum(data))
@@ -341,19 +339,19 @@ func (w *bundleWriter) addMember(key, name string, data []byte) error {
 		}
 		w.result.Bytes += int64(len(part))
 	}
-	w.written[key] = struct{}{}
+	w.written[withoutEncoding(name)] = struct{}{}
 	return nil
 }
 
-// flush writes what is buffered to the file. It does nothing if writing has not begun.
-func (w *bundleWriter) flush() error {
-	if w.out == nil {
-		return nil
+// withoutEncoding returns the name of a member without the suffix of a content's encoding.
+func withoutEncoding(name string) string {
+	if h, _, ok := parseContentName(name); ok {
+		return contentName(h, coding.Identity)
 	}
-	return w.out.Flush()
+	return name
 }
 
-// resume truncates the unfinished file after its last complete member, records in w.written which members it has, and opens w.out to continue there.
+// resume truncates the unfinished file after its last complete member, records in w.written which members it has, and continues there.
 // It returns the log's checkpoint that the earlier run used, by its path; nil if the file is started again, since it has other options or too little.
 func (w *bundleWriter) resume() (fixed map[string][]byte, err error) {
 	info, err := w.file.Stat()
@@ -379,7 +377,6 @@ func (w *bundleWriter) resume() (fixed map[string][]byte, err error) {
 		return nil, err
 	}
 	_, err = w.file.Seek(index.end, io.SeekStart)
-	w.out = bufio.NewWriterSize(w.file, 1<<20)
 	w.result.Bytes, w.result.Resumed = index.end, index.end
 	return fixed, err
 }
@@ -403,11 +400,10 @@ func (w *bundleWriter) resumeContents() error {
 		if err != nil {
 			return err
 		}
-		if h, _, ok := parseContentName(name); ok {
-			name = contentName(h, coding.Identity)
+		if strings.HasPrefix(name, contentPrefix) {
 			w.result.Contents++
 		}
-		w.written[name] = struct{}{}
+		w.written[withoutEncoding(name)] = struct{}{}
 	}
 	return nil
 }

@@ -347,11 +347,8 @@ func (f *Follower) openLog(ctx context.Context) (*verify.Log, error) {
 		f.updateState(func(s *State) { s.Evidence = fork.File })
 		return nil, &RefusedError{err}
 	}
-	if verify.OutcomeOf(err) == verify.Differs || errors.Is(err, ErrOther) {
-		return nil, &RefusedError{err}
-	}
 	if err != nil {
-		return nil, err
+		return nil, refuseContradiction(err)
 	}
 	if firstUse {
 		f.updateState(func(s *State) { s.Key, s.FirstUse = log.Key(), true })

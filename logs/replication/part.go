@@ -24,7 +24,7 @@ func RegisterMetrics(r prometheus.Registerer, f *Follower, started time.Time) {
 	gauge("behind_entries", "Known signed log entries of the source that are missing here.", func(s State) float64 { return float64(s.Of - s.Entries) })
 	gauge("behind_seconds", "Time since the mirror was last caught up.", func(s State) float64 {
 		if s.Current.IsZero() {
-			return f.Now().Sub(started).Seconds()
+			s.Current = started
 		}
 		return f.Now().Sub(s.Current).Seconds()
 	})
@@ -34,18 +34,9 @@ func RegisterMetrics(r prometheus.Registerer, f *Follower, started time.Time) {
 		}
 		return f.Now().Sub(s.Cosigned).Seconds()
 	})
-	gauge("stale", "1 while the source's checkpoint may not be the newest of its log, because no cosignature is younger than 24 hours.", func(s State) float64 {
-		if s.Stale != "" {
-			return 1
-		}
-		return 0
-	})
-	gauge("refused", "1 while the source is refused because it contradicts itself.", func(s State) float64 {
-		if s.Refused {
-			return 1
-		}
-		return 0
-	})
+	number := map[bool]float64{true: 1}
+	gauge("stale", "1 while the source's checkpoint may not be the newest of its log, because no cosignature is younger than 24 hours.", func(s State) float64 { return number[s.Stale != ""] })
+	gauge("refused", "1 while the source is refused because it contradicts itself.", func(s State) float64 { return number[s.Refused] })
 	gauge("fetched_files", "Contents fetched since the start.", func(s State) float64 { return float64(s.Files) })
 	gauge("fetched_bytes", "Uncompressed bytes fetched since the start.", func(s State) float64 { return float64(s.Bytes) })
 }
