@@ -1,7 +1,8 @@
 package tiles
 
 import (
-	"errors"
+	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,10 +16,6 @@ type Store interface {
 	kvstore.Reader
 	logs.Contents
 }
-
-// errNotNamed says that an entry does not name a content, which is therefore not served: the asset handler serves files, because it
-// knows which are withdrawn.
-var errNotNamed = errors.New("the entry names no such content")
 
 // ContentPath returns the path of a content that the entry with this index names.
 func ContentPath(index int64, h kvstore.Hash) string {
@@ -56,29 +53,23 @@ func ParseDictionaries(value string) (dictionaries []kvstore.Hash) {
 // or capitals, is the zero target.
 func parseContent(rest string) target {
 	number, hash, _ := strings.Cut(rest, "/")
-	index, err := strconv.ParseInt(number, 10, 64)
-	if err != nil || index < 0 {
-		return target{}
-	}
-	h, err := kvstore.ParseHash(hash)
-	if err != nil {
-		return target{}
-	}
-	if ContentPath(index, h) != Prefix+"content/"+rest { // leading zeros, capitals
+	index, _ := strconv.ParseInt(number, 10, 64)
+	h, _ := kvstore.ParseHash(hash)
+	if index < 0 || ContentPath(index, h) != Prefix+"content/"+rest { // malformed, leading zeros, capitals
 		return target{}
 	}
 	return target{kind: content, n: index, hash: h}
 }
 
-// readContent reads a content by its hash from the store. If the target's entry does not name the content, the error is
-// errNotNamed. A missing entry or content is another error.
+// readContent reads a content by its hash from the store. If the target's entry does not name the content, the error is an [answers.Failure] with
+// 404: the asset handler serves files, because it knows which are withdrawn. A missing entry or content is another error.
 func (h *handler) readContent(t target) ([]byte, error) {
 	e, err := logs.ReadEntry(h.Store, t.n)
 	if err != nil {
 		return nil, err
 	}
 	if !slices.Contains(e.Contents(), t.hash) {
-		return nil, errNotNamed
+		return nil, fail(http.StatusNotFound, fmt.Sprintf("Entry %d names no such content", t.n))
 	}
 	return h.Store.Identity(t.hash)
 }

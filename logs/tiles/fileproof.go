@@ -2,7 +2,6 @@ package tiles
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -11,7 +10,6 @@ import (
 
 	tlogproof "github.com/transparency-dev/formats/proof"
 
-	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
@@ -31,39 +29,32 @@ func parseProof(rest string) target {
 	return target{kind: proof, file: f}
 }
 
-// errNoFile is that the signed log has no such file.
-var errNoFile = errors.New("there is no such file")
+// errNoFile is that the release has no such file.
+var errNoFile = fail(http.StatusNotFound, "The release has no such file")
 
-// sendFileProof sends the proof that a file of a live release was published, and returns the HTTP status. A release that is
-// not live, such as a withdrawn one, gets 410 if the log has an entry about it, because a proof would convince offline
-// clients. A release without an entry, or one without such a file, gets 404.
-func (h *handler) sendFileProof(w http.ResponseWriter, r *http.Request, f file, signed signing.Signed) int {
+// proveLiveFile returns the proof that a file of a live release was published. The error for a release that is not live, such as a withdrawn one, is an
+// [answers.Failure] with 410 if the log has an entry about it, because a proof would convince offline clients. For a release without an entry, or
+// one without such a file, it has 404.
+func (h *handler) proveLiveFile(f file, signed signing.Signed) ([]byte, error) {
 	m, err := logs.ReadLiveMap(h.Store, signed.Size)
 	if err != nil {
-		return h.failReading(w, r, err)
+		return nil, err
 	}
 	found, err := m.Get(logs.LiveKey(f.pkg, f.version))
 	if err != nil {
-		return h.failReading(w, r, err)
+		return nil, err
 	}
-	if found == nil {
-		known, err := logs.HasEntry(h.Store, f.pkg, f.version)
-		if err != nil {
-			return h.failReading(w, r, err)
-		}
-		if known {
-			return fail(w, r, http.StatusGone, "The release is not live, so there are no proofs of its files")
-		}
-		return fail(w, r, http.StatusNotFound, "The signed log has no such release")
+	if found != nil {
+		return h.proveFile(f, *found, signed)
 	}
-	data, err := h.proveFile(f, *found, signed)
-	if errors.Is(err, errNoFile) {
-		return fail(w, r, http.StatusNotFound, "The release has no such file")
+	known, err := logs.HasEntry(h.Store, f.pkg, f.version)
+	switch {
+	case err != nil:
+		return nil, err
+	case known:
+		return nil, fail(http.StatusGone, "The release is not live, so there are no proofs of its files")
 	}
-	if err != nil {
-		return h.failReading(w, r, err)
-	}
-	return send(w, answers.Plain, data)
+	return nil, fail(http.StatusNotFound, "The signed log has no such release")
 }
 
 // proveFile returns the proof that the signed log has a file of the release found, in the form of

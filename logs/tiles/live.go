@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/mod/sumdb/tlog"
 
-	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/signing"
@@ -91,44 +90,40 @@ func parseLive(rest string) target {
 // errNoLiveMap is that the map of live releases is not there as it was then.
 var errNoLiveMap = errors.New("the map of live releases is not kept for that size")
 
-// sendProof sends the proof of a file, or that of whether a release is live, and returns the HTTP status. The proof leads to
-// the signed tree; that of a release leads to an earlier one if the query names its size. refused is why no newer tree will
-// be signed, or nil; then there are no proofs unless the store has the signed tree.
-func (h *handler) sendProof(w http.ResponseWriter, r *http.Request, t target, signed signing.Signed, refused error) int {
+// prove returns the proof of a file, or that of whether a release is live. The proof leads to the signed tree; that of a release leads to an earlier
+// one if the query names its size. refused is why no newer tree will be signed, or nil; then there are no proofs unless the store has the signed
+// tree. The error for what cannot be proven is an [answers.Failure].
+func (h *handler) prove(r *http.Request, t target, signed signing.Signed, refused error) ([]byte, error) {
 	if signed.Size == 0 {
-		return fail(w, r, http.StatusNotFound, "The log has no entries")
+		return nil, fail(http.StatusNotFound, "The log has no entries")
 	}
 	if refused != nil && h.Signer.SignedInStore() != signed.Checkpoint {
-		return fail(w, r, http.StatusServiceUnavailable, "That part of the log is not here: "+publicReason(refused))
+		return nil, fail(http.StatusServiceUnavailable, "That part of the log is not here: "+publicReason(refused))
 	}
 	if t.kind == proof {
-		return h.sendFileProof(w, r, t.file, signed)
+		return h.proveLiveFile(t.file, signed)
 	}
 	tree := signed.Checkpoint
 	if text := r.URL.Query().Get("size"); text != "" {
 		size, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || size <= 0 || size > signed.Size {
-			return fail(w, r, http.StatusNotFound, fmt.Sprintf("The log has %d entries, and no tree of that size", signed.Size))
+			return nil, fail(http.StatusNotFound, fmt.Sprintf("The log has %d entries, and no tree of that size", signed.Size))
 		}
 		if size < signed.Size {
 			tree.Size = size
 			if tree.Root, err = tlog.TreeHash(size, logs.Hashes(h.Store)); err != nil {
-				return h.failReading(w, r, err)
+				return nil, err
 			}
 		}
 	}
 	p, err := proveLive(h.Store, tree, t.file)
 	if errors.Is(err, errNoLiveMap) && tree.Size < signed.Size {
-		return fail(w, r, http.StatusNotFound, fmt.Sprintf("The log has grown since it had %d entries; there are proofs for its newest checkpoint", tree.Size))
+		return nil, fail(http.StatusNotFound, fmt.Sprintf("The log has grown since it had %d entries; there are proofs for its newest checkpoint", tree.Size))
 	}
 	if err != nil {
-		return h.failReading(w, r, err)
+		return nil, err
 	}
-	data, err := json.Marshal(p)
-	if err != nil {
-		return h.failReading(w, r, err)
-	}
-	return send(w, answers.JSON, data)
+	return json.Marshal(p)
 }
 
 // proveLive returns the proof of whether a release is live in a tree, which it checks as clients do. It includes the last

@@ -15,7 +15,7 @@ import (
 )
 
 // read reads a tile, a bundle of entries or a content, whichever the target is. The error for a content that its entry does
-// not name is errNotNamed.
+// not name is an [answers.Failure].
 func (h *handler) read(t target) ([]byte, error) {
 	if t.kind == content {
 		return h.readContent(t)

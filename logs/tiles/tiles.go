@@ -103,62 +103,88 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.requests.WithLabelValues(t.kind.String(), strconv.Itoa(status)).Inc()
 }
 
-// respond sends the response for a target and returns the HTTP status: 404 for what the signed log does not have, and 503
-// while the log is not signed or the store lacks what was signed. If signing is refused, it compares tiles, entries and
-// contents with the signed tree first.
+// respond sends the response for a target and returns the HTTP status. It logs an error of reading the log, and sends 503 without that error.
 func (h *handler) respond(w http.ResponseWriter, r *http.Request, t target) int {
-	switch r.Method {
-	case http.MethodGet, http.MethodHead:
-	case http.MethodOptions:
+	if r.Method == http.MethodOptions {
 		answers.RespondPreflight(w)
 		return http.StatusNoContent
-	default:
-		return sendFailure(w, r, answers.WrongMethod)
+	}
+	data, err := h.find(r, t)
+	if err != nil {
+		var failure *answers.Failure
+		if !errors.As(err, &failure) {
+			h.Logger.Error("couldn't read the log", "path", r.URL.Path, "err", err)
+			failure = fail(http.StatusServiceUnavailable, "That part of the log cannot be read")
+		}
+		failure.SendJSON(w, r)
+		return failure.Status
+	}
+	contentType := answers.Plain
+	switch t.kind {
+	case checkpoint:
+		tag := CheckpointTag(data)
+		w.Header().Set("Etag", tag)
+		if fields := requests.FieldsOf(r.Header); fields.IfNoneMatch != nil && fields.NotModified(tag, time.Time{}) {
+			w.WriteHeader(http.StatusNotModified)
+			return http.StatusNotModified
+		}
+	case keys, live:
+		contentType = answers.JSON
+	case hashes, entries, content:
+		contentType = "application/octet-stream"
+		t.caching().SetHeader(w.Header())
+	}
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+	w.Write(data) // the client may have left
+	return http.StatusOK
+}
+
+// find returns the body of the response for a target. The error for what the signed log does not have is an [answers.Failure] with 404, and one with
+// 503 while the log is not signed or the store lacks what was signed. If signing is refused, find compares tiles, entries and contents with the
+// signed tree first.
+func (h *handler) find(r *http.Request, t target) ([]byte, error) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return nil, answers.WrongMethod
 	}
 	if t.kind == noKind {
-		return fail(w, r, http.StatusNotFound, "The log has no such path")
+		return nil, fail(http.StatusNotFound, "The log has no such path")
 	}
 	signed, refused := h.Signer.Checkpoint()
 	switch {
 	case t.kind == key && h.Signer.Key() != "":
-		return send(w, answers.Plain, []byte(h.Signer.Key()+"\n"))
+		return []byte(h.Signer.Key() + "\n"), nil
 	case t.kind == keys && h.Signer.Key() != "":
-		return h.sendKeys(w, r)
+		changes, err := h.Signer.KeyChanges()
+		if err != nil {
+			return nil, err
+		}
+		return encodeKeys(h.Signer.Key(), changes)
 	case t.kind == keyList:
-		return h.sendKeyList(w, r)
+		return h.readKeyList()
 	case signed.Note == nil:
-		return fail(w, r, http.StatusServiceUnavailable, "The log is not signed: "+publicReason(refused))
-	}
-	if t.kind == checkpoint {
-		return sendCheckpoint(w, r, signed.Note)
-	}
-	if t.kind == live || t.kind == proof {
+		return nil, fail(http.StatusServiceUnavailable, "The log is not signed: "+publicReason(refused))
+	case t.kind == checkpoint:
+		return signed.Note, nil
+	case t.kind == live || t.kind == proof:
 		_, leave, err := h.Turns.Enter(r.Context(), r.RemoteAddr, answers.TurnTimeout)
 		if err != nil {
-			return sendFailure(w, r, &answers.Failure{Status: http.StatusServiceUnavailable, Message: "Too many proofs are being made; try again soon", Retry: 1})
+			return nil, &answers.Failure{Status: http.StatusServiceUnavailable, Message: "Too many proofs are being made; try again soon", Retry: 1}
 		}
 		defer leave()
-		return h.sendProof(w, r, t, signed, refused)
-	}
-	if !t.isWithin(signed.Size) {
-		return fail(w, r, http.StatusNotFound, fmt.Sprintf("The log has %d entries, so it does not have all of that", signed.Size))
+		return h.prove(r, t, signed, refused)
+	case !t.isWithin(signed.Size):
+		return nil, fail(http.StatusNotFound, fmt.Sprintf("The log has %d entries, so it does not have all of that", signed.Size))
 	}
 	held := h.Signer.SignedInStore()
 	if refused != nil && !t.isWithin(held.Size) {
-		return fail(w, r, http.StatusServiceUnavailable, "That part of the log is not here: "+publicReason(refused))
+		return nil, fail(http.StatusServiceUnavailable, "That part of the log is not here: "+publicReason(refused))
 	}
 	data, err := h.read(t)
-	if errors.Is(err, errNotNamed) {
-		return fail(w, r, http.StatusNotFound, fmt.Sprintf("Entry %d names no such content", t.n))
-	}
 	if err == nil && refused != nil {
 		err = h.compareWithTree(t, data, held)
 	}
-	if err != nil {
-		return h.failReading(w, r, err)
-	}
-	t.caching().SetHeader(w.Header())
-	return send(w, "application/octet-stream", data)
+	return data, err
 }
 
 // CheckpointTag returns the entity tag of a signed checkpoint, in quotes, which is derived from the hash of the note with
@@ -166,24 +192,6 @@ func (h *handler) respond(w http.ResponseWriter, r *http.Request, t target) int 
 func CheckpointTag(note []byte) string {
 	sum := sha256.Sum256(note)
 	return `"` + base64.RawURLEncoding.EncodeToString(sum[:18]) + `"`
-}
-
-// sendCheckpoint sends the signed checkpoint, or 304 if the request's If-None-Match has its tag, and returns the HTTP
-// status.
-func sendCheckpoint(w http.ResponseWriter, r *http.Request, note []byte) int {
-	tag := CheckpointTag(note)
-	w.Header().Set("Etag", tag)
-	if fields := requests.FieldsOf(r.Header); fields.IfNoneMatch != nil && fields.NotModified(tag, time.Time{}) {
-		w.WriteHeader(http.StatusNotModified)
-		return http.StatusNotModified
-	}
-	return send(w, answers.Plain, note)
-}
-
-// failReading logs an error of reading the log, sends 503 without that error, and returns the HTTP status.
-func (h *handler) failReading(w http.ResponseWriter, r *http.Request, err error) int {
-	h.Logger.Error("couldn't read the log", "path", r.URL.Path, "err", err)
-	return fail(w, r, http.StatusServiceUnavailable, "That part of the log cannot be read")
 }
 
 // Keys is the body of /log/keys. The changes' signatures lead a client that has pinned an earlier key to the present one: see
@@ -194,65 +202,35 @@ type Keys struct {
 	Changes []signing.KeyChange `json:"changes"` // oldest first
 }
 
-// sendKeys sends the log's key and its changes, and returns the HTTP status.
-func (h *handler) sendKeys(w http.ResponseWriter, r *http.Request) int {
-	changes, err := h.Signer.KeyChanges()
-	if err != nil {
-		return h.failReading(w, r, err)
-	}
-	data, err := encodeKeys(h.Signer.Key(), changes)
-	if err != nil {
-		return h.failReading(w, r, err)
-	}
-	return send(w, answers.JSON, data)
-}
-
 // encodeKeys returns the log's verifier key, whose name is the log's origin, and its changes, as [Keys] in JSON.
 func encodeKeys(key string, changes []signing.KeyChange) ([]byte, error) {
 	origin, _, _ := strings.Cut(key, "+")
 	return json.Marshal(Keys{origin, key, append([]signing.KeyChange{}, changes...)})
 }
 
-// sendKeyList sends the list of keys that a root key has signed, or 404 if there is none, and returns the HTTP status.
-func (h *handler) sendKeyList(w http.ResponseWriter, r *http.Request) int {
+// readKeyList returns the list of keys that a root key has signed. The error is an [answers.Failure] with 404 if there is none.
+func (h *handler) readKeyList() ([]byte, error) {
 	list, err := []byte(nil), fs.ErrNotExist
 	if h.KeyList != nil {
 		list, err = h.KeyList()
 	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fail(w, r, http.StatusNotFound, "The log has no list of keys that a root key has signed")
-	case err != nil:
-		return h.failReading(w, r, err)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fail(http.StatusNotFound, "The log has no list of keys that a root key has signed")
 	}
-	return send(w, answers.Plain, list)
+	return list, err
 }
 
-// send sends data with its content type and length, and returns the HTTP status 200, also if the client has left.
-func send(w http.ResponseWriter, contentType string, data []byte) int {
-	w.Header().Set("Content-Type", contentType)
-	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
-	w.Write(data) // the client may have left
-	return http.StatusOK
-}
-
-// fail sends a failure with a message, with 503 also the time after which to try again, and returns its HTTP status.
-func fail(w http.ResponseWriter, r *http.Request, status int, message string) int {
+// fail returns a failure with a message, with 503 also the time after which to try again.
+func fail(status int, message string) *answers.Failure {
 	f := &answers.Failure{Status: status, Message: message}
 	if status == http.StatusServiceUnavailable {
 		f.Retry = retryAfter
 	}
-	return sendFailure(w, r, f)
+	return f
 }
 
 // retryAfter is how many seconds a client should wait after a failure.
 const retryAfter = 60
-
-// sendFailure sends a failure as JSON and returns its HTTP status.
-func sendFailure(w http.ResponseWriter, r *http.Request, f *answers.Failure) int {
-	f.SendJSON(w, r)
-	return f.Status
-}
 
 // publicReason returns why the log is not signed, as clients may see it: the reason of a [signing.RefusedError], that
 // witnesses are awaited for nil, and only a reference to the operator's log for any other error.
