@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/larder-cdn/larder/kvstore"
 )
@@ -22,10 +23,10 @@ const rowsPerList = 64
 // ApplyLive changes m, the map of live releases before an entry, to the one after it. An entry that publishes or restores a
 // release sets it, with the entry's index; one that withdraws it deletes it; others change nothing.
 func ApplyLive(m *LiveMap, index int64, e Entry) error {
-	switch e.Kind {
-	case Published, Mirrored, Replaced, Restored:
+	switch {
+	case e.Kind.Serves():
 		return m.Set(LiveKey(e.Package, e.Version), LiveRelease{Manifest: e.Manifest, Entry: index})
-	case Withdrawn:
+	case e.Kind == Withdrawn:
 		return m.Delete(LiveKey(e.Package, e.Version))
 	}
 	return nil
@@ -112,10 +113,10 @@ type keptMaps struct {
 func (l *Log) writeLive(tx *Tx) error {
 	last := tx.size - 1
 	replaced := tx.live.Write(last, func(row, value []byte) { tx.Batch.Set(kvstore.LogLive, row, value) })
-	for n, rest := uint16(0), replaced; len(rest) > 0; n++ {
-		list := rest[:min(rowsPerList, len(rest))]
-		rest = rest[len(list):]
+	n := uint16(0)
+	for list := range slices.Chunk(replaced, rowsPerList) {
 		tx.Batch.Set(kvstore.LogLive, replacedListKey(last, n), encodeRows(list))
+		n++
 	}
 	tx.live.Trim()
 	signed, err := signedSize(l.store)

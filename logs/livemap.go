@@ -2,6 +2,7 @@ package logs
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/larder-cdn/larder/kvstore"
 )
@@ -105,10 +106,8 @@ func (m *LiveMap) Prove(key kvstore.Hash) (LiveMapProof, error) {
 	if err != nil {
 		return LiveMapProof{}, err
 	}
-	p := LiveMapProof{Path: make([]kvstore.Hash, len(siblings))}
-	for i, sibling := range siblings {
-		p.Path[len(siblings)-1-i] = sibling
-	}
+	p := LiveMapProof{Path: append([]kvstore.Hash{}, siblings...)}
+	slices.Reverse(p.Path)
 	switch {
 	case found == nil:
 	case found.key == key:
@@ -129,17 +128,16 @@ func (m *LiveMap) findLeaf(key kvstore.Hash) (*leaf, []kvstore.Hash, error) {
 		if err := m.load(n, depth, key); err != nil {
 			return nil, nil, err
 		}
-		if n == nil || n.leaf != nil {
-			break
+		if n == nil {
+			return nil, siblings, nil
+		}
+		if n.leaf != nil {
+			return n.leaf, siblings, nil
 		}
 		b := keyBit(key, depth)
 		siblings = append(siblings, n.children[1-b].hashOrEmpty())
 		n = n.children[b]
 	}
-	if n == nil {
-		return nil, siblings, nil
-	}
-	return n.leaf, siblings, nil
 }
 
 // insert returns the replacement of the node n at a depth, with a leaf added below it, or in the place of the leaf with its

@@ -306,14 +306,13 @@ func encodeCheckpoint(c Checkpoint) []byte {
 // decodeCheckpoint decodes a row that encodeCheckpoint has encoded. A malformed row, an unknown format and a negative size
 // are errors.
 func decodeCheckpoint(data []byte) (Checkpoint, error) {
-	if len(data) != 1+8+tlog.HashSize || data[0] != checkpointFormat {
-		return Checkpoint{}, fmt.Errorf("logs: the checkpoint state is malformed: %x", data)
+	if len(data) == 1+8+tlog.HashSize && data[0] == checkpointFormat {
+		c := Checkpoint{Size: int64(binary.BigEndian.Uint64(data[1:9])), Root: tlog.Hash(data[9:])}
+		if c.Size >= 0 {
+			return c, nil
+		}
 	}
-	c := Checkpoint{Size: int64(binary.BigEndian.Uint64(data[1:9])), Root: tlog.Hash(data[9:])}
-	if c.Size < 0 {
-		return Checkpoint{}, fmt.Errorf("logs: the checkpoint state is malformed: %x", data)
-	}
-	return c, nil
+	return Checkpoint{}, fmt.Errorf("logs: the checkpoint state is malformed: %x", data)
 }
 
 // Checkpoint returns the size and root of the log with what was appended so far.

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -72,13 +73,10 @@ func (h host) get(ctx context.Context, address string, limit int64) (data []byte
 	return data, err
 }
 
-// escapePath returns the path of a file with its segments escaped for a URL; the slashes stay.
-func escapePath(path string) string { return (&url.URL{Path: "/" + path}).EscapedPath()[1:] }
-
 // assetPath returns the escaped path of the URL at which an origin serves a file of a release: /ajax/libs/, package, version and
 // path.
 func assetPath(pkg, version, path string) string {
-	return "/ajax/libs/" + url.PathEscape(pkg) + "/" + url.PathEscape(version) + "/" + escapePath(path)
+	return "/ajax/libs/" + url.PathEscape(pkg) + "/" + url.PathEscape(version) + (&url.URL{Path: "/" + path}).EscapedPath()
 }
 
 // A cdnjs is an origin with cdnjs's API, which states the integrity of each file.
@@ -105,8 +103,7 @@ func (o *cdnjs) find(ctx context.Context, pkg, version, _ string) (*offer, error
 	if err != nil {
 		return nil, err
 	}
-	assets, err := o.findAssetBase(ctx, api)
-	if err != nil {
+	if err := o.findAssetBase(ctx, api); err != nil {
 		return nil, err
 	}
 	return &offer{
@@ -116,23 +113,17 @@ func (o *cdnjs) find(ctx context.Context, pkg, version, _ string) (*offer, error
 			Source: logs.Source{Type: "cdnjs", Name: o.base},
 		},
 		files:    listed,
-		contents: cdnjsFiles{o, assets},
+		contents: o,
 	}, nil
 }
 
-// cdnjsFiles are the files of a cdnjs origin as contents, identified by the integrity that its API states.
-type cdnjsFiles struct {
-	*cdnjs
-	assets string // the base of the files' URLs
-}
-
 // Name implements [replication.Contents]. It returns the name of the origin, for messages.
-func (o cdnjsFiles) Name() string { return o.String() }
+func (o *cdnjs) Name() string { return o.String() }
 
-// Content implements [replication.Contents]: it downloads the file w.File of the release w.Manifest, and does not verify it. The
-// error wraps fs.ErrNotExist if the origin lacks it.
-func (o cdnjsFiles) Content(ctx context.Context, w replication.Wanted) (replication.Found, error) {
-	data, err := o.get(ctx, o.assets+assetPath(w.Manifest.Package, w.Manifest.Version, w.File.Path), w.Limit)
+// Content implements [replication.Contents] for files that are identified by the integrity which the API states: it downloads the file w.File of the
+// release w.Manifest, which find has found, and does not verify it. The error wraps fs.ErrNotExist if the origin lacks it.
+func (o *cdnjs) Content(ctx context.Context, w replication.Wanted) (replication.Found, error) {
+	data, err := o.get(ctx, *o.assets.Load()+assetPath(w.Manifest.Package, w.Manifest.Version, w.File.Path), w.Limit)
 	if errors.Is(err, fetch.ErrNotFound) {
 		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	}
@@ -159,26 +150,15 @@ func parseListing(data []byte, pkg, version string) ([]logs.File, error) {
 	var files []logs.File
 	for path, integrity := range listed.SRI {
 		f := logs.File{Path: path, Origin: logs.Taken}
-		if !isFilePath(path) || !parseIntegrity(integrity, &f.SRI) {
-			continue
+		stated := slices.ContainsFunc(logs.StrongestHashes(integrity), func(hash string) bool { return f.SRI.UnmarshalText([]byte(hash)) == nil })
+		if stated && isFilePath(path) {
+			files = append(files, f)
 		}
-		files = append(files, f)
 	}
 	if len(files) == 0 {
 		return nil, fmt.Errorf("%w: its API states no SHA-512 for any file", errMismatch)
 	}
 	return files, nil
-}
-
-// parseIntegrity sets sri to the first SHA-512 in an integrity, which may have other hashes beside it. It returns false, and
-// leaves sri, if it has none.
-func parseIntegrity(integrity string, sri *logs.SRI) bool {
-	for _, one := range logs.StrongestHashes(integrity) {
-		if sri.UnmarshalText([]byte(one)) == nil {
-			return true
-		}
-	}
-	return false
 }
 
 // isFilePath reports whether a path of an origin is acceptable for a file of a release: relative, clean, of at most 1024 bytes,
@@ -187,16 +167,15 @@ func isFilePath(path string) bool {
 	return len(path) <= 1024 && path != "." && fs.ValidPath(path) && !strings.ContainsFunc(path, text.Unprintable) && !strings.Contains(path, `\`)
 }
 
-// findAssetBase returns the base of the files' URLs, which may be on another host than the API. api is the API's address of any
-// library; its response has the URL of a file. If it says nothing, the base is that of the API. findAssetBase stores the result,
-// so that later calls send no request.
-func (o *cdnjs) findAssetBase(ctx context.Context, api string) (string, error) {
-	if known := o.assets.Load(); known != nil {
-		return *known, nil
+// findAssetBase sets o.assets to the base of the files' URLs, which may be on another host than the API. api is the API's address of any library; its
+// response has the URL of a file. If it says nothing, the base is that of the API. It does nothing if the base is known.
+func (o *cdnjs) findAssetBase(ctx context.Context, api string) error {
+	if o.assets.Load() != nil {
+		return nil
 	}
 	data, err := o.get(ctx, api+"?fields=latest", mostListing)
 	if err != nil && !errors.Is(err, fetch.ErrNotFound) {
-		return "", err
+		return err
 	}
 	var library struct {
 		Latest string `json:"latest"`
@@ -208,7 +187,7 @@ func (o *cdnjs) findAssetBase(ctx context.Context, api string) (string, error) {
 		}
 	}
 	o.assets.Store(&base)
-	return base, nil
+	return nil
 }
 
 // A larder is an origin that is another Larder, whose log proves what it has.

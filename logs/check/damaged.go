@@ -45,8 +45,10 @@ func (d *damagedStore) readLog(ctx context.Context, signed logs.Checkpoint) (err
 	if d.tree, err = readTree(ctx, d.scan, signed); err != nil {
 		return err
 	}
+	// The log cannot have had more entries than this. The checkpoint in the store may be a row that someone has forged.
+	most := signed.Size + d.scan.Count(kvstore.LogEntries) + d.scan.Count(kvstore.LogHashes) + mostLost
 	had, err := logs.ReadCheckpoint(d.scan)
-	if err != nil || had.Size <= 0 || had.Size > d.mostEntries(signed) { // the row is lost: then the entries count that are there
+	if err != nil || had.Size <= 0 || had.Size > most { // the row is lost: then the entries count that are there
 		had = logs.Checkpoint{Size: readablePrefix(d.scan, signed.Size, math.MaxInt64)}
 	}
 	if had.Size > signed.Size {
@@ -59,11 +61,6 @@ func (d *damagedStore) readLog(ctx context.Context, signed logs.Checkpoint) (err
 
 // mostLost is how many entries may be missing from the end of a log of which the checkpoint is believed.
 const mostLost = 1 << 16
-
-// mostEntries returns an upper bound for how many entries the log can have had. The checkpoint in the store may be a row that someone has forged.
-func (d *damagedStore) mostEntries(signed logs.Checkpoint) int64 {
-	return signed.Size + d.scan.Count(kvstore.LogEntries) + d.scan.Count(kvstore.LogHashes) + mostLost
-}
 
 // isStored reports whether a store, or what a scan has found of one, has an entry whose hash is the one that its tree has at that index.
 func isStored(from kvstore.Getter, index int64) bool {

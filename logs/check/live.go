@@ -51,13 +51,6 @@ func (c *check) reportWrongRoots() {
 	r.first, r.last = 0, -1
 }
 
-// checkFileRoot reports an entry whose root of the files is not that of its manifest m.
-func (c *check) checkFileRoot(e logs.Indexed, m *logs.Manifest) {
-	if root := m.Root(); root != e.Files {
-		c.reportf(Log, fmt.Sprintf("entry %d", e.Index), "the root of the files is %s, and those of its manifest make %s", e.Files, root)
-	}
-}
-
 // compareLive compares the stored map of live releases with the replayed one, and reports and counts the rows that differ. If there are any, a repair
 // replaces the whole map. It compares nothing if the log is damaged, or its last entry has another root of the map.
 func (c *check) compareLive(ctx context.Context) error {
@@ -95,10 +88,7 @@ func (c *check) compareLive(ctx context.Context) error {
 		return c.storeLive(ctx)
 	}
 	for item, err := range c.snapshot.Scan(kvstore.LogLive, kvstore.Range{To: []byte{0xff}}) {
-		if err != nil {
-			return err
-		}
-		if err := ctx.Err(); err != nil {
+		if err := errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
 		if _, ok := explained[string(item.Key)]; ok {

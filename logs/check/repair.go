@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,9 +58,7 @@ type RepairOptions struct {
 
 // setDefaults replaces a nil Logger, Report, Progress and Now by defaults.
 func (o *RepairOptions) setDefaults() {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Report == nil {
 		o.Report = func(Finding) {}
 	}

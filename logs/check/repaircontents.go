@@ -227,18 +227,13 @@ var errNoSource = errors.New("no source was given")
 // describeContent returns a content's hash and the place that needs it, for messages.
 func describeContent(w replication.Wanted) string { return fmt.Sprintf("%s (%s)", w.Hash, placeOf(w)) }
 
-// placeOf returns the place that needs a content, for messages: for a file the path of its URL (/ajax/libs/...), and else the entry, with its index,
+// placeOf returns the place that needs a content, for messages: for a file the path of its URL (/ajax/libs/...), not encoded, and else the entry, with its index,
 // kind, package and version.
 func placeOf(w replication.Wanted) string {
 	if w.File != nil {
-		return assetPath(w.Entry, w.File)
+		return "/ajax/libs/" + fileName(w.Entry, w.File)
 	}
 	return fmt.Sprintf("entry %d (%s %s %s)", w.Entry.Index, w.Entry.Kind, w.Entry.Package, w.Entry.Version)
-}
-
-// assetPath returns the path of the URL at which a file is served, not encoded.
-func assetPath(e logs.Indexed, file *logs.File) string {
-	return "/ajax/libs/" + e.Package + "/" + e.Version + "/" + file.Path
 }
 
 // queueEncodings writes the queue rows for encodings and deltas that have to be made or fetched again, because the restored contents lack them.
@@ -315,33 +310,13 @@ func (x erasures) has(e logs.Indexed, h kvstore.Hash) bool {
 // readErasures returns which contents the entries from the index from on erase, without those that a later entry publishes again. A list of erased
 // contents that cannot be read makes its release unknown, without an error.
 func readErasures(ctx context.Context, store *kvstore.Store, from int64) (erasures, error) {
-	x := erasures{make(map[kvstore.Hash]struct{}), make(map[release]struct{})}
-	for e, err := range logs.Entries(store, from) {
-		if err := errors.Join(err, ctx.Err()); err != nil {
-			return x, err
+	x := erasures{unknown: make(map[release]struct{})}
+	end, err := views.ScanErasures(ctx, store, store, from, func(e logs.Indexed, _ error) error {
+		if e.Kind == logs.Erased {
+			x.unknown[release{e.Package, e.Version}] = struct{}{}
 		}
-		switch e.Kind {
-		case logs.Erased:
-			list, err := logs.ReadErasure(store, e.Erasure)
-			if err != nil {
-				x.unknown[release{e.Package, e.Version}] = struct{}{}
-				continue
-			}
-			for _, h := range list.Contents {
-				x.contents[h] = struct{}{}
-			}
-		case logs.Published, logs.Mirrored, logs.Replaced, logs.Restored:
-			if len(x.contents) == 0 {
-				continue
-			}
-			m, err := logs.ReadManifest(store, e.Manifest)
-			if err != nil {
-				continue
-			}
-			for _, f := range m.Files {
-				delete(x.contents, f.SHA256)
-			}
-		}
-	}
-	return x, nil
+		return nil
+	})
+	x.contents = end.Erased
+	return x, err
 }

@@ -31,12 +31,7 @@ func ReadSeen(path string) (s Seen, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
-	if err == nil {
-		if json.Unmarshal(data, &s) != nil {
-			s.Size = -1
-		}
-	}
-	if err == nil && (s.Size < 0 || s.Root == tlog.Hash{} || s.Time.IsZero()) { // which no checkpoint has
+	if err == nil && (json.Unmarshal(data, &s) != nil || s.Size < 0 || s.Root == tlog.Hash{} || s.Time.IsZero()) { // which no checkpoint has
 		err = errors.New("the file is damaged")
 	}
 	if err != nil {

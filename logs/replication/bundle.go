@@ -222,13 +222,10 @@ func (b *Bundle) Get(_ context.Context, path string, limit int64) ([]byte, error
 func (b *Bundle) Content(ctx context.Context, w Wanted) (Found, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	found := Found{}
+	var found Found
 	for name, m := range b.membersOf(b.index.contents, w.Hash) {
-		_, encoding, ok := parseContentName(name)
-		if !ok || m.size > w.Limit+maxOverhead {
-			return Found{}, fmt.Errorf("%w: %s: %s of %d bytes", ErrOther, b.path, name, m.size)
-		}
-		data, err := b.read(m)
+		_, encoding, _ := parseContentName(name)
+		data, err := b.readEncoded(name, m, w.Limit)
 		if err != nil {
 			return Found{}, err
 		}
@@ -258,13 +255,9 @@ func (b *Bundle) Delta(ctx context.Context, h, dictionary kvstore.Hash, size int
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	for name, m := range b.membersOf(b.index.deltas, h) {
-		if name != deltaName(h, dictionary) {
-			continue
+		if name == deltaName(h, dictionary) {
+			return b.readEncoded(name, m, size)
 		}
-		if m.size > size+maxOverhead {
-			return nil, fmt.Errorf("%w: %s: %s of %d bytes", ErrOther, b.path, name, m.size)
-		}
-		return b.read(m)
 	}
 	return nil, fmt.Errorf("%s: delta of content %s: %w", b.path, h, cmp.Or(ctx.Err(), fs.ErrNotExist))
 }
@@ -286,6 +279,15 @@ func (b *Bundle) membersOf(members []contentMember, h kvstore.Hash) iter.Seq2[st
 
 // maxOverhead is how many bytes an encoding may be larger than the content.
 const maxOverhead = 64 << 10
+
+// readEncoded returns the bytes of a member that encodes a content of at most size bytes. If they are far more, or do not have the hash in the tar
+// header, the error is [ErrOther]. The caller holds b.mu.
+func (b *Bundle) readEncoded(name string, m member, size int64) ([]byte, error) {
+	if m.size > size+maxOverhead {
+		return nil, fmt.Errorf("%w: %s: %s of %d bytes", ErrOther, b.path, name, m.size)
+	}
+	return b.read(m)
+}
 
 // read returns the bytes of a member. If they do not have the hash in its tar header, the error is [ErrOther]. Its errors name the bundle. The caller
 // holds b.mu.
@@ -411,29 +413,23 @@ func (x *bundleIndex) checkHeader(file io.ReaderAt) error {
 	return err
 }
 
-// contentSuffixes end the names of contents that are encoded.
-var contentSuffixes = map[string]coding.Coding{"": coding.Identity, ".br": coding.Brotli, ".gz": coding.Gzip}
+// contentSuffixes end the names of contents, by their encodings.
+var contentSuffixes = map[coding.Coding]string{coding.Identity: "", coding.Brotli: ".br", coding.Gzip: ".gz"}
 
 // contentName returns the name of the member that has the content h in the encoding c.
 func contentName(h kvstore.Hash, c coding.Coding) string {
-	for suffix, encoding := range contentSuffixes {
-		if encoding == c {
-			return contentPrefix + h.String() + suffix
-		}
-	}
-	panic("replication: an encoding without a suffix")
+	return contentPrefix + h.String() + contentSuffixes[c]
 }
 
-// parseContentName returns the content and the encoding that a member's name says. The result is false for the name of another kind of member.
-func parseContentName(name string) (kvstore.Hash, coding.Coding, bool) {
-	rest, ok := strings.CutPrefix(name, contentPrefix)
-	hash, suffix, dot := strings.Cut(rest, ".")
-	if dot {
-		suffix = "." + suffix
+// parseContentName returns the content and the encoding that a member's name says. ok is false for the name of another kind of member.
+func parseContentName(name string) (h kvstore.Hash, c coding.Coding, ok bool) {
+	for c := range contentSuffixes {
+		hash := strings.TrimSuffix(strings.TrimPrefix(name, contentPrefix), contentSuffixes[c])
+		if h, err := kvstore.ParseHash(hash); err == nil && name == contentName(h, c) {
+			return h, c, true
+		}
 	}
-	encoding, known := contentSuffixes[suffix]
-	h, err := kvstore.ParseHash(hash)
-	return h, encoding, ok && known && err == nil
+	return h, c, false
 }
 
 // deltaName returns the name of the member that has the delta of the content h against a dictionary.

@@ -62,7 +62,7 @@ type queuedDelta struct {
 
 // fetchDeltas fetches up to 32 queued deltas from the source, those with the first keys that are not below from, and stores them. It returns the key
 // from which the next ones follow, nil if there are none. Those that fail stay in the queue, up to deltaTries times, and err has their errors. If the
-// source does not respond, the error is an *unreachableError, and the queue stays as it is. If the follower or the source does not support deltas, it
+// source does not respond, the error is that of another request, next is nil, and the queue stays as it is. If the follower or the source does not support deltas, it
 // does nothing.
 func (f *Follower) fetchDeltas(ctx context.Context, from []byte) (next []byte, err error) {
 	source, ok := f.Source.(deltaSource)
@@ -92,13 +92,17 @@ func (f *Follower) fetchDeltas(ctx context.Context, from []byte) (next []byte, e
 		})
 	}
 	group.Wait() //nolint:errcheck // the rows have the errors
-	return next, errors.Join(ctx.Err(), f.finishDeltas(ctx, rows))
+	if slices.ContainsFunc(rows, func(row queuedDelta) bool { return row.err != nil }) {
+		if _, err := f.Source.Get(ctx, checkpointPath, maxCheckpoint); err != nil {
+			return nil, err
+		}
+	}
+	return next, errors.Join(ctx.Err(), f.finishDeltas(rows))
 }
 
 // finishDeltas updates the queue after attempts to fetch the deltas of rows. It deletes the rows of deltas that are done, or were tried too often,
-// which it logs, and counts the failures of the others. It returns the errors of the attempts and of the commit; or an *unreachableError, having
-// changed nothing, if one failed and the source does not respond to another request.
-func (f *Follower) finishDeltas(ctx context.Context, rows []queuedDelta) error {
+// which it logs, and counts the failures of the others. It returns the errors of the attempts and of the commit.
+func (f *Follower) finishDeltas(rows []queuedDelta) error {
 	var failed []error
 	b := f.Store.NewBatch()
 	defer b.Close()
@@ -114,19 +118,8 @@ func (f *Follower) finishDeltas(ctx context.Context, rows []queuedDelta) error {
 		b.Delete(kvstore.Queue, row.key)
 		f.Logger.Warn("a delta between two versions of a file is left out, because the source does not send it", "source", f.Source.Name(), "err", row.err)
 	}
-	if len(failed) > 0 {
-		if _, err := f.Source.Get(ctx, checkpointPath, maxCheckpoint); err != nil {
-			return &unreachableError{err}
-		}
-	}
 	return errors.Join(append(failed, b.Commit())...)
 }
-
-// An unreachableError says that the source does not respond, so that further requests would fail too.
-type unreachableError struct{ error }
-
-// Unwrap returns why.
-func (e *unreachableError) Unwrap() error { return e.error }
 
 // fetchQueuedDelta fetches the delta whose queue row has the key row, and stores it. It returns no error, and may log why, if another attempt would
 // not help: the delta does not decode to the content, the source does not have it, or the store lacks the content or the dictionary.

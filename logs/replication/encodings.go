@@ -80,7 +80,7 @@ func (f *Follower) Improve(ctx context.Context) error {
 	for next := []byte(nil); ; {
 		var err error
 		next, err = f.fetchDeltas(ctx, next)
-		if failed = cmp.Or(failed, err); next == nil || ctx.Err() != nil || errors.As(err, new(*unreachableError)) {
+		if failed = cmp.Or(failed, err); next == nil || ctx.Err() != nil {
 			return failed
 		}
 		if failed == nil {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -147,16 +146,11 @@ func (f *Follower) restoreState() (err error) {
 	if err != nil {
 		return err
 	}
-	if before, ok := f.known.ByServer(f.Source.Name()); f.Trust.Key == "" && ok {
-		f.Trust.Key = before.Key
-	}
-	f.Trust.Key = cmp.Or(f.Trust.Key, key)
-	if key == "" && local.Size > 0 {
-		before, err := signing.SignedBy(f.Store)
-		if err != nil {
+	before, _ := f.known.ByServer(f.Source.Name())
+	if f.Trust.Key = cmp.Or(f.Trust.Key, before.Key, key); f.Trust.Key == "" && local.Size > 0 {
+		if f.Trust.Key, err = signing.SignedBy(f.Store); err != nil {
 			return err
 		}
-		f.Trust.Key = cmp.Or(f.Trust.Key, before)
 	}
 	f.shown = shown
 	f.state = State{Source: f.Source.Name(), Key: f.Trust.Key, Entries: local.Size, Of: local.Size, Ready: shown.Note != nil, Cosigned: f.Trust.CosignedAt(shown.Note)}
@@ -385,12 +379,6 @@ func (f *Follower) Checkpoint() (signing.Signed, error) {
 func (f *Follower) SignedInStore() logs.Checkpoint {
 	signed, _ := f.Checkpoint()
 	return signed.Checkpoint
-}
-
-// Origin returns the name of the log in its checkpoints, "" before there is one to serve.
-func (f *Follower) Origin() string {
-	origin, _, _ := strings.Cut(f.Key(), "+")
-	return origin
 }
 
 // Key returns the verifier key of the served checkpoint, "" before there is one.

@@ -43,64 +43,50 @@ func (s *Server) Spent() (requests, bytes int64) { return s.fetcher.Traffic() }
 
 // Get implements [Log]: it requests a path of the log, up to three times. It returns [fs.ErrNotExist] if the server does not have it. It verifies
 // nothing but that the response has at most limit bytes.
-func (s *Server) Get(ctx context.Context, path string, limit int64) (data []byte, err error) {
-	err = s.retryRequest(ctx, limit, func(ctx context.Context) (err error) {
-		data, err = s.fetcher.Get(ctx, path, limit)
-		return err
-	})
-	return data, err
+func (s *Server) Get(ctx context.Context, path string, limit int64) ([]byte, error) {
+	return requestRetried(ctx, s, limit, func(ctx context.Context) ([]byte, error) { return s.fetcher.Get(ctx, path, limit) })
 }
 
 // Content implements [Contents]: it requests a content by hash, up to three times, in the encoding that w names if the server has it, else unencoded.
 // It does not verify the bytes: see [Fetch].
-func (s *Server) Content(ctx context.Context, w Wanted) (found Found, err error) {
-	err = s.retryRequest(ctx, w.Limit, func(ctx context.Context) error {
+func (s *Server) Content(ctx context.Context, w Wanted) (Found, error) {
+	return requestRetried(ctx, s, w.Limit, func(ctx context.Context) (Found, error) {
 		coded, dictionaries, err := s.fetcher.Content(ctx, w.Hash, w.Limit, w.Encoding)
-		found = Found{Coded: []kvstore.Coded{coded}, Dictionaries: dictionaries}
-		return err
+		return Found{Coded: []kvstore.Coded{coded}, Dictionaries: dictionaries}, err
 	})
-	return found, err
 }
 
 // Delta implements deltaSource: it requests the delta of the content h, of at most size bytes, against a dictionary. The delta is not verified. If
 // the server does not have it, the error is [fs.ErrNotExist].
-func (s *Server) Delta(ctx context.Context, h, dictionary kvstore.Hash, size int64) (delta []byte, err error) {
-	err = s.retryRequest(ctx, size, func(ctx context.Context) error {
-		delta, err = s.fetcher.Delta(ctx, h, dictionary, size)
-		return err
-	})
-	return delta, err
+func (s *Server) Delta(ctx context.Context, h, dictionary kvstore.Hash, size int64) ([]byte, error) {
+	return requestRetried(ctx, s, size, func(ctx context.Context) ([]byte, error) { return s.fetcher.Delta(ctx, h, dictionary, size) })
 }
 
 // Await implements [Log]: it polls the server every second, for the first time after a second, until it has another checkpoint than the given one. A
-// request that fails is repeated as by retryRequest, up to three times; then Await returns its error.
+// request that fails is repeated as by requestRetried, up to three times; then Await returns its error.
 func (s *Server) Await(ctx context.Context, checkpoint []byte) error {
 	for {
 		if err := retry.Sleep(ctx, pollInterval); err != nil {
 			return err
 		}
-		var changed bool
-		err := s.retryRequest(ctx, 0, func(ctx context.Context) (err error) {
-			changed, err = s.fetcher.CheckpointChanged(ctx, checkpoint)
-			return err
-		})
+		changed, err := requestRetried(ctx, s, 0, func(ctx context.Context) (bool, error) { return s.fetcher.CheckpointChanged(ctx, checkpoint) })
 		if err != nil || changed {
 			return err
 		}
 	}
 }
 
-// retryRequest calls do, with a time limit for a response of size bytes, until it succeeds or fails permanently, three times at most. After
+// requestRetried calls do, with a time limit for a response of size bytes, until it succeeds or fails permanently, three times at most, and returns what the last call returned. After
 // [Server.MaxFailures] failures in a row, of any requests to the server, this call and later ones return an error without a request.
-func (s *Server) retryRequest(ctx context.Context, size int64, do func(context.Context) error) error {
+func requestRetried[T any](ctx context.Context, s *Server, size int64, do func(context.Context) (T, error)) (result T, err error) {
 	final := func(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errGivenUp) }
-	return retry.Transient(ctx, final, func(ctx context.Context) error {
+	err = retry.Transient(ctx, final, func(ctx context.Context) (err error) {
 		if failed := s.failures.Load(); s.MaxFailures > 0 && failed >= int64(s.MaxFailures) {
 			return fmt.Errorf("%s %w: the last %d requests failed", s.name, errGivenUp, failed)
 		}
 		limited, cancel := context.WithTimeout(ctx, responseTime+time.Duration(size/slowestRate)*time.Second)
 		defer cancel()
-		err := do(limited)
+		result, err = do(limited)
 		switch {
 		case err == nil || errors.Is(err, fs.ErrNotExist):
 			s.failures.Store(0)
@@ -109,6 +95,7 @@ func (s *Server) retryRequest(ctx context.Context, size int64, do func(context.C
 		}
 		return err
 	})
+	return result, err
 }
 
 var errGivenUp = errors.New("is not requested any more")

@@ -2,6 +2,7 @@ package views
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/larder-cdn/larder/kvstore"
@@ -49,15 +50,12 @@ func Load(store *kvstore.Store, e logs.Indexed) (Change, error) {
 // manifests, except those of absent releases. Files of withdrawn releases are needed as evidence until an Erased entry lists
 // them.
 func Contents(ctx context.Context, store *kvstore.Store, r kvstore.Reader, fn func(kvstore.Hash)) error {
-	erased, served, err := scanStanding(ctx, store, r)
+	end, err := ScanErasures(ctx, store, r, 0, func(_ logs.Indexed, err error) error { return err })
 	if err != nil {
 		return err
 	}
 	for e, err := range logs.Entries(r, 0) {
-		if err != nil {
-			return err
-		}
-		if err := ctx.Err(); err != nil {
+		if err := errors.Join(err, ctx.Err()); err != nil {
 			return err
 		}
 		c, err := Load(store, e)
@@ -70,9 +68,9 @@ func Contents(ctx context.Context, store *kvstore.Store, r kvstore.Reader, fn fu
 		if c.Manifest == nil {
 			continue
 		}
-		_, live := served[release{e.Package, e.Version}]
+		_, live := end.Served[[2]string{e.Package, e.Version}]
 		for _, f := range c.Manifest.Files {
-			if _, gone := erased[f.SHA256]; !c.Absent && (live || !gone) {
+			if _, gone := end.Erased[f.SHA256]; !c.Absent && (live || !gone) {
 				fn(f.SHA256)
 			}
 		}
@@ -80,44 +78,50 @@ func Contents(ctx context.Context, store *kvstore.Store, r kvstore.Reader, fn fu
 	return nil
 }
 
-type release struct{ pkg, version string }
+// Erasures are the contents that entries of the log erased and no later entry published or restored again, and the releases, by package and version,
+// that these entries leave served.
+type Erasures struct {
+	Erased map[kvstore.Hash]struct{}
+	Served map[[2]string]struct{}
+}
 
-// scanStanding returns the contents that were erased and not published or restored again later, and the releases that are
-// served at the end of the log in r. It reads all entries.
-func scanStanding(ctx context.Context, store *kvstore.Store, r kvstore.Reader) (erased map[kvstore.Hash]struct{}, served map[release]struct{}, err error) {
-	erased = make(map[kvstore.Hash]struct{})
-	served = make(map[release]struct{})
-	for e, err := range logs.Entries(r, 0) {
-		if err != nil {
-			return nil, nil, err
+// ScanErasures reads the entries of the log in r from an index on, and which contents they erase and which releases they leave served. For an entry
+// whose erasure or manifest cannot be read it calls unreadable, and continues without what the entry names if that returns nil.
+func ScanErasures(ctx context.Context, store *kvstore.Store, r kvstore.Reader, from int64, unreadable func(logs.Indexed, error) error) (Erasures, error) {
+	end := Erasures{make(map[kvstore.Hash]struct{}), make(map[[2]string]struct{})}
+	for e, err := range logs.Entries(r, from) {
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return end, err
 		}
-		if err := ctx.Err(); err != nil {
-			return nil, nil, err
-		}
-		switch e.Kind {
-		case logs.Published, logs.Mirrored, logs.Replaced, logs.Restored:
-			served[release{e.Package, e.Version}] = struct{}{}
-			if len(erased) == 0 {
+		name := [2]string{e.Package, e.Version}
+		switch {
+		case e.Kind.Serves():
+			end.Served[name] = struct{}{}
+			if len(end.Erased) == 0 {
 				continue
 			}
-			c, err := Load(store, e)
-			if err != nil {
-				return nil, nil, err
+		case e.Kind == logs.Withdrawn:
+			delete(end.Served, name)
+			continue
+		case e.Kind != logs.Erased:
+			continue
+		}
+		c, err := Load(store, e)
+		if err != nil {
+			if err := unreadable(e, err); err != nil {
+				return end, err
 			}
-			for _, f := range c.Manifest.Files {
-				delete(erased, f.SHA256)
-			}
-		case logs.Withdrawn:
-			delete(served, release{e.Package, e.Version})
-		case logs.Erased:
-			c, err := Load(store, e)
-			if err != nil {
-				return nil, nil, err
-			}
+			continue
+		}
+		if c.Erasure != nil {
 			for _, h := range c.Erasure.Contents {
-				erased[h] = struct{}{}
+				end.Erased[h] = struct{}{}
 			}
+			continue
+		}
+		for _, f := range c.Manifest.Files {
+			delete(end.Erased, f.SHA256)
 		}
 	}
-	return erased, served, nil
+	return end, nil
 }

@@ -32,10 +32,9 @@ var byEntry [namedRelease]byte
 
 // releaseID returns the part of a row's key that identifies a release: the first bytes of its key in the map of live
 // releases.
-func releaseID(pkg, version string) (id [namedRelease]byte) {
+func releaseID(pkg, version string) [namedRelease]byte {
 	key := logs.LiveKey(pkg, version)
-	copy(id[:], key[:])
-	return id
+	return [namedRelease]byte(key[:])
 }
 
 // namedKey returns the key of a row that says that a release, or an entry if release is zero, names a content. state says
