@@ -227,8 +227,8 @@ var errNoSource = errors.New("no source was given")
 // describeContent returns a content's hash and the place that needs it, for messages.
 func describeContent(w replication.Wanted) string { return fmt.Sprintf("%s (%s)", w.Hash, placeOf(w)) }
 
-// placeOf returns the place that needs a content, for messages: for a file the path of its URL (/ajax/libs/...), not encoded, and else the entry, with its index,
-// kind, package and version.
+// placeOf returns the place that needs a content, for messages: for a file the path of its URL (/ajax/libs/...), not encoded, and else the entry, with
+// its index, kind, package and version.
 func placeOf(w replication.Wanted) string {
 	if w.File != nil {
 		return "/ajax/libs/" + fileName(w.Entry, w.File)

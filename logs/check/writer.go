@@ -39,8 +39,8 @@ func (w *rowWriter) replace(ns kvstore.Namespace, row kvstore.Item, wanted bool)
 	return w.countAdded(1)
 }
 
-// apply adds to the batch the rows of the views that follow from an entry's change, and counts them. The caller calls countAdded, which commits a large
-// batch.
+// apply adds to the batch the rows of the views that follow from an entry's change, and counts them. The caller calls countAdded, which commits a
+// large batch.
 func (w *rowWriter) apply(c views.Change) error {
 	w.rows += 4
 	if c.Manifest != nil {

@@ -62,8 +62,8 @@ type queuedDelta struct {
 
 // fetchDeltas fetches up to 32 queued deltas from the source, those with the first keys that are not below from, and stores them. It returns the key
 // from which the next ones follow, nil if there are none. Those that fail stay in the queue, up to deltaTries times, and err has their errors. If the
-// source does not respond, the error is that of another request, next is nil, and the queue stays as it is. If the follower or the source does not support deltas, it
-// does nothing.
+// source does not respond, the error is that of another request, next is nil, and the queue stays as it is. If the follower or the source does not
+// support deltas, it does nothing.
 func (f *Follower) fetchDeltas(ctx context.Context, from []byte) (next []byte, err error) {
 	source, ok := f.Source.(deltaSource)
 	if !ok || !f.Dictionaries {

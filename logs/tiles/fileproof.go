@@ -32,8 +32,8 @@ func parseProof(rest string) target {
 // errNoFile is that the release has no such file.
 var errNoFile = fail(http.StatusNotFound, "The release has no such file")
 
-// proveLiveFile returns the proof that a file of a live release was published. The error for a release that is not live, such as a withdrawn one, is an
-// [answers.Failure] with 410 if the log has an entry about it, because a proof would convince offline clients. For a release without an entry, or
+// proveLiveFile returns the proof that a file of a live release was published. The error for a release that is not live, such as a withdrawn one, is
+// an [answers.Failure] with 410 if the log has an entry about it, because a proof would convince offline clients. For a release without an entry, or
 // one without such a file, it has 404.
 func (h *handler) proveLiveFile(f file, signed signing.Signed) ([]byte, error) {
 	m, err := logs.ReadLiveMap(h.Store, signed.Size)

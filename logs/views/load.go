@@ -87,7 +87,9 @@ type Erasures struct {
 
 // ScanErasures reads the entries of the log in r from an index on, and which contents they erase and which releases they leave served. For an entry
 // whose erasure or manifest cannot be read it calls unreadable, and continues without what the entry names if that returns nil.
-func ScanErasures(ctx context.Context, store *kvstore.Store, r kvstore.Reader, from int64, unreadable func(logs.Indexed, error) error) (Erasures, error) {
+func ScanErasures(
+	ctx context.Context, store *kvstore.Store, r kvstore.Reader, from int64, unreadable func(logs.Indexed, error) error,
+) (Erasures, error) {
 	end := Erasures{make(map[kvstore.Hash]struct{}), make(map[[2]string]struct{})}
 	for e, err := range logs.Entries(r, from) {
 		if err := errors.Join(err, ctx.Err()); err != nil {
