@@ -238,7 +238,7 @@ rooms: ## waiting rooms: CRASHES kills under load, attackers for an hour of the 
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^(TestAttackers|TestFlood)$$' ./server/waitingroom
 	$(GO) test -run '^$$' -bench 'Crowd|Streams' -timeout 1h ./server/waitingroom
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^TestMillion$$' ./internal/testkit/simulate
-	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^TestModel$$' ./server/waitingroom/nodes
+	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 2h -v -run '^TestModel$$' ./server/waitingroom
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 3h -v -run '^TestClusterRooms$$' ./cmd/larder
 	LARDER_TEST_WHOLE=1 $(GO) test -count 1 -timeout 1h -v -run '^TestClusterAutoLimit$$' ./cmd/larder
 	LARDER_TEST_WHOLE=1 $(GO) test -C tools/versitygw -count 1 -timeout 1h -v -run '^TestRoomPartitions$$' .

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/server/waitingroom/config"
-	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 )
 
 // With `total_active_users: auto` the limit follows the origin (additive increase, multiplicative decrease, as in congestion control,
@@ -42,8 +41,8 @@ type autoLimit struct {
 	current atomic.Int64 // 0 before the first change
 
 	mu       sync.Mutex
-	measured nodes.Responses // by this process since the last call of takeMeasured
-	all      nodes.Responses // of all nodes since the last change
+	measured OriginResponses // by this process since the last call of takeMeasured
+	all      OriginResponses // of all nodes since the last change
 	changed  time.Time       // when it was considered last
 	raised   time.Time       // when it rose last
 	slow     bool            // the origin was too slow when the limit was considered last
@@ -53,7 +52,7 @@ type autoLimit struct {
 // considered are the responses that were considered at a time.
 type considered struct {
 	at        time.Time
-	responses nodes.Responses
+	responses OriginResponses
 }
 
 // countResponse counts a response of the origin with a status, from 500 on an error: took is how long the origin took to start
@@ -65,16 +64,16 @@ func (l *autoLimit) countResponse(took time.Duration, status int, remote string)
 }
 
 // takeMeasured returns the responses that this process has counted since the last call, and starts to count anew.
-func (l *autoLimit) takeMeasured() *nodes.Responses {
+func (l *autoLimit) takeMeasured() *OriginResponses {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	measured := l.measured
-	l.measured = nodes.Responses{}
+	l.measured = OriginResponses{}
 	return &measured
 }
 
 // restoreMeasured adds responses to the counts again that takeMeasured has returned and that could not be reported.
-func (l *autoLimit) restoreMeasured(measured *nodes.Responses) {
+func (l *autoLimit) restoreMeasured(measured *OriginResponses) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.measured.Add(measured)
@@ -88,7 +87,7 @@ func (l *autoLimit) limitOf(room *config.Room) int {
 // adjust adds measured, the newest responses of the site, to those since the last change, and changes the limit of the room by
 // them if that is due: after limitInterval and limitMinimum responses. active is how many users are in the room. It reports
 // whether the limit has changed. The caller puts the limit into force.
-func (l *autoLimit) adjust(now time.Time, room *config.Room, active int, measured *nodes.Responses) bool {
+func (l *autoLimit) adjust(now time.Time, room *config.Room, active int, measured *OriginResponses) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all.Add(measured)
@@ -96,7 +95,7 @@ func (l *autoLimit) adjust(now time.Time, room *config.Room, active int, measure
 		return false
 	}
 	l.recent = append(slices.DeleteFunc(l.recent, func(c considered) bool { return now.Sub(c.at) > limitWindow }), considered{now, l.all})
-	var lately nodes.Responses
+	var lately OriginResponses
 	for i := range l.recent {
 		lately.Add(&l.recent[i].responses)
 	}
@@ -107,7 +106,7 @@ func (l *autoLimit) adjust(now time.Time, room *config.Room, active int, measure
 	falls := slow && (l.slow || p99Lately > fallAbove*objective)
 	full := float64(active) >= limitFull*float64(before)
 	rises := full && max(p99, p99Lately) < riseBelow*objective && (p99Lately < limitNear*objective || now.Sub(l.raised) >= limitWindow)
-	l.all, l.changed, l.slow = nodes.Responses{}, now, slow
+	l.all, l.changed, l.slow = OriginResponses{}, now, slow
 	limit := before
 	switch {
 	case failing || falls:

@@ -12,7 +12,6 @@ import (
 
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
-	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
@@ -180,7 +179,7 @@ func (c *centre) newOverview(now time.Time) *overview {
 	}
 	if c.global == nil {
 		o.queued = max(known.Queued(), o.queued)
-		o.cutOff = now.Sub(c.answered) > nodes.Sure
+		o.cutOff = now.Sub(c.answered) > epochTimeout
 	}
 	return o
 }

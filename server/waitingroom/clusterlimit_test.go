@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/kvstore/durable"
-	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
@@ -85,15 +84,15 @@ func TestAutoLimitAfterEvent(t *testing.T) {
 func TestAutoLimitOfLeader(t *testing.T) {
 	t.Parallel()
 	c := newClock()
-	o := nodes.NewLeader(1, nodes.NewClock(func() time.Duration { return 0 }, c.Now()), func(string, *nodes.Responses) (nodes.Room, bool) {
-		return nodes.Room{AutomaticLimit: 7}, true
+	o := NewLeader(1, NewClock(func() time.Duration { return 0 }, c.Now()), func(string, *OriginResponses) (SharedRoom, bool) {
+		return SharedRoom{AutomaticLimit: 7}, true
 	})
 	o.ConfirmEpoch(0, 1)
 	o.SetMembers(map[string][]string{"leader": {"shop"}})
 	s := &Sharing{}
 	s.listed.Store(true)
 	s.leading.Store(o)
-	q := nodes.Request{Node: "leader", Epoch: 1, Room: "shop", Report: &queue.Report{DataCentre: "leader"}}
+	q := LeaderRequest{Node: "leader", Epoch: 1, Room: "shop", Report: &queue.Report{DataCentre: "leader"}}
 	if a := o.Respond(q); a.Refused != "" || a.Limit != 7 {
 		t.Errorf("another node gets %+v", a)
 	}

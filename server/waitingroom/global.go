@@ -8,7 +8,6 @@ import (
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
-	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
@@ -43,22 +42,22 @@ func openGlobal(ctx context.Context, s *durable.State, o *Options, m *config.Eff
 // A Cluster is how a node takes part in the rooms of a cluster.
 type Cluster struct {
 	// Member is the node. Rooms go by its clock, and its name is the data centre's.
-	Member *nodes.Member
+	Member *Member
 	// Carry sends a request to the leader and returns the response, which may come late, or not at all:
 	// then it returns an error.
-	Carry func(context.Context, nodes.Request) (nodes.Response, error)
+	Carry func(context.Context, LeaderRequest) (LeaderResponse, error)
 }
 
 // EffectiveRoom returns the settings in force in a room, for the leader of the cluster; false if there is no such room, or each
 // node has it by itself. measured are responses of the site behind the room that a node has measured, nil for none: they first
 // adjust the room's limit if that is automatic, and a new limit comes into force here.
-func (r *Rooms) EffectiveRoom(name string, measured *nodes.Responses) (nodes.Room, bool) {
+func (r *Rooms) EffectiveRoom(name string, measured *OriginResponses) (SharedRoom, bool) {
 	room := r.currentRooms().byName[name]
 	if room == nil || room.config.EachNode {
-		return nodes.Room{}, false
+		return SharedRoom{}, false
 	}
 	room.followOrigin(measured)
-	holds := nodes.Room{Settings: room.settingsAt(room.now()).Settings, Longest: room.config.LongestSession()}
+	holds := SharedRoom{Settings: room.settingsAt(room.now()).Settings, Longest: room.config.LongestSession()}
 	if room.config.Automatic {
 		holds.AutomaticLimit = room.kept.limit.limitOf(room.config)
 	}
@@ -76,7 +75,7 @@ func (r *Rooms) SharedRooms() (names []string) {
 }
 
 // globalTimeout is how long a visitor waits for the response of a global object on another node.
-const globalTimeout = nodes.Within
+const globalTimeout = responseTimeout
 
 // A remote is a data centre's way to a global object on another node. One report is under
 // way at a time; visits that draw while it is share the next one.
@@ -90,12 +89,12 @@ type remote struct {
 	reported      chan struct{} // closed when the response arrives
 	unreachable   bool          // the last report had no response that counts, and that was logged
 
-	epoch            int64              // of the leader that the next two fields are about
-	sentRevocations  int                // how many of the node's revocations the leader knows
-	knownRevocations int                // how many of the leader's revocations the node knows
-	revoked          []nodes.Revocation // of this node
+	epoch            int64        // of the leader that the next two fields are about
+	sentRevocations  int          // how many of the node's revocations the leader knows
+	knownRevocations int          // how many of the leader's revocations the node knows
+	revoked          []Revocation // of this node
 
-	redemptions nodes.Redemptions
+	redemptions redemptions
 }
 
 // Bounds of the time that a visitor waits until the node that may have called it says so: the interval between two reports to the
@@ -167,7 +166,7 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 	c.machine.AddAccount(&report, c.first)
 	asked.AddReport(s.Name(), report)
 	r.addRevocations(asked)
-	r.redemptions.AddTo(c.room.now(), &asked.Request)
+	r.redemptions.AddTo(c.room.now(), &asked.LeaderRequest)
 	if c.room.config.Automatic {
 		asked.Responses = c.room.kept.limit.takeMeasured()
 	}
@@ -181,12 +180,12 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 		return err
 	}
 	r.reporting, r.reportedDraws = true, r.draws
-	var a nodes.Response
+	var a LeaderResponse
 	var lost error
 	err := s.Call(ctx, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, globalTimeout)
 		defer cancel()
-		a, lost = r.Carry(ctx, asked.Request)
+		a, lost = r.Carry(ctx, asked.LeaderRequest)
 		return nil
 	})
 	r.reporting = false
@@ -216,7 +215,7 @@ func (r *remote) report(ctx context.Context, s *durable.State, c *centre) error 
 // automatic limit, sessions for visitors who were called elsewhere, and revocations, which it stores. again says that the leader
 // has not used the report, so that another one must be sent. If the response does not count, nothing but its epoch and its time
 // is applied. After an error of the store, the leader sends the revocations again.
-func (r *remote) applyResponse(ctx context.Context, s *durable.State, c *centre, asked *nodes.SentRequest, a *nodes.Response) (again bool, err error) {
+func (r *remote) applyResponse(ctx context.Context, s *durable.State, c *centre, asked *SentRequest, a *LeaderResponse) (again bool, err error) {
 	st, err := r.Member.AcceptResponse(asked, *a)
 	if err != nil {
 		return false, err
@@ -225,7 +224,7 @@ func (r *remote) applyResponse(ctx context.Context, s *durable.State, c *centre,
 		c.applyResponse(*st)
 	}
 	c.room.adoptLimit(a.Limit)
-	if r.redemptions.Apply(c.room.now(), c.machine, &asked.Request, a) {
+	if r.redemptions.Apply(c.room.now(), c.machine, &asked.LeaderRequest, a) {
 		c.room.reportAtOnce()
 	}
 	if r.epoch == a.Epoch {
@@ -249,23 +248,23 @@ func (r *remote) applyResponse(ctx context.Context, s *durable.State, c *centre,
 // nil: then it does nothing.
 func (r *remote) queueRevocation(id queue.TicketID, until time.Time) {
 	if r != nil {
-		r.revoked = append(r.revoked, nodes.Revocation{ID: id, Until: until})
+		r.revoked = append(r.revoked, Revocation{ID: id, Until: until})
 	}
 }
 
-// addRevocations adds to a request the next revocations that the leader does not know yet, up to MostRevoked, and how many of the
+// addRevocations adds to a request the next revocations that the leader does not know yet, up to mostRevoked, and how many of the
 // leader's this node knows. A leader of another epoch knows none. It also deletes revocations that are over from the queue.
-func (r *remote) addRevocations(asked *nodes.SentRequest) {
+func (r *remote) addRevocations(asked *SentRequest) {
 	if r.epoch != asked.Epoch {
 		r.epoch, r.sentRevocations, r.knownRevocations = asked.Epoch, 0, 0
 	}
-	if r.sentRevocations == 0 || r.sentRevocations == len(r.revoked) && len(r.revoked) > nodes.MostRevoked {
+	if r.sentRevocations == 0 || r.sentRevocations == len(r.revoked) && len(r.revoked) > mostRevoked {
 		hadSent := r.sentRevocations > 0
-		r.revoked = slices.DeleteFunc(r.revoked, func(one nodes.Revocation) bool { return !one.Until.After(r.Member.Clock.Now()) })
+		r.revoked = slices.DeleteFunc(r.revoked, func(one Revocation) bool { return !one.Until.After(r.Member.Clock.Now()) })
 		if hadSent {
 			r.sentRevocations = len(r.revoked)
 		}
 	}
-	asked.Revoked = r.revoked[r.sentRevocations:min(len(r.revoked), r.sentRevocations+nodes.MostRevoked)]
+	asked.Revoked = r.revoked[r.sentRevocations:min(len(r.revoked), r.sentRevocations+mostRevoked)]
 	asked.After = r.knownRevocations
 }

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
@@ -20,7 +19,7 @@ var errLost = errors.New("the network lost it")
 
 // A network carries messages late, or not at all.
 type network struct {
-	to func() *nodes.Leader
+	to func() *Leader
 
 	mu    sync.Mutex
 	rng   *rand.Rand
@@ -40,18 +39,18 @@ func (n *network) roll() (delay time.Duration, lost bool) {
 	return time.Duration(n.rng.Int64N(int64(n.delay) + 1)), lost
 }
 
-func (n *network) carry(ctx context.Context, q nodes.Request) (nodes.Response, error) {
+func (n *network) carry(ctx context.Context, q LeaderRequest) (LeaderResponse, error) {
 	delay, lost := n.roll()
 	if lost {
-		return nodes.Response{}, errLost
+		return LeaderResponse{}, errLost
 	}
 	if err := sleep(ctx, delay); err != nil {
-		return nodes.Response{}, err
+		return LeaderResponse{}, err
 	}
 	a := n.to().Respond(q)
 	delay, lost = n.roll()
 	if lost {
-		return nodes.Response{}, errLost
+		return LeaderResponse{}, errLost
 	}
 	return a, sleep(ctx, delay)
 }
@@ -71,11 +70,11 @@ func sleep(ctx context.Context, d time.Duration) error {
 type world struct {
 	*testing.T
 	*clock
-	owner   *nodes.Leader
+	owner   *Leader
 	began   time.Time
 	centres []*house
 	nets    []*network
-	members []*nodes.Member
+	members []*Member
 }
 
 type worldOptions struct {
@@ -91,8 +90,8 @@ func newWorld(t *testing.T, o worldOptions) *world {
 	w := &world{T: t, clock: newClock()}
 	w.began = w.Now()
 	for i := range o.centres {
-		n := &network{to: func() *nodes.Leader { return w.owner }, rng: rand.New(rand.NewPCG(1, uint64(i))), delay: o.delay, loss: o.loss}
-		m := nodes.NewMember(fmt.Sprintf("node-%d", i), nodes.NewClock(w.elapsed, w.Now().Add(o.apart*time.Duration(i*2-o.centres+1)/time.Duration(max(1, o.centres-1)))))
+		n := &network{to: func() *Leader { return w.owner }, rng: rand.New(rand.NewPCG(1, uint64(i))), delay: o.delay, loss: o.loss}
+		m := NewMember(fmt.Sprintf("node-%d", i), NewClock(w.elapsed, w.Now().Add(o.apart*time.Duration(i*2-o.centres+1)/time.Duration(max(1, o.centres-1)))))
 		w.nets, w.members = append(w.nets, n), append(w.members, m)
 		w.centres = append(w.centres, openWith(t, houseOptions{yaml: o.yaml, clock: w.clock, cluster: &Cluster{m, n.carry}}))
 	}
@@ -106,7 +105,7 @@ func (w *world) elapsed() time.Duration { return w.Now().Sub(w.began) }
 func (w *world) own(epoch int64) {
 	w.Helper()
 	rooms := w.centres[0].rooms
-	w.owner = nodes.NewLeader(epoch, nodes.NewClock(w.elapsed, w.Now()), rooms.EffectiveRoom)
+	w.owner = NewLeader(epoch, NewClock(w.elapsed, w.Now()), rooms.EffectiveRoom)
 	w.owner.ConfirmEpoch(w.elapsed(), epoch)
 	listed := map[string][]string{}
 	for _, m := range w.members {
@@ -119,7 +118,7 @@ func (w *world) own(epoch int64) {
 // ask has a node ask for the time.
 func (w *world) ask(i int) {
 	q := w.members[i].NewRequest()
-	if a, err := w.nets[i].carry(w.Context(), q.Request); err == nil {
+	if a, err := w.nets[i].carry(w.Context(), q.LeaderRequest); err == nil {
 		w.members[i].AcceptResponse(q, a) //nolint:errcheck // it asks again
 	}
 }
@@ -309,9 +308,9 @@ func TestUnreadyNode(t *testing.T) {
 	if !u.get("/").in() {
 		t.Fatal("there is room, but the user waits")
 	}
-	m := nodes.NewMember("node-9", nodes.NewClock(w.elapsed, w.Now().Add(-20*time.Second)))
+	m := NewMember("node-9", NewClock(w.elapsed, w.Now().Add(-20*time.Second)))
 	m.LearnEpoch(1)
-	late := &network{to: func() *nodes.Leader { return w.owner }, rng: rand.New(rand.NewPCG(1, 9))}
+	late := &network{to: func() *Leader { return w.owner }, rng: rand.New(rand.NewPCG(1, 9))}
 	h := openWith(t, houseOptions{yaml: crowded, clock: w.clock, cluster: &Cluster{m, late.carry}})
 	value := mustCookie(t, u, w.centres[0])
 	u.house = h
@@ -330,7 +329,7 @@ func TestUnreadyNode(t *testing.T) {
 	sent := make(chan *reply)
 	go func() { sent <- u.do(http.MethodPost, "/") }()
 	q := m.NewRequest()
-	if _, err := m.AcceptResponse(q, w.owner.Respond(q.Request)); err != nil {
+	if _, err := m.AcceptResponse(q, w.owner.Respond(q.LeaderRequest)); err != nil {
 		t.Fatal(err)
 	}
 	if !(<-sent).in() {
@@ -361,11 +360,11 @@ func TestRevokedElsewhere(t *testing.T) {
 	}
 	w.own(2) // which knows nothing
 	w.pass(6 * time.Second)
-	third := nodes.Revocation{}
-	for _, one := range w.owner.Respond(func() nodes.Request {
+	third := Revocation{}
+	for _, one := range w.owner.Respond(func() LeaderRequest {
 		q := w.members[1].NewRequest()
 		q.AddReport("shop", queue.Report{DataCentre: "node-1"})
-		return q.Request
+		return q.LeaderRequest
 	}()).Revoked {
 		third = one
 	}

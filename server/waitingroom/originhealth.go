@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
@@ -25,7 +24,7 @@ const (
 	errorMinimum = 20
 	// errorClients is how many clients must get errors, because one client could provoke errors to close the room for all. In a room for
 	// fewer users, as many clients as users suffice.
-	errorClients = nodes.MostFailed
+	errorClients = mostFailed
 )
 
 // originHealth is the health of the site behind a balancer.
@@ -37,7 +36,7 @@ type originHealth struct {
 	contact   time.Time          // of the last attempt to connect
 	connected bool               // that attempt succeeded
 	start     time.Time          // of the newer one of two windows
-	counts    [2]nodes.Responses // in the older and the newer window
+	counts    [2]OriginResponses // in the older and the newer window
 }
 
 // countResponse records that the site has accepted a connection and responded to a client with a status, from 500 on an error,
@@ -66,9 +65,9 @@ func (h *originHealth) rotateWindow(now time.Time) {
 	case age < 2*errorWindow:
 		h.counts[0], h.start = h.counts[1], h.start.Add(errorWindow)
 	default:
-		h.counts[0], h.start = nodes.Responses{}, now
+		h.counts[0], h.start = OriginResponses{}, now
 	}
-	h.counts[1] = nodes.Responses{}
+	h.counts[1] = OriginResponses{}
 }
 
 // lastContact returns whether the last attempt to connect to the site succeeded, whether that is recent enough to rely on, and
@@ -78,7 +77,7 @@ func (h *originHealth) lastContact(now time.Time, clients int) (connected, recen
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.rotateWindow(now)
-	var all nodes.Responses
+	var all OriginResponses
 	for _, window := range h.counts {
 		window.Times = nil // how long they took does not matter here
 		all.Add(&window)

@@ -16,7 +16,6 @@ import (
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore/durable"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
-	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
@@ -87,7 +86,7 @@ func (o *Options) newPlace(c *config.Room) place {
 		return place{nil, alone, o.Now, 0}
 	}
 	m := o.Cluster.Member
-	return place{o.Cluster, m.Name, m.Clock.Now, nodes.Skew}
+	return place{o.Cluster, m.Name, m.Clock.Now, clockSkew}
 }
 
 // isReady reports whether the process knows what time it is in the room, so that it can decide about visitors. A node of a
@@ -430,7 +429,7 @@ func (r *room) report(ctx context.Context) (next time.Time, err error) {
 
 // followOrigin adjusts the limit of a room whose limit is automatic by the site's responses that a node has measured, and puts
 // the new limit into force. It does nothing for other rooms, or if measured is nil.
-func (r *room) followOrigin(measured *nodes.Responses) {
+func (r *room) followOrigin(measured *OriginResponses) {
 	if measured != nil && r.config.Automatic && r.kept.limit.adjust(r.now(), r.config, r.overview.Load().active, measured) {
 		r.applyLimit()
 	}

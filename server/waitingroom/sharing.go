@@ -13,7 +13,6 @@ import (
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/server/waitingroom/config"
-	"github.com/larder-cdn/larder/server/waitingroom/nodes"
 )
 
 // SharingPath is the path of the requests of a cluster's nodes to the leader about the rooms.
@@ -33,7 +32,7 @@ const (
 
 // A SharingMemory is the state of a node's shared rooms that outlives a run of its roles.
 type SharingMemory struct {
-	clock   *nodes.Clock
+	clock   *Clock
 	elapsed func() time.Duration // monotonic time of the process
 	known   []string             // rooms of which the node had state when the process started; nil before that is known
 }
@@ -42,7 +41,7 @@ type SharingMemory struct {
 // the process started.
 func NewSharingMemory(started time.Time) *SharingMemory {
 	elapsed := func() time.Duration { return time.Since(started) }
-	return &SharingMemory{clock: nodes.NewClock(elapsed, started), elapsed: elapsed}
+	return &SharingMemory{clock: NewClock(elapsed, started), elapsed: elapsed}
 }
 
 // SharingOptions say how a node shares its rooms.
@@ -58,20 +57,20 @@ type SharingOptions struct {
 // A Sharing has a node share its rooms with its cluster: the leader has the global objects of the rooms, and each node queries it.
 type Sharing struct {
 	options SharingOptions
-	member  *nodes.Member
-	leading atomic.Pointer[nodes.Leader] // while this node leads
-	leader  atomic.Pointer[string]       // the URL of the leader; nil if none is known
-	listed  atomic.Bool                  // the bucket lists this node
-	joined  []string                     // rooms that the list has of this node
-	renewed time.Time                    // when they were listed
-	read    time.Time                    // when the list was read
+	member  *Member
+	leading atomic.Pointer[Leader] // while this node leads
+	leader  atomic.Pointer[string] // the URL of the leader; nil if none is known
+	listed  atomic.Bool            // the bucket lists this node
+	joined  []string               // rooms that the list has of this node
+	renewed time.Time              // when they were listed
+	read    time.Time              // when the list was read
 	// unreadable are the objects in the list that no node has written, and that were logged.
 	unreadable map[string]error
 }
 
 // NewSharing returns a Sharing for one run of a node's role. It reads and sends nothing before [Sharing.Run], except by Known.
 func NewSharing(o SharingOptions) *Sharing {
-	return &Sharing{options: o, member: nodes.NewMember(o.Name, o.Memory.clock)}
+	return &Sharing{options: o, member: NewMember(o.Name, o.Memory.clock)}
 }
 
 // Cluster returns the connection to the cluster that [Options] need to share the rooms with the other nodes.
@@ -99,8 +98,8 @@ func (s *Sharing) Known(ctx context.Context, configured []config.Room, known []s
 
 // send sends a request to the leader and returns the response, which the caller must check. If this node leads, it handles the
 // request itself. It fails if the bucket does not list this node yet, if no leader is known, or without a response within
-// [nodes.Within].
-func (s *Sharing) send(ctx context.Context, q nodes.Request) (a nodes.Response, err error) {
+// [responseTimeout].
+func (s *Sharing) send(ctx context.Context, q LeaderRequest) (a LeaderResponse, err error) {
 	if !s.listed.Load() {
 		return a, errors.New("the bucket does not list this node yet")
 	}
@@ -117,7 +116,7 @@ func (s *Sharing) send(ctx context.Context, q nodes.Request) (a nodes.Response, 
 	if err != nil {
 		return a, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, nodes.Within) // a later response does not count
+	ctx, cancel := context.WithTimeout(ctx, responseTimeout) // a later response does not count
 	defer cancel()
 	response, err := s.options.Request(ctx, *at, message)
 	if err == nil {
@@ -127,14 +126,14 @@ func (s *Sharing) send(ctx context.Context, q nodes.Request) (a nodes.Response, 
 }
 
 // ServeHTTP handles the reports and grant requests of the other nodes, which are POST requests with JSON. If this node is not the
-// leader, it refuses them with [nodes.NotLeader]. It responds to malformed ones with 400. It does not check who sends them.
+// leader, it refuses them with [refusedNotLeader]. It responds to malformed ones with 400. It does not check who sends them.
 func (s *Sharing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var q nodes.Request
+	var q LeaderRequest
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, MaxMessage)).Decode(&q); r.Method != http.MethodPost || err != nil {
 		http.Error(w, "want POST with a request about rooms in JSON", http.StatusBadRequest)
 		return
 	}
-	a := nodes.Response{Refused: nodes.NotLeader}
+	a := LeaderResponse{Refused: refusedNotLeader}
 	if o := s.leading.Load(); o != nil {
 		a = o.Respond(q)
 	}
@@ -147,7 +146,7 @@ func (s *Sharing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // it logs the first.
 func (s *Sharing) Run(ctx context.Context, rooms *Rooms) {
 	if status := s.options.Node.Status(); status.Leads {
-		s.leading.Store(nodes.NewLeader(status.Epoch, s.member.Clock, rooms.EffectiveRoom))
+		s.leading.Store(NewLeader(status.Epoch, s.member.Clock, rooms.EffectiveRoom))
 		defer s.leading.Store(nil)
 	}
 	failed := false
@@ -171,7 +170,7 @@ func (s *Sharing) Run(ctx context.Context, rooms *Rooms) {
 // the leader it also confirms its epoch and updates the list of nodes. If the node is listed and cannot renew that, poll
 // continues and returns the error at the end.
 func (s *Sharing) poll(ctx context.Context, rooms *Rooms) error {
-	ctx, cancel := context.WithTimeout(ctx, nodes.Sure)
+	ctx, cancel := context.WithTimeout(ctx, epochTimeout)
 	defer cancel()
 	unlisted := s.register(ctx, rooms.SharedRooms())
 	if unlisted != nil && !s.listed.Load() {
@@ -195,11 +194,11 @@ func (s *Sharing) poll(ctx context.Context, rooms *Rooms) error {
 		return unlisted
 	}
 	q := s.member.NewRequest()
-	a, err := s.send(ctx, q.Request)
+	a, err := s.send(ctx, q.LeaderRequest)
 	if err == nil {
 		_, err = s.member.AcceptResponse(q, a)
 	}
-	if refused := (*nodes.RefusedError)(nil); errors.As(err, &refused) && refused.Why == nodes.Unlisted {
+	if refused := (*RefusedError)(nil); errors.As(err, &refused) && refused.Why == refusedUnlisted {
 		if time.Since(s.renewed) < 2*leaderInterval { // the leader has yet to read the list
 			return unlisted
 		}
@@ -224,7 +223,7 @@ func (s *Sharing) register(ctx context.Context, rooms []string) error {
 // updateMembers reads the bucket's list of nodes, once a minute or when the leader o needs it, and passes it to o, which responds
 // only to nodes on the list. It removes nodes from the list that have been silent for two hours, also in the bucket, and logs
 // that.
-func (s *Sharing) updateMembers(ctx context.Context, o *nodes.Leader) error {
+func (s *Sharing) updateMembers(ctx context.Context, o *Leader) error {
 	if !o.NeedsList() && time.Since(s.read) < listInterval {
 		return nil
 	}

@@ -3,14 +3,14 @@ package simulate
 import (
 	"time"
 
-	"github.com/larder-cdn/larder/server/waitingroom/nodes"
+	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
 // A siteClock is the clock of a data centre. With [Options].Follow it is that of a node in a cluster: the wall clock of the machine does not
 // matter, because the responses of the global object say what time it is.
 type siteClock struct {
-	offset time.Duration // of the wall clock
-	member *nodes.Member // nil for a data centre that goes by its wall clock
+	offset time.Duration       // of the wall clock
+	member *waitingroom.Member // nil for a data centre that goes by its wall clock
 }
 
 // startClock has the data centre s, whose process starts, learn the time from the global object. The way to that and back take different
@@ -19,9 +19,9 @@ func (r *run) startClock(s *site) {
 	if !r.Follow {
 		return
 	}
-	s.member = nodes.NewMember(s.name, nodes.NewClock(func() time.Duration { return r.now }, r.clockAt(s.offset)))
+	s.member = waitingroom.NewMember(s.name, waitingroom.NewClock(func() time.Duration { return r.now }, r.clockAt(s.offset)))
 	uneven := time.Duration((r.rng.Float64() - 0.5) * float64(r.Delay))
-	if _, err := s.member.AcceptResponse(s.member.NewRequest(), nodes.Response{Now: r.clockAt(uneven)}); err != nil {
+	if _, err := s.member.AcceptResponse(s.member.NewRequest(), waitingroom.LeaderResponse{Now: r.clockAt(uneven)}); err != nil {
 		r.err = err
 	}
 }
@@ -39,6 +39,6 @@ func (s *site) accept(m *message) bool {
 	if s.member == nil {
 		return true
 	}
-	_, err := s.member.AcceptResponse(m.sent, nodes.Response{Now: m.at})
+	_, err := s.member.AcceptResponse(m.sent, waitingroom.LeaderResponse{Now: m.at})
 	return err == nil
 }

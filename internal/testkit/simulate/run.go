@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/larder-cdn/larder/server/waitingroom/nodes"
+	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
@@ -87,9 +87,9 @@ type site struct {
 type message struct {
 	report queue.Report
 	state  queue.State
-	sent   *nodes.SentRequest // with Follow: the request that state is the response to,
-	at     time.Time          // and when that was made
-	copies int                // still under way
+	sent   *waitingroom.SentRequest // with Follow: the request that state is the response to,
+	at     time.Time                // and when that was made
+	copies int                      // still under way
 }
 
 // Run simulates a waiting room until all visitors have come and gone, or o.Longest of virtual time is over. It returns an error

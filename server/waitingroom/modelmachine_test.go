@@ -1,4 +1,4 @@
-package nodes
+package waitingroom
 
 import (
 	"container/heap"
@@ -30,7 +30,7 @@ type machine struct {
 	flying  *SentRequest
 	pending []*visitor
 	late    []*visitor
-	calls   Redemptions
+	calls   redemptions
 	due     time.Duration // the next report
 	looked  time.Duration
 	beat    time.Duration
@@ -49,7 +49,7 @@ func (m *machine) start() {
 	w, began := m.model, m.now
 	m.clock = NewClock(func() time.Duration { return w.now - began }, w.begin.Add(w.now+m.wall))
 	m.member = NewMember(m.name, m.clock)
-	m.owner, m.dc, m.flying, m.pending, m.late, m.calls = nil, nil, nil, nil, nil, Redemptions{}
+	m.owner, m.dc, m.flying, m.pending, m.late, m.calls = nil, nil, nil, nil, nil, redemptions{}
 	m.inbox, m.looked, m.sign, m.heard = nil, -time.Hour, "", m.now
 }
 
@@ -151,15 +151,17 @@ func (m *machine) vie() {
 	epoch := latest + 1
 	m.beats[epoch], m.beat = m.now, m.now
 	// The process restarts; its data centre continues.
-	m.dc, m.flying, m.pending, m.late, m.owner, m.calls = nil, nil, nil, nil, nil, Redemptions{}
+	m.dc, m.flying, m.pending, m.late, m.owner, m.calls = nil, nil, nil, nil, nil, redemptions{}
 	m.life++
 	heap.Push(&m.mail, letter{m.now + m.span(0, 2*time.Second), m.index, m.life, func(m *machine) {
 		s := modelSettings(m.T)
 		m.member = NewMember(m.name, m.clock)
 		m.member.LearnEpoch(epoch)
-		m.owner = NewLeader(epoch, m.clock, func(string, *Responses) (Room, bool) { return Room{Settings: s, Longest: s.SessionDuration}, true })
+		m.owner = NewLeader(epoch, m.clock, func(string, *OriginResponses) (SharedRoom, bool) {
+			return SharedRoom{Settings: s, Longest: s.SessionDuration}, true
+		})
 		listed := maps.Clone(m.listed)
-		if m.mutant == alone {
+		if m.mutant == neverWaiting {
 			listed = map[string][]string{m.name: {modelRoom}}
 		}
 		m.owner.SetMembers(listed)
@@ -169,19 +171,19 @@ func (m *machine) vie() {
 // ask puts a question: a report, where there is a data centre.
 func (m *machine) ask() {
 	epoch, _ := m.member.Epoch()
-	if epoch == 0 || m.flying != nil && m.now-m.started-m.flying.at < Within {
+	if epoch == 0 || m.flying != nil && m.now-m.started-m.flying.at < responseTimeout {
 		return
 	}
 	q := m.member.NewRequest()
 	if m.dc != nil {
 		r := m.dc.Report(m.clock.Now())
 		m.dc.AddAccount(&r, m.first)
-		if m.mutant == forgetful {
+		if m.mutant == forgettingGrants {
 			r.Account.Grants, r.Minutes = nil, nil // the charges would say how many grants there are at least
 		}
 		m.note()
 		q.AddReport(modelRoom, r)
-		m.calls.AddTo(m.clock.Now(), &q.Request)
+		m.calls.AddTo(m.clock.Now(), &q.LeaderRequest)
 		m.due = m.now + max(m.dc.NextReport(m.clock.Now()).Sub(m.clock.Now()), time.Millisecond)
 		if m.dc.HasCalled(m.clock.Now()) {
 			m.due = min(m.due, m.now+250*time.Millisecond)
@@ -197,12 +199,12 @@ func (m *machine) ask() {
 		if owner.mutant == alwaysSure {
 			owner.owner.ConfirmEpoch(owner.clock.elapsed(), 0)
 		}
-		a := owner.owner.Respond(q.Request)
+		a := owner.owner.Respond(q.LeaderRequest)
 		owner.send(owner.index, from, func(m *machine) { m.take(q, a) })
 	})
 }
 
-func (m *machine) take(q *SentRequest, a Response) {
+func (m *machine) take(q *SentRequest, a LeaderResponse) {
 	st, err := m.member.AcceptResponse(q, a)
 	m.open(modelSettings(m.T))
 	if err == nil && st != nil && m.dc != nil {
@@ -211,7 +213,7 @@ func (m *machine) take(q *SentRequest, a Response) {
 	if q == m.flying {
 		again := err == nil && st == nil
 		if err == nil && m.dc != nil && q.Report != nil {
-			again = m.calls.Apply(m.clock.Now(), m.dc, &q.Request, &a) || again
+			again = m.calls.Apply(m.clock.Now(), m.dc, &q.LeaderRequest, &a) || again
 			m.note()
 		}
 		m.settle()

@@ -1,4 +1,4 @@
-package nodes
+package waitingroom
 
 import (
 	"container/heap"
@@ -29,10 +29,10 @@ const (
 type mutant int
 
 const (
-	sound      mutant = iota
-	alwaysSure        // a leader answers without having read that no other took its place
-	alone             // a new leader does not wait for the others
-	forgetful         // nodes do not report what earlier leaders have granted, and what they have charged to that
+	sound            mutant = iota
+	alwaysSure              // a leader answers without having read that no other took its place
+	neverWaiting            // a new leader does not wait for the others
+	forgettingGrants        // nodes do not report what earlier leaders have granted, and what they have charged to that
 )
 
 type model struct {
@@ -68,7 +68,7 @@ type visitor struct {
 	at     int      // the machine that it visits
 	stream bool     // holds an event stream while it waits
 	held   *machine // that has the stream; nil for none
-	wanted *Redemption
+	wanted *redemption
 }
 
 type letter struct {
@@ -91,7 +91,7 @@ func (l *letters) Pop() any {
 }
 
 func modelSettings(t *testing.T) queue.Settings {
-	return queue.Settings{TotalActiveUsers: modelTotal, NewUsersPerMinute: modelRate, SessionDuration: time.Minute, RefreshInterval: 5 * time.Second, Skew: Skew}.WithDefaults()
+	return queue.Settings{TotalActiveUsers: modelTotal, NewUsersPerMinute: modelRate, SessionDuration: time.Minute, RefreshInterval: 5 * time.Second, Skew: clockSkew}.WithDefaults()
 }
 
 // delay is how long a message takes, now and then very long.
@@ -100,7 +100,7 @@ func (w *model) delay() time.Duration {
 	case 0, 1:
 		return time.Duration(w.rng.Int64N(int64(40 * time.Second)))
 	case 2, 3, 4, 5:
-		return time.Duration(w.rng.Int64N(int64(Within)))
+		return time.Duration(w.rng.Int64N(int64(responseTimeout)))
 	}
 	return time.Duration(w.rng.Int64N(int64(300 * time.Millisecond)))
 }
@@ -218,7 +218,7 @@ func (w *model) step() {
 		}
 		m.look()
 		m.open(modelSettings(w.T))
-		if m.flying != nil && m.clock.elapsed()-m.flying.at >= Within {
+		if m.flying != nil && m.clock.elapsed()-m.flying.at >= responseTimeout {
 			m.settle()
 		}
 		if m.dc != nil && m.now >= m.due {
@@ -311,8 +311,8 @@ func TestModelFails(t *testing.T) {
 		begin   uint64
 	}{
 		"an owner that is not sure":      {alwaysSure, 715},
-		"a new owner that does not wait": {alone, 503},
-		"grants of the owner before":     {forgetful, 675},
+		"a new owner that does not wait": {neverWaiting, 503},
+		"grants of the owner before":     {forgettingGrants, 675},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for i := range uint64(seeds) {

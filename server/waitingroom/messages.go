@@ -1,4 +1,4 @@
-package nodes
+package waitingroom
 
 import (
 	"time"
@@ -6,8 +6,8 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
-// A Request is a request of a node to the leader, about one room or only for the time.
-type Request struct {
+// A LeaderRequest is a request of a node to the leader, about one room or only for the time.
+type LeaderRequest struct {
 	// Node is the name of the data centre, and Epoch the highest that it knows.
 	Node  string
 	Epoch int64
@@ -25,7 +25,7 @@ type Request struct {
 	Redeem   []queue.Ticket   `json:",omitempty"`
 	Redeemed []queue.Ticket   `json:",omitempty"`
 	// Responses are those of the site behind the room since the last report; nil if they are not measured.
-	Responses *Responses `json:",omitempty"`
+	Responses *OriginResponses `json:",omitempty"`
 }
 
 // A Revocation is a session that was ended early, and until when it could still pass.
@@ -34,14 +34,14 @@ type Revocation struct {
 	Until time.Time
 }
 
-// MostRevoked is how many revocations a message has at most. The others come with the next one.
-const MostRevoked = 5000
+// mostRevoked is how many revocations a message has at most. The others come with the next one.
+const mostRevoked = 5000
 
-// A Response is the response of the leader.
-type Response struct {
+// A LeaderResponse is the response of the leader.
+type LeaderResponse struct {
 	Epoch int64
 	// Refused says why the leader has refused the request, "" if it has not.
-	Refused Refusal `json:",omitempty"`
+	Refused refusal `json:",omitempty"`
 	// Now is the time by the leader's clock.
 	Now time.Time
 	// State is the global object's response; nil if it has not used the report because the node did not run on its
@@ -59,13 +59,13 @@ type Response struct {
 	Limit int `json:",omitempty"`
 }
 
-// A Refusal is the reason for which a leader refuses a request.
-type Refusal string
+// A refusal is the reason for which a leader refuses a request.
+type refusal string
 
 // The refusals.
 const (
-	NotLeader Refusal = "this node does not have the rooms in that epoch"
-	Unsure    Refusal = "the node that has the rooms has not found out lately that no other node has them"
-	Unlisted  Refusal = "the bucket does not list the node that asks"
-	NoRoom    Refusal = "the node that has the rooms has no room of that name: give all nodes the same --rooms"
+	refusedNotLeader refusal = "this node does not have the rooms in that epoch"
+	refusedUnsure    refusal = "the node that has the rooms has not found out lately that no other node has them"
+	refusedUnlisted  refusal = "the bucket does not list the node that asks"
+	refusedNoRoom    refusal = "the node that has the rooms has no room of that name: give all nodes the same --rooms"
 )

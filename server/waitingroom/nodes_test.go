@@ -1,4 +1,4 @@
-package nodes
+package waitingroom
 
 import (
 	"errors"
@@ -27,7 +27,7 @@ type bencher struct {
 var benchBegin = time.Date(2027, 1, 1, 12, 0, 20, 0, time.UTC)
 
 func newBench(t *testing.T) *bench {
-	s := queue.Settings{TotalActiveUsers: 10, NewUsersPerMinute: 10, SessionDuration: time.Minute, Skew: Skew}.WithDefaults()
+	s := queue.Settings{TotalActiveUsers: 10, NewUsersPerMinute: 10, SessionDuration: time.Minute, Skew: clockSkew}.WithDefaults()
 	b := &bench{T: t, settings: s}
 	for _, name := range []string{"a", "b"} {
 		b.nodes = append(b.nodes, &bencher{bench: b, Member: NewMember(name, b.clock(0))})
@@ -40,7 +40,9 @@ func (b *bench) clock(apart time.Duration) *Clock {
 }
 
 func (b *bench) owner(epoch int64, apart time.Duration) *Leader {
-	o := NewLeader(epoch, b.clock(apart), func(string, *Responses) (Room, bool) { return Room{Settings: b.settings, Longest: time.Minute}, true })
+	o := NewLeader(epoch, b.clock(apart), func(string, *OriginResponses) (SharedRoom, bool) {
+		return SharedRoom{Settings: b.settings, Longest: time.Minute}, true
+	})
 	o.ConfirmEpoch(b.now, epoch)
 	o.SetMembers(map[string][]string{"a": {"shop"}, "b": {"shop"}})
 	return o
@@ -64,10 +66,10 @@ func (n *bencher) ask(want int) *SentRequest {
 func (n *bencher) exchange(o *Leader, want int) *queue.State {
 	n.Helper()
 	q := n.ask(want)
-	return n.take(q, o.Respond(q.Request))
+	return n.take(q, o.Respond(q.LeaderRequest))
 }
 
-func (n *bencher) take(q *SentRequest, a Response) *queue.State {
+func (n *bencher) take(q *SentRequest, a LeaderResponse) *queue.State {
 	n.Helper()
 	st, err := n.AcceptResponse(q, a)
 	if err != nil {
@@ -102,7 +104,7 @@ func TestEarlierEpoch(t *testing.T) {
 		n.exchange(one, 0)
 	}
 	asked := x.ask(10)
-	late := one.Respond(asked.Request) // all ten
+	late := one.Respond(asked.LeaderRequest) // all ten
 	two := b.owner(2, 0)
 	for _, n := range b.nodes {
 		n.LearnEpoch(2)
@@ -132,16 +134,16 @@ func TestLateAnswer(t *testing.T) {
 	n := b.nodes[0]
 	n.LearnEpoch(1)
 	q := n.ask(0)
-	a := o.Respond(q.Request)
-	b.now += Within
+	a := o.Respond(q.LeaderRequest)
+	b.now += responseTimeout
 	if _, err := n.AcceptResponse(q, a); !errors.Is(err, errLate) || n.Clock.Known() {
 		t.Errorf("%v", err)
 	}
 	q = n.ask(0)
-	a = o.Respond(q.Request)
-	b.now += Within - time.Millisecond
+	a = o.Respond(q.LeaderRequest)
+	b.now += responseTimeout - time.Millisecond
 	n.take(q, a)
-	if apart := o.clock.Now().Sub(n.Clock.Now()).Abs(); apart > Within/2 {
+	if apart := o.clock.Now().Sub(n.Clock.Now()).Abs(); apart > responseTimeout/2 {
 		t.Errorf("the clocks are %v apart", apart)
 	}
 	for range 3 { // faster answers: the clock does not get worse
@@ -167,7 +169,7 @@ func TestClockStands(t *testing.T) {
 		b.now += time.Second
 		two.ConfirmEpoch(b.now, 2)
 		q := n.ask(0)
-		if _, err := n.AcceptResponse(q, two.Respond(q.Request)); errors.Is(err, errAhead) {
+		if _, err := n.AcceptResponse(q, two.Respond(q.LeaderRequest)); errors.Is(err, errAhead) {
 			refused++
 		} else if err != nil {
 			t.Fatal(err)
@@ -178,7 +180,7 @@ func TestClockStands(t *testing.T) {
 			shown = now
 		}
 	}
-	if apart := shown.Sub(two.clock.Now()).Abs(); refused < 9 || refused > 10 || apart > ahead {
+	if apart := shown.Sub(two.clock.Now()).Abs(); refused < 9 || refused > 10 || apart > clockAhead {
 		t.Errorf("it took no answers %d times, and is %v apart", refused, apart)
 	}
 }
@@ -190,36 +192,36 @@ func TestOwnerRefuses(t *testing.T) {
 	n := b.nodes[0]
 	n.LearnEpoch(1)
 	n.exchange(o, 0)
-	b.now += Sure - time.Millisecond
+	b.now += epochTimeout - time.Millisecond
 	n.exchange(o, 0)
-	refused := func(want Refusal) {
+	refused := func(want refusal) {
 		t.Helper()
-		if got := o.Respond(n.ask(0).Request).Refused; got != want {
+		if got := o.Respond(n.ask(0).LeaderRequest).Refused; got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
 	b.now += time.Millisecond
-	refused(Unsure)
+	refused(refusedUnsure)
 	o.ConfirmEpoch(b.now, 1)
 	refused("")
 	o.RemoveNode(n.Name)
-	refused(Unlisted)
+	refused(refusedUnlisted)
 	if !o.NeedsList() {
 		t.Error("it does not look for the node")
 	}
 	o.SetMembers(map[string][]string{"a": {"shop"}})
 	refused("")
 	o.SetMembers(map[string][]string{"a": {"other"}})
-	refused(Unlisted)
+	refused(refusedUnlisted)
 	o.SetMembers(map[string][]string{"a": {"shop"}})
 	b.now += 2 * time.Hour
 	if silent := o.SilentNodes(time.Hour); len(silent) != 1 || silent[0] != "a" {
 		t.Errorf("silent: %v", silent)
 	}
 	o.ConfirmEpoch(b.now, 2)
-	refused(NotLeader)
+	refused(refusedNotLeader)
 	o.ConfirmEpoch(b.now, 1) // a read that was under way
-	refused(NotLeader)
+	refused(refusedNotLeader)
 }
 
 // TestRevoked has one node end a session. The other receives that with its next response, from each leader.
@@ -237,22 +239,22 @@ func TestRevoked(t *testing.T) {
 		for range 2 { // told twice, it counts once
 			q := x.ask(0)
 			q.Revoked = []Revocation{gone}
-			x.take(q, o.Respond(q.Request))
+			x.take(q, o.Respond(q.LeaderRequest))
 		}
 		q := y.ask(0)
-		a := o.Respond(q.Request)
+		a := o.Respond(q.LeaderRequest)
 		if len(a.Revoked) != 1 || a.Revoked[0] != gone || a.Next != 1 {
 			t.Errorf("epoch %d: %+v, next %d", epoch, a.Revoked, a.Next)
 		}
 		q.After = a.Next
-		if a := o.Respond(q.Request); len(a.Revoked) != 0 {
+		if a := o.Respond(q.LeaderRequest); len(a.Revoked) != 0 {
 			t.Errorf("epoch %d: told again: %+v", epoch, a.Revoked)
 		}
 		if epoch == 2 {
 			b.now += 4 * time.Minute
 			o.ConfirmEpoch(b.now, 2)
 			q = y.ask(0)
-			if a := o.Respond(q.Request); len(a.Revoked) != 0 || a.Next != 1 {
+			if a := o.Respond(q.LeaderRequest); len(a.Revoked) != 0 || a.Next != 1 {
 				t.Errorf("told of one that is over: %+v, next %d", a.Revoked, a.Next)
 			}
 		}
@@ -270,14 +272,14 @@ func TestRevokedForEver(t *testing.T) {
 	}
 	q := x.ask(0)
 	q.Revoked = []Revocation{{queue.TicketID{1}, benchBegin.AddDate(1000, 0, 0)}}
-	o.Respond(q.Request)
-	a := o.Respond(y.ask(0).Request)
+	o.Respond(q.LeaderRequest)
+	a := o.Respond(y.ask(0).LeaderRequest)
 	if len(a.Revoked) != 1 || a.Revoked[0].Until.Sub(a.Now) > time.Hour {
 		t.Errorf("%+v at %v", a.Revoked, a.Now)
 	}
 	b.now += time.Hour + time.Second
 	o.ConfirmEpoch(b.now, 1)
-	if o.Respond(y.ask(0).Request); len(o.revoked["shop"].all) > 0 {
+	if o.Respond(y.ask(0).LeaderRequest); len(o.revoked["shop"].all) > 0 {
 		t.Error("it is kept for ever")
 	}
 }
@@ -286,13 +288,13 @@ func TestRevokedForEver(t *testing.T) {
 func TestLists(t *testing.T) {
 	b := newBench(t)
 	o := b.owner(1, 0)
-	has := Room{Settings: b.settings, Longest: time.Minute}
-	o.settings = func(room string, _ *Responses) (Room, bool) { return has, room == "shop" }
+	has := SharedRoom{Settings: b.settings, Longest: time.Minute}
+	o.settings = func(room string, _ *OriginResponses) (SharedRoom, bool) { return has, room == "shop" }
 	listed := map[string][]string{"a": {"shop", "bar"}}
 	o.SetMembers(listed)
-	ask := func(node, centre, room string) (lists int, refused Refusal) {
+	ask := func(node, centre, room string) (lists int, refused refusal) {
 		for range 200 {
-			refused = o.Respond(Request{Node: node, Epoch: 1, Room: room, Report: &queue.Report{DataCentre: centre}}).Refused
+			refused = o.Respond(LeaderRequest{Node: node, Epoch: 1, Room: room, Report: &queue.Report{DataCentre: centre}}).Refused
 			if o.NeedsList() {
 				lists++
 				o.SetMembers(listed)
@@ -303,13 +305,13 @@ func TestLists(t *testing.T) {
 	for _, test := range []struct {
 		node, centre, room string
 		lists              int
-		refused            Refusal
+		refused            refusal
 	}{
 		{"a", "a", "shop", 0, ""},
-		{"a", "a", "bar", 0, NoRoom},             // of which the owner has no room
-		{"a", "a", "cafe", 0, NoRoom},            // nor the list
-		{"a", "b", "shop", 0, Unlisted},          // in the name of another node
-		{"b", "b", "shop", mostInVain, Unlisted}, // which the list never has
+		{"a", "a", "bar", 0, refusedNoRoom},             // of which the owner has no room
+		{"a", "a", "cafe", 0, refusedNoRoom},            // nor the list
+		{"a", "b", "shop", 0, refusedUnlisted},          // in the name of another node
+		{"b", "b", "shop", mostInVain, refusedUnlisted}, // which the list never has
 	} {
 		if lists, refused := ask(test.node, test.centre, test.room); lists != test.lists || refused != test.refused {
 			t.Errorf("%v: the list was read %d times, and the answer is %q", test, lists, refused)
@@ -317,7 +319,7 @@ func TestLists(t *testing.T) {
 	}
 	listed["b"] = []string{}
 	o.SetMembers(listed)
-	if lists, refused := ask("b", "b", "shop"); lists != mostInVain || refused != Unlisted {
+	if lists, refused := ask("b", "b", "shop"); lists != mostInVain || refused != refusedUnlisted {
 		t.Errorf("a room that the node has not: the list was read %d times, and the answer is %q", lists, refused)
 	}
 	listed["b"] = []string{"shop"}
@@ -331,7 +333,7 @@ func TestLists(t *testing.T) {
 		t.Errorf("when the bucket has lost the node, the list is read %d times", lists)
 	}
 	for i := range 2 * mostLacked {
-		o.Respond(Request{Node: fmt.Sprint(i), Epoch: 1})
+		o.Respond(LeaderRequest{Node: fmt.Sprint(i), Epoch: 1})
 		o.SetMembers(listed)
 	}
 	if len(o.vain) > mostLacked {
@@ -349,14 +351,14 @@ func TestCallsOutliveTheLeader(t *testing.T) {
 		}
 		return all
 	}
-	const n = MostRedeemed + 100
-	var home, away Redemptions
+	const n = mostRedeemed + 100
+	var home, away redemptions
 	for _, id := range ids(n) {
 		home.AddCalled(now, id)
 		away.Want(queue.Ticket{ID: id})
 	}
-	request := func(r *Redemptions, owner *calls, epoch int64, node string) (*Request, *Response) {
-		q, a := &Request{Node: node, Epoch: epoch}, &Response{Now: now}
+	request := func(r *redemptions, owner *calls, epoch int64, node string) (*LeaderRequest, *LeaderResponse) {
+		q, a := &LeaderRequest{Node: node, Epoch: epoch}, &LeaderResponse{Now: now}
 		r.AddTo(now, q)
 		owner.exchange(q, a)
 		return q, a
@@ -371,15 +373,15 @@ func TestCallsOutliveTheLeader(t *testing.T) {
 		if len(leader.byTicket) != n {
 			t.Errorf("leader %d knows %d calls of %d", epoch, len(leader.byTicket), n)
 		}
-		if q, a := request(&away, leader, epoch, "away"); len(a.Pending) != MostRedeemed || q.Redeem[0].ID != ids(1)[0] || q.Redeem[MostRedeemed-1].ID != ids(MostRedeemed)[MostRedeemed-1] {
-			t.Errorf("leader %d has %d tickets that came elsewhere, want the first %d", epoch, len(a.Pending), MostRedeemed)
+		if q, a := request(&away, leader, epoch, "away"); len(a.Pending) != mostRedeemed || q.Redeem[0].ID != ids(1)[0] || q.Redeem[mostRedeemed-1].ID != ids(mostRedeemed)[mostRedeemed-1] {
+			t.Errorf("leader %d has %d tickets that came elsewhere, want the first %d", epoch, len(a.Pending), mostRedeemed)
 		}
-		if _, a := request(&home, leader, epoch, "home"); len(a.Redeem) != MostRedeemed {
-			t.Errorf("leader %d has %d tickets redeemed, want %d", epoch, len(a.Redeem), MostRedeemed)
+		if _, a := request(&home, leader, epoch, "home"); len(a.Redeem) != mostRedeemed {
+			t.Errorf("leader %d has %d tickets redeemed, want %d", epoch, len(a.Redeem), mostRedeemed)
 		}
 	}
 	now = now.Add(callKept + time.Second)
-	home.AddTo(now, &Request{Epoch: 3})
+	home.AddTo(now, &LeaderRequest{Epoch: 3})
 	if len(home.called) != 0 {
 		t.Errorf("%d calls are remembered that are over", len(home.called))
 	}

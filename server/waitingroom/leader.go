@@ -1,4 +1,4 @@
-package nodes
+package waitingroom
 
 import (
 	"maps"
@@ -14,7 +14,7 @@ import (
 type Leader struct {
 	epoch    int64
 	clock    *Clock
-	settings func(room string, measured *Responses) (Room, bool)
+	settings func(room string, measured *OriginResponses) (SharedRoom, bool)
 
 	mu      sync.Mutex
 	read    time.Duration // when the last read began that showed no later epoch
@@ -24,13 +24,13 @@ type Leader struct {
 	lacks   bool                     // a node that is not listed sent a request
 	vain    map[[2]string]int        // by node and room: for how many requests the list was read because it lacked them
 	heard   map[string]time.Duration // when each node sent its last request
-	rooms   map[string]*room
-	revoked map[string]*revocations
+	rooms   map[string]*leaderRoom
+	revoked map[string]*leaderRevocations
 	calls   map[string]*calls
 }
 
-// Room has the settings of a room that are in force now.
-type Room struct {
+// SharedRoom has the settings of a room that are in force now.
+type SharedRoom struct {
 	Settings queue.Settings
 	// Longest is the longest session that may have been promised under any earlier settings.
 	Longest time.Duration
@@ -38,14 +38,14 @@ type Room struct {
 	AutomaticLimit int
 }
 
-// A room is the global object of a room, with the settings that it has.
-type room struct {
+// A leaderRoom is the global object of a room, with the settings that it has.
+type leaderRoom struct {
 	*queue.Global
 	settings queue.Settings
 }
 
-// revocations are those of a room, in the order in which they came.
-type revocations struct {
+// leaderRevocations are those of a room, in the order in which they came.
+type leaderRevocations struct {
 	all   []Revocation
 	gone  int // that are over, and were before all
 	known map[queue.TicketID]bool
@@ -54,10 +54,10 @@ type revocations struct {
 // NewLeader returns the leader of an epoch. It marks the clock of its node as known: all nodes follow that clock from then on.
 // settings returns the settings in force in a room, false for an unknown room; measured are the responses of the site that a node
 // has measured, nil for none. The leader calls settings while it holds its lock.
-func NewLeader(epoch int64, clock *Clock, settings func(room string, measured *Responses) (Room, bool)) *Leader {
+func NewLeader(epoch int64, clock *Clock, settings func(room string, measured *OriginResponses) (SharedRoom, bool)) *Leader {
 	clock.setKnown()
 	return &Leader{
-		epoch: epoch, clock: clock, settings: settings, vain: map[[2]string]int{}, heard: map[string]time.Duration{}, rooms: map[string]*room{}, revoked: map[string]*revocations{},
+		epoch: epoch, clock: clock, settings: settings, vain: map[[2]string]int{}, heard: map[string]time.Duration{}, rooms: map[string]*leaderRoom{}, revoked: map[string]*leaderRevocations{},
 		calls: map[string]*calls{},
 	}
 }
@@ -148,18 +148,18 @@ func (o *Leader) RemoveNode(name string) {
 // node may be the leader, the node is not listed (with the room), or the room is unknown. A request without a report only gets
 // the time. With a report, it exchanges revocations and calls, and returns the automatic limit. Only if the node follows the
 // leader's clock, the room's global object processes the report; otherwise the State is nil.
-func (o *Leader) Respond(q Request) Response {
+func (o *Leader) Respond(q LeaderRequest) LeaderResponse {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	a := Response{Epoch: o.epoch}
+	a := LeaderResponse{Epoch: o.epoch}
 	switch {
 	case o.over || q.Epoch != o.epoch:
 		o.over = o.over || q.Epoch > o.epoch
-		a.Refused = NotLeader
-	case !o.sure || o.clock.elapsed()-o.read >= Sure:
-		a.Refused = Unsure
+		a.Refused = refusedNotLeader
+	case !o.sure || o.clock.elapsed()-o.read >= epochTimeout:
+		a.Refused = refusedUnsure
 	case !o.isListed(q.Node, ""):
-		a.Refused = Unlisted
+		a.Refused = refusedUnlisted
 		o.requestList(q.Node, "")
 	}
 	if a.Refused != "" {
@@ -173,11 +173,11 @@ func (o *Leader) Respond(q Request) Response {
 	now, ok := o.settings(q.Room, q.Responses)
 	switch {
 	case !ok:
-		a.Refused = NoRoom
+		a.Refused = refusedNoRoom
 	case q.Report.DataCentre != q.Node:
-		a.Refused = Unlisted
+		a.Refused = refusedUnlisted
 	case !o.isListed(q.Node, q.Room):
-		a.Refused = Unlisted
+		a.Refused = refusedUnlisted
 		o.requestList(q.Node, q.Room)
 	}
 	if a.Refused != "" {
@@ -198,7 +198,7 @@ func (o *Leader) Respond(q Request) Response {
 
 // openRoom returns the global object of a room, with the settings in force. At the first call it creates the object, which grants
 // nothing until all listed nodes have reported or all earlier promises are over. The caller holds the lock.
-func (o *Leader) openRoom(name string, holds Room, now time.Time) *room {
+func (o *Leader) openRoom(name string, holds SharedRoom, now time.Time) *leaderRoom {
 	s := holds.Settings
 	r := o.rooms[name]
 	if r == nil {
@@ -209,9 +209,9 @@ func (o *Leader) openRoom(name string, holds Room, now time.Time) *room {
 			}
 		}
 		slices.Sort(expected)
-		// For Sure after the epoch was taken, the leader before may still grant leases, in which sessions are renewed.
-		over := now.Add(Sure + max(s.Lease, holds.Longest) + time.Minute + max(s.SessionDuration, holds.Longest) + 3*s.Skew)
-		r = &room{queue.SucceedGlobal(s, expected, now, over, holds.Longest), s}
+		// For epochTimeout after the epoch was taken, the leader before may still grant leases, in which sessions are renewed.
+		over := now.Add(epochTimeout + max(s.Lease, holds.Longest) + time.Minute + max(s.SessionDuration, holds.Longest) + 3*s.Skew)
+		r = &leaderRoom{queue.SucceedGlobal(s, expected, now, over, holds.Longest), s}
 		o.rooms[name] = r
 	}
 	if r.settings != s {
@@ -229,18 +229,18 @@ const (
 )
 
 // exchangeRevocations stores the revoked sessions that a node reports, each for an hour at most, and adds to the response those
-// that the node does not know yet. Both are up to MostRevoked. The caller holds the lock.
-func (o *Leader) exchangeRevocations(q *Request, a *Response) {
+// that the node does not know yet. Both are up to mostRevoked. The caller holds the lock.
+func (o *Leader) exchangeRevocations(q *LeaderRequest, a *LeaderResponse) {
 	r := o.revoked[q.Room]
 	if r == nil {
-		r = &revocations{known: map[queue.TicketID]bool{}}
+		r = &leaderRevocations{known: map[queue.TicketID]bool{}}
 		o.revoked[q.Room] = r
 	}
 	for len(r.all) > 0 && !r.all[0].Until.After(a.Now) {
 		delete(r.known, r.all[0].ID)
 		r.all, r.gone = r.all[1:], r.gone+1
 	}
-	for _, one := range q.Revoked[:min(len(q.Revoked), MostRevoked)] {
+	for _, one := range q.Revoked[:min(len(q.Revoked), mostRevoked)] {
 		if longest := a.Now.Add(longestRevoked); one.Until.After(longest) {
 			one.Until = longest
 		}
@@ -250,6 +250,6 @@ func (o *Leader) exchangeRevocations(q *Request, a *Response) {
 		}
 	}
 	from := min(max(0, q.After-r.gone), len(r.all))
-	to := min(len(r.all), from+MostRevoked)
+	to := min(len(r.all), from+mostRevoked)
 	a.Revoked, a.Next = slices.Clone(r.all[from:to]), r.gone+to
 }

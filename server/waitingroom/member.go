@@ -1,4 +1,4 @@
-package nodes
+package waitingroom
 
 import (
 	"errors"
@@ -46,7 +46,7 @@ func (m *Member) Epoch() (epoch int64, follows bool) {
 
 // A SentRequest is a request, and when it was made, by the monotonic time of the clock.
 type SentRequest struct {
-	Request
+	LeaderRequest
 	at time.Duration
 }
 
@@ -55,7 +55,7 @@ type SentRequest struct {
 func (m *Member) NewRequest() *SentRequest {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return &SentRequest{Request: Request{Node: m.Name, Epoch: m.epoch, Follows: m.follows}, at: m.Clock.elapsed()}
+	return &SentRequest{LeaderRequest: LeaderRequest{Node: m.Name, Epoch: m.epoch, Follows: m.follows}, at: m.Clock.elapsed()}
 }
 
 // AddReport sets the room of the request, and the report of this node's data centre of that room.
@@ -72,12 +72,12 @@ var (
 // any case it learns the epoch in the response. It sets this node's clock by the leader's, and fails if the clock was too far
 // ahead. It returns the state in the response, which the caller applies before it sends another request about the room. A nil
 // state without an error means that the request had no report, or that the leader needs another one.
-func (m *Member) AcceptResponse(q *SentRequest, a Response) (*queue.State, error) {
+func (m *Member) AcceptResponse(q *SentRequest, a LeaderResponse) (*queue.State, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.learn(a.Epoch)
 	switch {
-	case m.Clock.elapsed()-q.at >= Within:
+	case m.Clock.elapsed()-q.at >= responseTimeout:
 		return nil, errLate
 	case a.Epoch != m.epoch:
 		return nil, errOld
@@ -91,6 +91,6 @@ func (m *Member) AcceptResponse(q *SentRequest, a Response) (*queue.State, error
 }
 
 // A RefusedError is a leader's refusal.
-type RefusedError struct{ Why Refusal }
+type RefusedError struct{ Why refusal }
 
 func (e *RefusedError) Error() string { return fmt.Sprintf("refused: %s", string(e.Why)) }

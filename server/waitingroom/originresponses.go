@@ -1,4 +1,4 @@
-package nodes
+package waitingroom
 
 import (
 	"maps"
@@ -11,17 +11,17 @@ import (
 	"github.com/larder-cdn/larder/internal/requests"
 )
 
-// Responses are what nodes have measured of the responses of the site behind a room. Those of several nodes can be added.
-type Responses struct {
+// OriginResponses are what nodes have measured of the responses of the site behind a room. Those of several nodes can be added.
+type OriginResponses struct {
 	Total, Errors int
 	// Times is how many responses took how long until they started: by timeClass.
 	Times map[int]int `json:",omitempty"`
-	// Failed are different clients that got an error, at most MostFailed.
+	// Failed are different clients that got an error, at most mostFailed.
 	Failed []netip.Prefix `json:",omitempty"`
 }
 
-// MostFailed is how many clients that got an error are of interest.
-const MostFailed = 5
+// mostFailed is how many clients that got an error are of interest.
+const mostFailed = 5
 
 // timeClasses is how many classes of times there are while times double, and mostTimeClass the highest class: about an hour.
 const (
@@ -36,7 +36,7 @@ func timeClass(took time.Duration) int {
 
 // Count adds a response to the client at the address remote, which has a port. took is how long the site took to start it. A
 // status from 500 on is an error.
-func (r *Responses) Count(took time.Duration, status int, remote string) {
+func (r *OriginResponses) Count(took time.Duration, status int, remote string) {
 	r.Total++
 	if r.Times == nil {
 		r.Times = map[int]int{}
@@ -49,10 +49,10 @@ func (r *Responses) Count(took time.Duration, status int, remote string) {
 	}
 }
 
-// addFailedClient returns failed with the client that received an error, unless that is there or failed has MostFailed clients
+// addFailedClient returns failed with the client that received an error, unless that is there or failed has mostFailed clients
 // already.
 func addFailedClient(failed []netip.Prefix, from netip.Prefix) []netip.Prefix {
-	if len(failed) < MostFailed && !slices.Contains(failed, from) {
+	if len(failed) < mostFailed && !slices.Contains(failed, from) {
 		failed = append(failed, from)
 	}
 	return failed
@@ -60,7 +60,7 @@ func addFailedClient(failed []netip.Prefix, from netip.Prefix) []netip.Prefix {
 
 // Add adds the responses that another node has measured, which do not change. It ignores values that no honest node sends: all of
 // them if the totals are such.
-func (r *Responses) Add(other *Responses) {
+func (r *OriginResponses) Add(other *OriginResponses) {
 	if other.Total < 0 || other.Total > mostMeasured || other.Errors < 0 || other.Errors > other.Total || len(other.Times) > mostTimeClass+1 {
 		return
 	}
@@ -73,7 +73,7 @@ func (r *Responses) Add(other *Responses) {
 			r.Times[class] += n
 		}
 	}
-	for _, from := range other.Failed[:min(len(other.Failed), MostFailed)] {
+	for _, from := range other.Failed[:min(len(other.Failed), mostFailed)] {
 		r.Failed = addFailedClient(r.Failed, from)
 	}
 }
@@ -83,7 +83,7 @@ const mostMeasured = 1 << 30
 
 // Percentile returns the time that a share of the responses, from 0 to 1, did not exceed, rounded up by less than 5 %; 0 if no
 // times are known.
-func (r *Responses) Percentile(share float64) time.Duration {
+func (r *OriginResponses) Percentile(share float64) time.Duration {
 	left := int(math.Ceil(share * float64(r.Total)))
 	for _, class := range slices.Sorted(maps.Keys(r.Times)) {
 		if left -= r.Times[class]; left <= 0 {

@@ -1,4 +1,4 @@
-package nodes
+package waitingroom
 
 import (
 	"sync"
@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// Within is how long after its request a response counts.
-	Within = 2 * time.Second
-	// Sure is how long a leader responds after the start of a read that showed no later epoch.
-	Sure = 5 * time.Second
-	// Skew is the most that the clocks of two nodes differ: each is at most Within and ahead from the leader's, and
+	// responseTimeout is how long after its request a response counts.
+	responseTimeout = 2 * time.Second
+	// epochTimeout is how long a leader responds after the start of a read that showed no later epoch.
+	epochTimeout = 5 * time.Second
+	// clockSkew is the most that the clocks of two nodes differ: each is at most responseTimeout and clockAhead from the leader's, and
 	// the rest is for drift while a node gets no response from the leader.
-	Skew = 5 * time.Second
-	// ahead is how far a clock may be ahead of the leader's while its node accepts responses.
-	ahead = 200 * time.Millisecond
+	clockSkew = 5 * time.Second
+	// clockAhead is how far a clock may be ahead of the leader's while its node accepts responses.
+	clockAhead = 200 * time.Millisecond
 )
 
 // A Clock is the clock of a node's rooms. Reading it takes no lock.
@@ -62,7 +62,7 @@ func (c *Clock) setKnown() { c.learned.Do(func() { close(c.known) }) }
 
 // setByLeader sets the clock by the leader's, which showed at at some time between the request, sent at the monotonic time asked,
 // and now. The first call always sets it, and makes Known return true. A clock that is ahead of the leader's stands still until
-// the leader's has caught up; if it is ahead by more than the constant ahead, setByLeader returns false.
+// the leader's has caught up; if it is ahead by more than clockAhead, setByLeader returns false.
 func (c *Clock) setByLeader(at time.Time, asked time.Duration) bool {
 	c.setting.Lock()
 	defer c.setting.Unlock()
@@ -80,7 +80,7 @@ func (c *Clock) setByLeader(at time.Time, asked time.Duration) bool {
 	case shown.After(at.Add(way)):
 		c.floor.Store(shown.UnixNano())
 		c.offset.Store(between)
-		return !shown.After(at.Add(way + ahead))
+		return !shown.After(at.Add(way + clockAhead))
 	}
 	return true
 }
