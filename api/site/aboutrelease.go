@@ -3,13 +3,11 @@ package site
 import (
 	"cmp"
 	"html/template"
-	"math"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
-	drawing "github.com/larder-cdn/larder/internal/chart"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -147,10 +145,10 @@ func (s *Site) addSizes(page *libraryPage) {
 // least two, and the same order, oldest first.
 func newSizeChart(versions []views.Version, sizes []int64) *sizeChart {
 	values := make([]float64, len(sizes))
-	highest, smallest, largest := 0.0, 0, 0
+	smallest, largest := 0, 0
 	for i, size := range sizes {
 		values[i] = float64(size)
-		if highest = max(highest, values[i]); size > sizes[largest] {
+		if size > sizes[largest] {
 			largest = i
 		}
 		if size < sizes[smallest] {
@@ -158,17 +156,13 @@ func newSizeChart(versions []views.Version, sizes []int64) *sizeChart {
 		}
 	}
 	last := len(values) - 1
-	step := drawing.Step(highest, 1)
-	c := drawing.Chart{
-		X:     drawing.Axis{Max: float64(last), Marks: []drawing.Mark{{At: 0, Text: versions[0].Version}, {At: float64(last), Text: versions[last].Version}}},
-		Y:     drawing.Axis{Max: math.Ceil(max(highest, step)/step) * step},
-		Lines: []drawing.Line{{Name: "bytes", Step: 1, Values: values, Filled: true}},
+	c := Chart{
+		X:     newSpanAxis(len(values), versions[0].Version, versions[last].Version),
+		Y:     newValueAxis(values[largest], func(v float64) string { return formatBytes(int64(v)) }),
+		Lines: []ChartLine{{Name: "bytes", Step: 1, Values: values, Filled: true}},
 		Summary: "Size of the main file over " + strconv.Itoa(len(values)) + " versions: " + formatBytes(sizes[0]) + " in " + versions[0].Version + ", " +
 			formatBytes(sizes[last]) + " in " + versions[last].Version + ", at least " + formatBytes(sizes[smallest]) + ", in " + versions[smallest].Version +
 			", at most " + formatBytes(sizes[largest]) + ", in " + versions[largest].Version + ".",
-	}
-	for at := 0.0; at <= c.Y.Max*1.0001; at += step {
-		c.Y.Marks = append(c.Y.Marks, drawing.Mark{At: at, Text: formatBytes(int64(at))})
 	}
 	return &sizeChart{versions[0].Version, versions[last].Version, template.HTML(c.Inline())} //nolint:gosec // Inline escapes its texts
 }

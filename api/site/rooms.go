@@ -7,11 +7,11 @@ import (
 	"html/template"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	drawing "github.com/larder-cdn/larder/internal/chart"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
@@ -72,7 +72,7 @@ type roomPage struct {
 	liveState
 	Room    waitingroom.Status
 	Now     waitingroom.Period // the present minute
-	Charts  []chart
+	Charts  []roomChart
 	Periods []waitingroom.Period // the newest 60, newest first
 	Spans   []timespan           // all
 	Span    timespan             // that of the charts
@@ -171,13 +171,13 @@ func roomPath(name string) string { return "/rooms/" + name }
 
 // newRoomCharts returns four charts of the statistics of the waiting room s over the timespan shown: users in, waiting and
 // admitted, and waiting times. periods are all periods of that timespan, oldest first, and at least one.
-func newRoomCharts(s waitingroom.Status, periods []waitingroom.Period, shown timespan) []chart {
-	of := func(value func(waitingroom.Period) float64) []float64 {
+func newRoomCharts(s waitingroom.Status, periods []waitingroom.Period, shown timespan) []roomChart {
+	line := func(name string, value func(waitingroom.Period) float64) ChartLine {
 		values := make([]float64, len(periods))
 		for i, p := range periods {
 			values[i] = value(p)
 		}
-		return values
+		return ChartLine{Name: name, Step: 1, Values: values}
 	}
 	each, most := "minute", ""
 	perMinute := float64(s.NewUsersPerMinute)
@@ -185,16 +185,16 @@ func newRoomCharts(s waitingroom.Status, periods []waitingroom.Period, shown tim
 		each, most = strconv.Itoa(m)+" minutes", ", at most"
 		perMinute *= float64(m)
 	}
-	active := of(func(m waitingroom.Period) float64 { return float64(m.Active) })
-	queued := of(func(m waitingroom.Period) float64 { return float64(m.Queued) })
-	admitted := of(func(m waitingroom.Period) float64 { return float64(m.Admitted) })
-	half := of(func(m waitingroom.Period) float64 { return m.WaitP50 / 60 })
-	longest := of(func(m waitingroom.Period) float64 { return m.WaitP90 / 60 })
-	return []chart{
-		newChart(shown, "active", "Users who are in"+most, "users", float64(s.TotalActiveUsers), line{"in", active}),
-		newChart(shown, "queued", "Users who wait"+most, "users", 0, line{"waiting", queued}),
-		newChart(shown, "admitted", "Let in each "+each, "users", perMinute, line{"let in", admitted}),
-		newChart(shown, "wait", "How long admitted users had waited", "minutes", 0, line{"half waited at most", half}, line{"nine of ten waited at most", longest}),
+	active := line("in", func(m waitingroom.Period) float64 { return float64(m.Active) })
+	queued := line("waiting", func(m waitingroom.Period) float64 { return float64(m.Queued) })
+	admitted := line("let in", func(m waitingroom.Period) float64 { return float64(m.Admitted) })
+	half := line("half waited at most", func(m waitingroom.Period) float64 { return m.WaitP50 / 60 })
+	longest := line("nine of ten waited at most", func(m waitingroom.Period) float64 { return m.WaitP90 / 60 })
+	return []roomChart{
+		newRoomChart(shown, "active", "Users who are in"+most, "users", float64(s.TotalActiveUsers), active),
+		newRoomChart(shown, "queued", "Users who wait"+most, "users", 0, queued),
+		newRoomChart(shown, "admitted", "Let in each "+each, "users", perMinute, admitted),
+		newRoomChart(shown, "wait", "How long admitted users had waited", "minutes", 0, half, longest),
 	}
 }
 
@@ -226,45 +226,34 @@ func formatSeconds(seconds float64) string {
 	return strconv.Itoa(n/60) + " min " + strconv.Itoa(n%60) + " s"
 }
 
-// A chart is a picture of values over a timespan. The SVG contains a summary in words.
-type chart struct {
+// A roomChart is a picture of values over a timespan, with one value for each period. The SVG contains a summary in words.
+type roomChart struct {
 	ID, Title, Unit string // ID is unique on the page
 	SVG             template.HTML
-	Lines           []line
+	Lines           []ChartLine
 }
 
-// A line is a line of a chart. It has one value for each period, oldest first.
-type line struct {
-	Name   string
-	values []float64
-}
-
-// newChart returns a chart of lines over the timespan shown, with a summary in words. All lines have the same number of
+// newRoomChart returns a chart of lines over the timespan shown, with a summary in words. All lines have the same number of
 // values, at least one, oldest first. id identifies the chart on the page, and unit is that of the values. It draws limit
 // as a line, unless limit is 0 or over four times the highest value (or 1, if that is higher).
-func newChart(shown timespan, id, title, unit string, limit float64, lines ...line) chart {
-	n := len(lines[0].values)
-	last := float64(max(1, n-1))
-	c := drawing.Chart{X: drawing.Axis{Max: last, Marks: []drawing.Mark{{At: 0, Text: shown.Ago}, {At: last, Text: "now"}}}}
+func newRoomChart(shown timespan, id, title, unit string, limit float64, lines ...ChartLine) roomChart {
+	n := len(lines[0].Values)
+	c := Chart{X: newSpanAxis(n, shown.Ago, "now"), Lines: lines}
+	lines[0].Filled = true
 	highest := 0.0
 	var said []string
-	for i, l := range lines {
-		most := 0.0
-		for _, v := range l.values {
-			most = max(most, v)
-		}
+	for _, l := range lines {
+		most := slices.Max(l.Values)
 		highest = max(highest, most)
-		said = append(said, l.Name+": "+formatValue(l.values[n-1])+" now, at most "+formatValue(most))
-		c.Lines = append(c.Lines, drawing.Line{Name: l.Name, Step: 1, Values: l.values, Filled: i == 0})
+		said = append(said, l.Name+": "+formatValue(l.Values[n-1])+" now, at most "+formatValue(most))
 	}
 	if limit > 0 && limit <= 4*max(highest, 1) {
 		highest = max(highest, limit)
 		c.Limit, c.LimitText = limit, "limit "+formatNumber(int(limit))
 	}
-	step := drawing.Step(highest, 1)
-	c.Y = drawing.Axis{Max: math.Ceil(max(highest, step)/step) * step, Step: step}
+	c.Y = newValueAxis(highest, nil)
 	c.Summary = title + ", in " + unit + ", since " + shown.Ago + ". " + strings.Join(said, "; ") + "."
-	return chart{id, title, unit, template.HTML(c.Inline()), lines} //nolint:gosec // Inline escapes its texts
+	return roomChart{id, title, unit, template.HTML(c.Inline()), lines} //nolint:gosec // Inline escapes its texts
 }
 
 // formatValue returns a number as text: with grouped digits if it is an integer, or else with one decimal digit.

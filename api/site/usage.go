@@ -2,11 +2,9 @@ package site
 
 import (
 	"html/template"
-	"math"
 	"strconv"
 	"time"
 
-	drawing "github.com/larder-cdn/larder/internal/chart"
 	"github.com/larder-cdn/larder/server/usage"
 )
 
@@ -53,17 +51,12 @@ func newUsageChart(version string, r *usage.Report) *usageChart {
 			highest, busiest = values[i], i
 		}
 	}
-	last := float64(max(1, len(values)-1))
-	step := drawing.Step(highest, 1)
-	c := drawing.Chart{
-		X:     drawing.Axis{Max: last, Marks: []drawing.Mark{{At: 0, Text: r.From.Format(time.DateOnly)}, {At: last, Text: "today"}}},
-		Y:     drawing.Axis{Max: math.Ceil(max(highest, step)/step) * step},
-		Lines: []drawing.Line{{Name: "requests", Step: 1, Values: values, Filled: true}},
+	c := Chart{
+		X:     newSpanAxis(len(values), r.From.Format(time.DateOnly), "today"),
+		Y:     newValueAxis(highest, formatRound),
+		Lines: []ChartLine{{Name: "requests", Step: 1, Values: values, Filled: true}},
 		Summary: "Requests each day, over the last " + strconv.Itoa(len(values)) + " days: " + formatNumber(int(r.Total.Requests)) + " in all, " +
 			formatNumber(int(values[len(values)-1])) + " today so far, at most " + formatNumber(int(highest)) + ", on " + r.From.AddDate(0, 0, busiest).Format(time.DateOnly) + ".",
-	}
-	for at := 0.0; at <= c.Y.Max*1.0001; at += step {
-		c.Y.Marks = append(c.Y.Marks, drawing.Mark{At: at, Text: formatRound(at)})
 	}
 	return &usageChart{version, len(values), int(r.Total.Requests), int64(r.Total.Bytes), template.HTML(c.Inline())} //nolint:gosec // Inline escapes its texts
 }
