@@ -3,7 +3,6 @@ package site
 import (
 	"cmp"
 	"context"
-	"errors"
 	"html/template"
 	"math"
 	"net/http"
@@ -128,17 +127,17 @@ func (s *Site) roomPage(q *request) (*pageAnswer, error) {
 			shown = other
 		}
 	}
-	status, ok := s.options.Rooms.Status(name)
-	if !ok {
-		return nil, newRefusal(http.StatusNotFound, "Waiting room not found", "No waiting room here is called “"+text.Cut(name, maxText)+"”.")
-	}
-	periods, _, err := s.options.Rooms.Analytics(q.Context(), name, shown.minutes)
+	status, found := s.options.Rooms.Status(name)
+	periods, known, err := s.options.Rooms.Analytics(q.Context(), name, shown.minutes)
 	if err != nil {
 		return nil, err
 	}
-	recent, _, err := s.options.Rooms.Analytics(q.Context(), name, 1)
-	if err != nil || len(recent) == 0 || len(periods) == 0 {
-		return nil, cmp.Or(err, errors.New("site: a waiting room went while it was looked at"))
+	recent, stays, err := s.options.Rooms.Analytics(q.Context(), name, 1)
+	if err != nil {
+		return nil, err
+	}
+	if !found || !known || !stays { // the configuration may change between the calls
+		return nil, newRefusal(http.StatusNotFound, "Waiting room not found", "No waiting room here is called “"+text.Cut(name, maxText)+"”.")
 	}
 	p := roomPage{
 		liveState: q.newLive(withQuery(roomPath(name), encodeQuery("span", q.query.Get("span"), "people", q.query.Get("people"))), name), Room: status, Now: recent[0], Charts: newRoomCharts(status, periods, shown),

@@ -137,15 +137,15 @@ func (r *roleRun) applyRooms(rooms *waitingroom.Rooms, configured []config.Room,
 }
 
 // newRooms creates the waiting rooms by the version of their settings in force, without running them, and returns the function
-// that exchanges their state with other nodes while they run. It creates the key of the tickets in the key folder if that has
-// none. Unless o is read-only, it records the names of the rooms in the key folder.
+// that exchanges their state with other nodes while they run. Unless o is read-only, it creates the key of the
+// tickets in the key folder if that has none, and records the names of the rooms there.
 func (r *roleRun) newRooms(ctx context.Context, folder *Reader, roomRecord *waitingroom.Record, o roomsOptions) (*waitingroom.Rooms, runRooms, error) {
 	configured, err := roomRecord.Rooms()
 	if err != nil {
 		return nil, nil, err
 	}
 	keyFolder := r.settings.KeyFolder()
-	keys, err := waitingroom.OpenKeys(keyFolder)
+	keys, err := waitingroom.OpenKeys(keyFolder, o.readOnly)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -107,14 +107,17 @@ func (k *Keyring) find(id [keyIDSize]byte) *key {
 // remove their line.
 const keyFile = "waiting-room.keys"
 
-// OpenKeys reads the keys in a folder. If the folder has no key file, or does not exist, it creates both with a first key. It
-// returns an error if other users than the owner have any right to the file, and for a file with a mistake, no key or too many.
-func OpenKeys(dir string) (*Keyring, error) {
+// OpenKeys reads the keys in a folder. If the folder has no key file, or does not exist, it creates both with a first key. With
+// readOnly it writes nothing, and that key is only in memory. It returns an error if other users than the owner have any right to the
+// file, and for a file with a mistake, no key or too many.
+func OpenKeys(dir string, readOnly bool) (*Keyring, error) {
 	file := filepath.Join(dir, keyFile)
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		if text, err = createKeys(dir, file); err != nil {
-			return nil, fmt.Errorf("couldn't make the key of the waiting rooms: %w", err)
+		if text = newKeyText(); !readOnly {
+			if text, err = createKeys(dir, file, text); err != nil {
+				return nil, fmt.Errorf("couldn't make the key of the waiting rooms: %w", err)
+			}
 		}
 	} else if err != nil {
 		return nil, fmt.Errorf("couldn't read the keys of the waiting rooms: %w", err)
@@ -144,17 +147,20 @@ func OpenKeys(dir string) (*Keyring, error) {
 	return ring, nil
 }
 
-// createKeys durably creates the key file with a first key, and its folder dir, and returns the text of the file. The file
-// appears complete. If another process has created it meanwhile, createKeys returns the text of that.
-func createKeys(dir, file string) ([]byte, error) {
+// newKeyText returns the text of a key file with one new key.
+func newKeyText() []byte {
+	secret := make([]byte, keySize)
+	rand.Read(secret)
+	return []byte("# Keys of the waiting rooms' tickets. The first writes, all of them read; put a new one on top to rotate.\n" +
+		base64.StdEncoding.EncodeToString(secret) + "\n")
+}
+
+// createKeys durably creates the key file with a text, and its folder dir, and returns the text of the file. The file appears
+// complete. If another process has created it meanwhile, createKeys returns the text of that, whose key is used.
+func createKeys(dir, file string, text []byte) ([]byte, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	secret := make([]byte, keySize)
-	rand.Read(secret)
-	text := []byte("# Keys of the waiting rooms' tickets. The first writes, all of them read; put a new one on top to rotate.\n" +
-		base64.StdEncoding.EncodeToString(secret) + "\n")
-	// If another process has created the file first, its key is used.
 	if err := disk.Create(file, text, 0o600); errors.Is(err, fs.ErrExist) {
 		return os.ReadFile(file)
 	} else if err != nil {

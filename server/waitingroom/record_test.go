@@ -108,7 +108,7 @@ func (f *recordFixture) run() {
 	if err != nil {
 		f.Fatal(err)
 	}
-	keys, err := OpenKeys(f.keys())
+	keys, err := OpenKeys(f.keys(), false)
 	if err != nil {
 		f.Fatal(err)
 	}

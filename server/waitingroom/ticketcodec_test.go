@@ -158,7 +158,11 @@ func TestAllocations(t *testing.T) {
 
 func TestKeys(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "keys")
-	first, err := OpenKeys(dir)
+	frozen, err := OpenKeys(dir, true)
+	if _, none := os.Stat(dir); err != nil || !os.IsNotExist(none) || len(frozen.keys) != 1 {
+		t.Fatalf("read-only: %v, and the folder: %v", err, none)
+	}
+	first, err := OpenKeys(dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +172,7 @@ func TestKeys(t *testing.T) {
 		t.Fatalf("%v %v", info.Mode(), err)
 	}
 	value := first.codec("shop", "").seal(&example)
-	second, err := OpenKeys(dir)
+	second, err := OpenKeys(dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +187,7 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	write(line + "\n" + string(text))
-	rotated, err := OpenKeys(dir)
+	rotated, err := OpenKeys(dir, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +207,7 @@ func TestKeys(t *testing.T) {
 		}(),
 	} {
 		write(s)
-		if _, err := OpenKeys(dir); err == nil || !strings.Contains(err.Error(), keyFile) || strings.Contains(err.Error(), line) {
+		if _, err := OpenKeys(dir, false); err == nil || !strings.Contains(err.Error(), keyFile) || strings.Contains(err.Error(), line) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -211,7 +215,7 @@ func TestKeys(t *testing.T) {
 	if err := os.Chmod(file, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenKeys(dir); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+	if _, err := OpenKeys(dir, false); err == nil || !strings.Contains(err.Error(), "chmod 600") {
 		t.Errorf("a key that the group may read: %v", err)
 	}
 }

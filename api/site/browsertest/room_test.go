@@ -63,7 +63,7 @@ func openRoomBefore(t *testing.T, refresh int, site http.HandlerFunc) *waitingRo
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, err := waitingroom.OpenKeys(t.TempDir())
+	keys, err := waitingroom.OpenKeys(t.TempDir(), false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -136,9 +136,8 @@ func (d *DataCentre) SettleGuest(now time.Time, id TicketID) Decision {
 }
 
 // decide decides about a request with ticket t and records the outcome: see [DataCentre.Visit]. Only if draw is set, it may
-// return Draw instead of having the visitor wait. If guest is set, the client carries no ticket: it never gets a place in line
-// (the outcome is Refuse, or a Wait that is not recorded if mostWaiting visitors wait), and may take a new session under the same
-// id when the last one is over.
+// return Draw instead of having the visitor wait. If guest is set, the client carries no ticket: it is refused instead of
+// getting a place in line, and may take a new session under the same id when the last one is over.
 func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision {
 	d.advance(now)
 	s := &d.settings
@@ -169,7 +168,7 @@ func (d *DataCentre) decide(now time.Time, t Ticket, draw, guest bool) Decision 
 			return Decision{Outcome: Pass, Ticket: t}
 		}
 		return d.admit(t, r)
-	case s.Method == Reject:
+	case s.Method == Reject, guest && !known && d.waiting >= mostWaiting:
 		return Decision{Outcome: Refuse, Ticket: t}
 	case s.hasLostPlace(d.now, &t), known && t.First(): // the latter has sent its new ticket already
 		return Decision{Outcome: Reissue}

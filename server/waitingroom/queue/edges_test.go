@@ -40,6 +40,16 @@ func TestAdvanceForgets(t *testing.T) {
 	}
 }
 
+// TestGuestAtFullLine has a guest come while as many visitors wait as are remembered: it is refused, as in any other line.
+func TestGuestAtFullLine(t *testing.T) {
+	w := newWorld(t, settings(t, 5, 5), "one")
+	d := w.sites[0]
+	d.waiting = mostWaiting
+	if got := d.VisitGuest(w.now, testID(7)); got.Outcome != Refuse {
+		t.Errorf("a guest at a full line gets %v", got.Outcome)
+	}
+}
+
 func TestGuestComesAgain(t *testing.T) {
 	w := newWorld(t, settings(t, 5, 5, func(s *Settings) { s.SessionDuration = time.Minute }), "one")
 	d, id := w.sites[0], testID(7)
