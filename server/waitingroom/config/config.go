@@ -236,11 +236,7 @@ func (r *Room) LongestSession() time.Duration {
 // Parse parses a file of rooms: a YAML list of them, or a mapping with the list under "rooms". It returns nil for a file without
 // a list. name is the file's, for messages. The errors are those of [List] and [ParseNode].
 func Parse(name string, text []byte) ([]Room, error) {
-	list, err := List(name, text)
-	if err != nil || list == nil {
-		return nil, err
-	}
-	return ParseNode(name, list)
+	return Document{Name: name, Text: string(text)}.Rooms()
 }
 
 // List returns the YAML list of rooms in the text of a file, for [ParseNode]; nil if the file is empty, or a mapping without
@@ -503,6 +499,16 @@ func wholeNumber[T ~int | ~int64](unit T, least, most int) func(string) (T, erro
 			return 0, valueError(s, "must be a whole number from %d to %d", least, most)
 		}
 		return T(v) * unit, nil
+	}
+}
+
+// validText returns a parser that accepts the texts for which isValid returns true. message is the end of the error for others.
+func validText(isValid func(string) bool, message string, args ...any) func(string) (string, error) {
+	return func(s string) (string, error) {
+		if !isValid(s) {
+			return "", valueError(s, message, args...)
+		}
+		return s, nil
 	}
 }
 

@@ -108,8 +108,7 @@ func (d Document) YAML() ([]byte, error) {
 // Marshal returns a list of rooms as YAML text, and does not change the list. It replaces aliases by what they stand for. It
 // fails for a list that is too large or complex: see maxNodes, maxDepth and [MaxFile].
 func Marshal(list *yaml.Node) ([]byte, error) {
-	budget := maxNodes
-	expanded, err := expandAliases(list, &budget, 0)
+	expanded, err := expandAliases(list, new(int), 0)
 	if err != nil {
 		return nil, err
 	}
@@ -126,8 +125,7 @@ func Marshal(list *yaml.Node) ([]byte, error) {
 // comments, anchors or the order of fields, nor on the release of the YAML package. It is for comparisons. The factors 1 and 1.0
 // differ. It fails for a list that is too complex (maxNodes, maxDepth), and for a repeated field.
 func Canonical(list *yaml.Node) ([]byte, error) {
-	budget := maxNodes
-	expanded, err := expandAliases(list, &budget, 0)
+	expanded, err := expandAliases(list, new(int), 0)
 	if err != nil {
 		return nil, err
 	}
@@ -156,20 +154,20 @@ const (
 	maxDepth = 100
 )
 
-// expandAliases returns a copy of a YAML node in which aliases are replaced by what they stand for. It subtracts from budget the
-// nodes of the copy, and fails when less than 0 would be left, or beyond the level maxDepth. depth is the level of n.
-func expandAliases(n *yaml.Node, budget *int, depth int) (*yaml.Node, error) {
-	if *budget--; *budget < 0 || depth > maxDepth {
+// expandAliases returns a copy of a YAML node in which aliases are replaced by what they stand for. It adds the nodes of the
+// copy to nodes, and fails for more than maxNodes, or beyond the level maxDepth. depth is the level of n.
+func expandAliases(n *yaml.Node, nodes *int, depth int) (*yaml.Node, error) {
+	if *nodes++; *nodes > maxNodes || depth > maxDepth {
 		return nil, errors.New("holds too many aliases or levels; write the rooms out")
 	}
 	if n.Kind == yaml.AliasNode && n.Alias != nil {
-		return expandAliases(n.Alias, budget, depth+1)
+		return expandAliases(n.Alias, nodes, depth+1)
 	}
 	fresh := *n
 	fresh.Anchor, fresh.Content = "", slices.Clone(n.Content)
 	for i, child := range fresh.Content {
 		var err error
-		if fresh.Content[i], err = expandAliases(child, budget, depth+1); err != nil {
+		if fresh.Content[i], err = expandAliases(child, nodes, depth+1); err != nil {
 			return nil, err
 		}
 	}

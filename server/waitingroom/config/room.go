@@ -364,23 +364,13 @@ func (r *reader) readCookie(n *yaml.Node, name string, cookie *Cookie) {
 }
 
 // parseWord returns s if it is a word of letters, digits, hyphens and underscores, at most 64.
-func parseWord(s string) (string, error) {
-	if !word.MatchString(s) {
-		return "", valueError(s, "must have letters, digits, - and _ only, at most %d", maxNameBytes)
-	}
-	return s, nil
-}
+var parseWord = validText(word.MatchString, "must have letters, digits, - and _ only, at most %d", maxNameBytes)
 
 // readCommands parses the commands that the room accepts from the origin, a list or a single value, and adds any but revoke, the only
 // one, as a mistake. It returns whether there are any, mistakes included, with which the room is refused anyway.
 func (r *reader) readCommands(n *yaml.Node, name string) (revoke bool) {
 	var commands []string
-	newListField(r, &commands, func(s string) (string, error) {
-		if s != "revoke" {
-			return "", valueError(s, "is no command; there is revoke")
-		}
-		return s, nil
-	})(n, name)
+	newListField(r, &commands, validText(func(s string) bool { return s == "revoke" }, "is no command; there is revoke"))(n, name)
 	return len(commands) > 0
 }
 
@@ -409,12 +399,10 @@ func parseCertificates(s string) (*x509.CertPool, error) {
 }
 
 // parseHealth returns s if it is a valid path, perhaps with a query, for health checks of upstreams.
-func parseHealth(s string) (string, error) {
-	if u, err := url.ParseRequestURI(s); err != nil || !strings.HasPrefix(s, "/") || len(s) > maxPath || u.Host != "" {
-		return "", valueError(s, "must be a path such as /health")
-	}
-	return s, nil
-}
+var parseHealth = validText(func(s string) bool {
+	u, err := url.ParseRequestURI(s)
+	return err == nil && strings.HasPrefix(s, "/") && len(s) <= maxPath && u.Host == ""
+}, "must be a path such as /health")
 
 // parseChallenge parses the URL, http or https, of the operator's service that is queried about new visitors. Errors do not
 // repeat it.
@@ -514,12 +502,9 @@ func (r *reader) readRule(n *yaml.Node) Rule {
 }
 
 // parseMethod returns s if it is an HTTP method in capitals.
-func parseMethod(s string) (string, error) {
-	if !httpguts.ValidHeaderFieldName(s) || strings.ToUpper(s) != s {
-		return "", valueError(s, "must be a method such as GET, in capitals")
-	}
-	return s, nil
-}
+var parseMethod = validText(func(s string) bool {
+	return httpguts.ValidHeaderFieldName(s) && strings.ToUpper(s) == s
+}, "must be a method such as GET, in capitals")
 
 // parseAddresses parses an IP address, or a prefix of addresses such as 192.0.2.0/24. A single address becomes a prefix of its
 // full length. Bits behind the prefix become 0.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"iter"
 	"net/http"
 	"net/netip"
@@ -44,18 +45,8 @@ func matchesPath(pattern, p string) bool {
 // without a star first. So the first entry that covers a path is the most specific one. It returns a negative number, 0 or a
 // positive number; 0 also for different paths of equal length.
 func compareEntries(a, b entry) int {
-	prefixA, starA := strings.CutSuffix(a.path, "*")
-	prefixB, starB := strings.CutSuffix(b.path, "*")
-	if len(prefixA) != len(prefixB) {
-		return len(prefixB) - len(prefixA)
-	}
-	switch {
-	case starA == starB:
-		return 0
-	case starA:
-		return 1
-	}
-	return -1
+	withoutStar := func(e entry) int { return len(strings.TrimSuffix(e.path, "*")) }
+	return cmp.Or(withoutStar(b)-withoutStar(a), len(a.path)-len(b.path))
 }
 
 // NewTable returns the table by which requests find the rooms that cover them. The table points to the rooms, which must not be
@@ -113,14 +104,7 @@ func (t *Table) Covers(host, raw string) bool {
 // CoversSomewhere reports whether Find may return a room or a canonical path for a path, percent-encoded as the client sent it,
 // on any host.
 func (t *Table) CoversSomewhere(raw string) bool {
-	if len(t.hosts) == 0 && len(t.every) == 0 {
-		return false
-	}
-	paths := [...]string{raw, raw}
-	if isAmbiguous(raw) {
-		paths[1] = Clean(raw)
-	}
-	for _, p := range paths {
+	for _, p := range [...]string{raw, Clean(raw)} {
 		if longestMatch(t.every, p) != nil {
 			return true
 		}
@@ -234,25 +218,12 @@ func (r *Room) Bypassed(req *http.Request, raw string, address netip.Addr) (bypa
 // matches reports whether the rule is enabled and a request fulfils all of its conditions. raw and address are as in
 // [Room.Bypassed].
 func (rule *Rule) matches(req *http.Request, raw string, address netip.Addr) bool {
-	if rule.Disabled {
-		return false
-	}
-	if rule.Paths != nil && !matchesEveryReading(rule.Paths, raw) {
-		return false
-	}
-	if rule.Methods != nil && !slices.Contains(rule.Methods, req.Method) {
-		return false
-	}
-	for _, h := range rule.Headers {
-		if !hasValue(req, h) {
-			return false
-		}
-	}
-	if rule.Addresses != nil {
-		address = address.Unmap().WithZone("")
-		return address.IsValid() && slices.ContainsFunc(rule.Addresses, func(p netip.Prefix) bool { return p.Contains(address) })
-	}
-	return true
+	address = address.Unmap().WithZone("") // if it is invalid, no prefix contains it
+	return !rule.Disabled &&
+		(rule.Paths == nil || matchesEveryReading(rule.Paths, raw)) &&
+		(rule.Methods == nil || slices.Contains(rule.Methods, req.Method)) &&
+		!slices.ContainsFunc(rule.Headers, func(h Header) bool { return !hasValue(req, h) }) &&
+		(rule.Addresses == nil || slices.ContainsFunc(rule.Addresses, func(p netip.Prefix) bool { return p.Contains(address) }))
 }
 
 // IsSubresourcePath reports whether a path is on the room's list of paths (SubresourcePaths) at which parts of pages, such as

@@ -506,9 +506,6 @@ func TestSmallSums(t *testing.T) {
 		}
 	}
 	s := settings(t, 10, 10)
-	if n := (&Room{Active: 7, Admitted: 2}).slotsOfMinute(&s); n != 5 {
-		t.Errorf("%d slots of a minute", n)
-	}
 	if wait := FIFOWait(0, 0); wait != 0 {
 		t.Errorf("none is ahead, and the wait is %v", wait)
 	}

@@ -27,8 +27,8 @@ const (
 // range of the shuffle, a place that depends on the ticket's id and the shuffle's secret.
 func (s *Settings) placeOf(t *Ticket) place {
 	bucket := t.Bucket()
-	if at := s.Shuffle.bucketOf(t.ID, bucket); s.Shuffle.contains(bucket) {
-		return place{at, uint16(mixBits(t.ID, ^s.Shuffle.Salt) % uint64(ticks))}
+	if shuffled, ok := s.Shuffle.placeOf(t.ID, bucket); ok {
+		return shuffled
 	}
 	return place{bucket, uint16(t.Since.Sub(bucket.Time()) / tick)}
 }

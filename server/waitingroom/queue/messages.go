@@ -141,12 +141,6 @@ func (r *Room) Queued() int {
 	return n
 }
 
-// slotsOfMinute returns how many visitors may be admitted in the whole minute of r.At, including those who have been, by the
-// limits of s.
-func (r *Room) slotsOfMinute(s *Settings) int {
-	return s.availableSlots(r.Active-r.Admitted, 0)
-}
-
 // sumBuckets adds up the waiting visitors of several data centres by minute. Each list must be ascending, and so is the result,
 // which is nil if all lists are empty and has no parts of minutes.
 func sumBuckets(lists ...[]Bucket) []Bucket {

@@ -241,17 +241,14 @@ type Shuffle struct {
 	Salt uint64
 }
 
-// bucketOf returns the bucket in which a ticket queues: a random one for that ticket if bucket, that of its first request, is in
-// the range of the shuffle, otherwise bucket.
-func (s Shuffle) bucketOf(id TicketID, bucket Minute) Minute {
-	if !s.contains(bucket) {
-		return bucket
+// placeOf returns the place in which a ticket queues, at random for that ticket, if bucket, that of its first request, is in the
+// range of the shuffle. The bool is false if it is not.
+func (s Shuffle) placeOf(id TicketID, bucket Minute) (place, bool) {
+	if bucket < s.From || bucket >= s.Until {
+		return place{}, false
 	}
-	return s.From + Minute(mixBits(id, s.Salt)%uint64(s.Until-s.From))
+	return place{s.From + Minute(mixBits(id, s.Salt)%uint64(s.Until-s.From)), uint16(mixBits(id, ^s.Salt) % uint64(ticks))}, true
 }
-
-// contains reports whether a bucket is in the shuffle's range.
-func (s Shuffle) contains(bucket Minute) bool { return s.From <= bucket && bucket < s.Until }
 
 // WithDefaults returns a copy of the settings with defaults in place of zero fields that have one. It does not check the others:
 // a file of rooms was checked when it was read.

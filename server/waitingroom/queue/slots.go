@@ -104,9 +104,9 @@ type Traffic struct {
 	Of int
 }
 
-// divideSlots divides slots by the data centres' shares of the traffic. of has the slots of each data centre, in the order of
-// t.Shares. anywhere is how many slots are reserved for no data centre: all of them if there was no traffic.
-func (t Traffic) divideSlots(slots int) (of []int, anywhere int) {
+// slotsOf divides slots by the data centres' shares of the traffic. own is how many belong to one data centre, anywhere how many are
+// reserved for no data centre: all of them if there was no traffic.
+func (t Traffic) slotsOf(slots int, dataCentre string) (own, anywhere int) {
 	weights := make([]int, len(t.Shares)+1)
 	sum := 0
 	for i, s := range t.Shares {
@@ -114,23 +114,14 @@ func (t Traffic) divideSlots(slots int) (of []int, anywhere int) {
 		sum += s.Users
 	}
 	if sum == 0 {
-		return weights[:len(t.Shares)], max(0, slots)
+		return 0, max(0, slots)
 	}
 	weights[len(t.Shares)] = max(0, t.Of-sum)
 	parts := divide(slots, weights)
-	return parts[:len(t.Shares)], parts[len(t.Shares)]
-}
-
-// slotsOf returns how many of the slots belong to one data centre by its share of the traffic, and how many are reserved for no
-// data centre.
-func (t Traffic) slotsOf(slots int, dataCentre string) (own, anywhere int) {
-	of, anywhere := t.divideSlots(slots)
-	for i, s := range t.Shares {
-		if s.DataCentre == dataCentre {
-			return of[i], anywhere
-		}
+	if i := slices.IndexFunc(t.Shares, func(s Share) bool { return s.DataCentre == dataCentre }); i >= 0 {
+		own = parts[i]
 	}
-	return 0, anywhere
+	return own, parts[len(t.Shares)]
 }
 
 // slotsPerWorker returns how many of the slots each worker may use under the allocators Even and Adaptive, rounded down.

@@ -159,11 +159,13 @@ func FuzzDivide(f *testing.F) {
 
 func TestTraffic(t *testing.T) {
 	history := Traffic{Shares: []Share{{"London", 30}, {"San Jose", 20}}, Of: 200}
-	if of, anywhere := history.divideSlots(150); !slices.Equal(of, []int{22, 15}) || anywhere != 113 {
-		t.Errorf("150 slots: %v and %d anywhere, want [22 15] and 113", of, anywhere)
+	for name, want := range map[string]int{"London": 22, "San Jose": 15, "Delhi": 0} {
+		if own, anywhere := history.slotsOf(150, name); own != want || anywhere != 113 {
+			t.Errorf("150 slots: %d for %s and %d anywhere, want %d and 113", own, name, anywhere, want)
+		}
 	}
-	if of, anywhere := (Traffic{Of: 200}).divideSlots(200); len(of) != 0 || anywhere != 200 {
-		t.Errorf("without history: %v and %d anywhere, want all of them anywhere", of, anywhere)
+	if own, anywhere := (Traffic{Of: 200}).slotsOf(200, "London"); own != 0 || anywhere != 200 {
+		t.Errorf("without history: %d and %d anywhere, want all of them anywhere", own, anywhere)
 	}
 	if own, anywhere := (Traffic{Shares: []Share{{"Dublin", 50}, {"Nairobi", 50}}}).slotsOf(1_000, "Nairobi"); own != 500 || anywhere != 0 {
 		t.Errorf("of 1,000 slots %d are Nairobi's and %d anywhere, want 500 and 0", own, anywhere)

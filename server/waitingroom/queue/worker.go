@@ -99,7 +99,7 @@ func (w *Worker) tryAdmit(t *Ticket, first bool) bool {
 		clear(w.covered)
 	}
 	// the slots that are left, and those of the whole minute, as far as was heard
-	left, slots := s.availableSlots(room.Active, room.Admitted), room.slotsOfMinute(s)
+	left, slots := s.availableSlots(room.Active, room.Admitted), s.availableSlots(room.Active-room.Admitted, 0)
 	if MinuteOf(room.At) != w.minute {
 		left = s.availableSlots(room.Active, 0)
 		slots = left
