@@ -1,8 +1,8 @@
 package site
 
 import (
-	"cmp"
 	"html/template"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -31,7 +31,7 @@ type dependency struct {
 // dependenciesShown is how many dependencies a page lists.
 const dependenciesShown = 50
 
-// addAbout adds to a release's page the README, the dependencies, why upstream deprecated the release (from page.Marks),
+// addAbout adds to a release's page the README, the first 50 dependencies by name, peer dependencies last, why upstream deprecated the release (from page.Marks),
 // npm's downloads of the library in a month, and known vulnerabilities. about has the first two; nil makes addAbout read
 // it. What cannot be read is logged and left out; without about or the list of libraries, so is everything after it. With
 // over 200 dependencies, the page lists none. Libraries and pending documents that the page depends on are recorded in
@@ -63,7 +63,8 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 		failed("ranges", err)
 	}
 	add := func(all map[string]string, peer bool) {
-		for name, wanted := range all {
+		for _, name := range slices.Sorted(maps.Keys(all)) {
+			wanted := all[name]
 			d := dependency{Name: name, Range: wanted, Peer: peer}
 			l := listing.OfNPM(name)
 			if l == nil {
@@ -85,7 +86,8 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 		add(about.Dependencies, false)
 		add(about.Peers, true)
 	}
-	page.sortDependencies()
+	page.MoreDependencies = max(0, len(page.Dependencies)-dependenciesShown)
+	page.Dependencies = page.Dependencies[:len(page.Dependencies)-page.MoreDependencies]
 	page.Deprecated = page.Marks.Deprecated[page.Release.Version]
 	if n, asOf, ok := s.library.Downloads(page.Name); ok && n > 0 {
 		page.MonthDownloads = &downloads{int(n), asOf}
@@ -94,20 +96,6 @@ func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 		page.Advisories = s.options.Advisories.Of(npm, page.Release.Version)
 		page.Advisories = page.Advisories[:min(advisoriesShown, len(page.Advisories))]
 	}
-}
-
-// sortDependencies sorts page.Dependencies by name, peer dependencies last. It cuts them to the 50 that the page displays,
-// and sets page.MoreDependencies to the number that it cut off.
-func (page *libraryPage) sortDependencies() {
-	slices.SortFunc(page.Dependencies, func(a, b dependency) int {
-		if a.Peer != b.Peer {
-			return map[bool]int{false: -1, true: 1}[a.Peer]
-		}
-		return cmp.Compare(a.Name, b.Name)
-	})
-	page.MoreDependencies = len(page.Dependencies)
-	page.Dependencies = page.Dependencies[:min(dependenciesShown, len(page.Dependencies))]
-	page.MoreDependencies -= len(page.Dependencies)
 }
 
 // advisoriesShown is how many known vulnerabilities a page lists at most.

@@ -189,10 +189,7 @@ func (s *Site) failurePage(q *request, err error) *pageAnswer {
 // suggestLibraries returns up to five libraries whose names are spelt like the text that a visitor searched for, nearest
 // first (see [library.Index.Near]). It returns none if the libraries cannot be read.
 func (s *Site) suggestLibraries(q *request, sought string) []*library.Library {
-	found, err := s.library.Near(q.Context(), sought, librariesSuggested)
-	if err != nil {
-		return nil // the page says that the library does not exist
-	}
+	found, _ := s.library.Near(q.Context(), sought, librariesSuggested) // the page says that the library does not exist
 	return found
 }
 

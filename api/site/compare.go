@@ -52,7 +52,8 @@ func (s *Site) comparePage(q *request, l *library.Library) (*pageAnswer, error) 
 		return nil, err
 	}
 	a := &pageAnswer{view: "compare", section: "/search", title: "Changes in " + l.Name, description: "What changed between two releases of " + l.Name + ": files added, removed and changed."}
-	page.setDefaults(l.Version)
+	page.To = cmp.Or(page.To, l.Version)
+	page.From = cmp.Or(page.From, versionBefore(page.Versions, page.To))
 	if page.From == "" || page.To == "" {
 		page.From, page.To = "", ""
 		a.data = page
@@ -77,23 +78,13 @@ func (s *Site) comparePage(q *request, l *library.Library) (*pageAnswer, error) 
 	}
 	page.FromBytes, page.ToBytes = from.Bytes, to.Bytes
 	changes := page.compareFiles(from, to)
-	page.Pager = newPager(len(changes), changesShown, q.pageNumber(), "changes", func(n string) string {
-		return comparePath(l.Name, page.From, page.To, n)
-	})
-	q.inputs.arbitrary = page.Pager.Page != q.pageNumber()
+	page.Pager = q.newPager(len(changes), changesShown, "changes", func(n string) string { return comparePath(l.Name, page.From, page.To, n) })
 	page.Changes = sliceOf(page.Pager, changes)
 	for i, c := range page.Changes {
 		page.Changes[i].Address = fileComparePath(l.Name, page.From, page.To, c.Path)
 	}
 	a.data = page
 	return a, nil
-}
-
-// setDefaults sets p.To to the version latest if it is "", and then p.From, if it is "", to the next older version than
-// p.To in p.Versions. p.From stays "" if no such version exists.
-func (p *comparePage) setDefaults(latest string) {
-	p.To = cmp.Or(p.To, latest)
-	p.From = cmp.Or(p.From, versionBefore(p.Versions, p.To))
 }
 
 // versionBefore returns the next older version than version in versions, which are sorted newest first; "" for the oldest

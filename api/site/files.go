@@ -84,8 +84,7 @@ func (s *Site) filesPage(q *request, l *library.Library) (*pageAnswer, error) {
 		return nil, &noFileError{r, at}
 	}
 	self := filesPath(l.Name, r.Version, at)
-	page.Pager = newPager(len(entries), folderShown, q.pageNumber(), "entries", func(n string) string { return withQuery(self, encodeQuery("page", n)) })
-	q.inputs.arbitrary = page.Pager.Page != q.pageNumber()
+	page.Pager = q.newPager(len(entries), folderShown, "entries", func(n string) string { return withQuery(self, encodeQuery("page", n)) })
 	page.Entries = sliceOf(page.Pager, entries)
 	a := &pageAnswer{view: "folder", section: "/search", title: "Files of " + l.Name + " " + r.Version, description: "The files of " + l.Name + " " + r.Version + ", by folder.", data: page}
 	if at != "" {
@@ -127,11 +126,10 @@ func (p *folderPage) listEntries(r *library.Release) []folderEntry {
 // newCrumbs returns links to the top folder of the release, called Files, and to each folder above the file or folder at a
 // path, outermost first; nil for the path "".
 func newCrumbs(r *library.Release, at string) []crumb {
-	var above []crumb
 	if at == "" {
 		return nil
 	}
-	above = append(above, crumb{"Files", filesPath(r.Library, r.Version, "")})
+	above := []crumb{{"Files", filesPath(r.Library, r.Version, "")}}
 	for i, c := range at {
 		if c == '/' {
 			above = append(above, crumb{path.Base(at[:i]), filesPath(r.Library, r.Version, at[:i])})
@@ -200,7 +198,7 @@ func (s *Site) filePage(q *request, r *library.Release, f views.PublishedFile) (
 		return nil, err
 	}
 	if page.Previous = versionBefore(page.Versions, r.Version); page.Previous != "" {
-		page.Compare = withQuery("/compare/"+url.PathEscape(r.Library), encodeQuery("from", page.Previous, "to", r.Version, "file", f.Path))
+		page.Compare = fileComparePath(r.Library, page.Previous, r.Version, f.Path)
 	}
 	source, err := s.readSource(f)
 	var refused *noSourceError

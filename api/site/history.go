@@ -113,10 +113,10 @@ func (s *Site) historyPage(q *request, l *library.Library) (*pageAnswer, error) 
 	if page.Untried != "" {
 		each = untriedShown
 	}
-	page.Pager = newPager(len(shown), each, q.pageNumber(), "versions", func(n string) string {
+	page.Pager = q.newPager(len(shown), each, "versions", func(n string) string {
 		return withQuery(historyPath(l.Name), encodeQuery("state", page.Only, "page", n))
 	})
-	q.inputs.arbitrary = page.Pager.Page != q.pageNumber() || page.Only != string(only)
+	q.inputs.arbitrary = q.inputs.arbitrary || page.Only != string(only)
 	if err := s.addEvents(&page, sliceOf(page.Pager, shown)); err != nil {
 		return nil, err
 	}

@@ -194,7 +194,7 @@ func (s *Site) searchPage(q *request) (*pageAnswer, error) {
 		a.title = "Search for " + text
 		a.description = "Libraries that match " + text + "."
 	}
-	page.Pager = newPager(len(found), resultsShown, q.pageNumber(), "results", func(n string) string {
+	page.Pager = q.newPager(len(found), resultsShown, "results", func(n string) string {
 		return withQuery("/search", encodeQuery("q", text, "page", n))
 	})
 	if text == "" {

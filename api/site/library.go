@@ -218,10 +218,9 @@ func (s *Site) releasePage(q *request, l *library.Library, version string) (*pag
 		}
 	}
 	shown := filterFiles(r, page.Shown)
-	page.Pager = newPager(len(shown), filesShown, q.pageNumber(), "files", func(n string) string {
+	page.Pager = q.newPager(len(shown), filesShown, "files", func(n string) string {
 		return withQuery(self, encodeQuery("filter", page.Shown, "page", n, "file", wanted)) + "#files"
 	})
-	q.inputs.arbitrary = q.inputs.arbitrary || page.Pager.Page != q.pageNumber()
 	pageNumber := ""
 	if page.Pager.Page > 1 {
 		pageNumber = strconv.Itoa(page.Pager.Page)
@@ -472,8 +471,7 @@ func filterFiles(r *library.Release, text string) []int {
 	}
 	if main > 0 {
 		first := files[main]
-		copy(files[1:main+1], files[:main])
-		files[0] = first
+		files = slices.Insert(slices.Delete(files, main, main+1), 0, first)
 	}
 	return files
 }
@@ -511,19 +509,13 @@ func newIdentifier(name string) string {
 			upper = b.Len() > 0
 		}
 	}
-	if id := b.String(); id != "" && !reserved[id] {
+	if id := b.String(); id != "" && !slices.Contains(reserved, id) {
 		return id
 	}
 	return "library"
 }
 
 // reserved are the words that cannot be the name of a variable in a module.
-var reserved = func() map[string]bool {
-	m := map[string]bool{}
-	for word := range strings.FieldsSeq(`await break case catch class const continue debugger default delete do else enum export extends false
-		finally for function if implements import in instanceof interface let new null package private protected public return static super
-		switch this throw true try typeof var void while with yield arguments eval`) {
-		m[word] = true
-	}
-	return m
-}()
+var reserved = strings.Fields(`await break case catch class const continue debugger default delete do else enum export extends false
+	finally for function if implements import in instanceof interface let new null package private protected public return static super
+	switch this throw true try typeof var void while with yield arguments eval`)

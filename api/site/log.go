@@ -267,10 +267,7 @@ func (s *Site) releaseHistoryPage(q *request) (*pageAnswer, error) {
 		page.addManifest(q)
 	}
 	for _, e := range found.Entries { // the newest that says so counts
-		if e.Kind == logs.Withdrawn {
-			break
-		}
-		if page.Served = e.Kind.Serves(); page.Served {
+		if page.Served = e.Kind.Serves(); page.Served || e.Kind == logs.Withdrawn {
 			break
 		}
 	}
@@ -285,10 +282,9 @@ func (s *Site) releaseHistoryPage(q *request) (*pageAnswer, error) {
 // q.inputs.arbitrary if that page number does not exist.
 func (page *releasePage) addManifest(q *request) {
 	m := page.Manifest
-	page.Pager = newPager(len(m.Files), madeFilesShown, q.pageNumber(), "files", func(n string) string {
+	page.Pager = q.newPager(len(m.Files), madeFilesShown, "files", func(n string) string {
 		return withQuery(releaseHistoryPath(page.Name, page.Version), encodeQuery("page", n)) + "#files"
 	})
-	q.inputs.arbitrary = page.Pager.Page != q.pageNumber()
 	page.Files = sliceOf(page.Pager, m.Files)
 	for _, f := range m.Files {
 		page.Bytes += f.Size

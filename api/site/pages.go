@@ -66,6 +66,14 @@ func (n *inputs) addLibraries(libraries ...string) {
 	}
 }
 
+// addPending records that the page lacks a document that is not rendered yet. If the document is queued, the page can wait for it.
+func (n *inputs) addPending(pending *library.PendingError) {
+	n.isUnrendered = true
+	if pending.Done != nil {
+		n.pending = append(n.pending, pending)
+	}
+}
+
 // useCounts records in q.inputs that the page depends on the known vulnerabilities, and on data that changes without a
 // change of a library, such as counts of requests and downloads and what upstream has. The page becomes stale when the hour
 // or the vulnerabilities change.
@@ -164,14 +172,11 @@ func (k *cachedHosts) admit(s *Site, q *request) bool {
 	if hour := s.currentHour(); hour != k.hour {
 		k.hour, k.hosts = hour, nil
 	}
-	if slices.Contains(k.hosts, host) {
-		return true
+	known := slices.Contains(k.hosts, host)
+	if !known && len(k.hosts) < mostHosts {
+		k.hosts, known = append(k.hosts, host), true
 	}
-	if len(k.hosts) == mostHosts {
-		return false
-	}
-	k.hosts = append(k.hosts, host)
-	return true
+	return known
 }
 
 // isCacheable reports whether a page, if its route permits, may be cached: it is successful and no redirect, completely
@@ -276,10 +281,7 @@ func (s *Site) getRendered(q *request, d library.RenderRequest) (r document.Resu
 	var pending *library.PendingError
 	switch {
 	case errors.As(err, &pending):
-		q.inputs.isUnrendered = true
-		if pending.Done != nil {
-			q.inputs.pending = append(q.inputs.pending, pending)
-		}
+		q.inputs.addPending(pending)
 		return r, false, nil
 	case errors.As(err, new(*document.RefusedError)):
 		return r, false, nil
@@ -291,12 +293,7 @@ func (s *Site) getRendered(q *request, d library.RenderRequest) (r document.Resu
 // versions mean) for a page. They do not wait: a document that is not rendered yet is queued and recorded in q.inputs, so
 // that the page is not cached.
 func (s *Site) documentsFor(q *request) library.Documents {
-	return s.options.Renderer.Documents(q.client(), s.library.File, func(pending *library.PendingError) {
-		q.inputs.isUnrendered = true
-		if pending.Done != nil {
-			q.inputs.pending = append(q.inputs.pending, pending)
-		}
-	})
+	return s.options.Renderer.Documents(q.client(), s.library.File, q.inputs.addPending)
 }
 
 // A graphKey identifies a graph: release is its release (NAME@VERSION), files are the paths of the imported modules, each
@@ -343,7 +340,7 @@ func (s *Site) importGraph(q *request, r *library.Release, modules []views.Publi
 // false if the query has other parameters. A name in names that ends in "+" may occur several times; of others the first
 // value counts.
 func canonicalQuery(names []string, query url.Values) (canonical string, known bool) {
-	var b strings.Builder
+	var pairs []string
 	found := 0
 	for _, name := range names {
 		name, several := strings.CutSuffix(name, "+")
@@ -364,16 +361,10 @@ func canonicalQuery(names []string, query url.Values) (canonical string, known b
 			default:
 				value = cleanText(value)
 			}
-			if value == "" {
-				continue
-			}
-			if b.Len() > 0 {
-				b.WriteByte('&')
-			}
-			b.WriteString(name + "=" + url.QueryEscape(value))
+			pairs = append(pairs, name, value)
 		}
 	}
-	return b.String(), found == len(query)
+	return encodeQuery(pairs...), found == len(query)
 }
 
 // flights are the pages that are being made. Requests of a client for the same page wait for the same flight. Clients do
@@ -398,20 +389,20 @@ type flight struct {
 	cancel  context.CancelFunc // of the context with which it is made
 }
 
-// do calls make in a new goroutine and returns its result, or waits for that of a call that is under way for an earlier
-// request with the same key. The context of make has the values of the first request's. It ends after libraryTimeout, or
-// when no request waits for it any longer. If ctx ends before, do returns its error. A panic of make becomes an error.
-func (f *flights) do(ctx context.Context, key flightKey, make func(context.Context) (*page, error)) (*page, error) {
+// do calls produce in a new goroutine and returns its result, or waits for that of a call that is under way for an earlier
+// request with the same key. The context of produce has the values of the first request's. It ends after libraryTimeout, or
+// when no request waits for it any longer. If ctx ends before, do returns its error. A panic of produce becomes an error.
+func (f *flights) do(ctx context.Context, key flightKey, produce func(context.Context) (*page, error)) (*page, error) {
 	f.mu.Lock()
 	flying := f.under[key]
 	if flying == nil {
 		under, cancel := context.WithTimeout(context.WithoutCancel(ctx), libraryTimeout)
-		flying = &flight{done: newSignal(), cancel: cancel}
+		flying = &flight{done: make(chan struct{}), cancel: cancel}
 		if f.under == nil {
 			f.under = map[flightKey]*flight{}
 		}
 		f.under[key] = flying
-		go f.run(under, key, flying, make)
+		go f.run(under, key, flying, produce)
 	}
 	flying.waiting++
 	f.mu.Unlock()
@@ -429,13 +420,9 @@ func (f *flights) do(ctx context.Context, key flightKey, make func(context.Conte
 	return nil, ctx.Err()
 }
 
-// newSignal returns a new channel for the field done of a flight. Functions with a parameter called make, which hides the
-// builtin function, call it.
-func newSignal() chan struct{} { return make(chan struct{}) }
-
-// run calls make and stores its result, or its panic as an error, in flying. Then it removes the flight from f, cancels its
+// run calls produce and stores its result, or its panic as an error, in flying. Then it removes the flight from f, cancels its
 // context, and closes flying.done, so that the requests that wait for it go on.
-func (f *flights) run(ctx context.Context, key flightKey, flying *flight, make func(context.Context) (*page, error)) {
+func (f *flights) run(ctx context.Context, key flightKey, flying *flight, produce func(context.Context) (*page, error)) {
 	defer close(flying.done)
 	defer flying.cancel()
 	defer func() {
@@ -446,7 +433,7 @@ func (f *flights) run(ctx context.Context, key flightKey, flying *flight, make f
 		defer f.mu.Unlock()
 		f.remove(key, flying)
 	}()
-	flying.page, flying.err = make(ctx)
+	flying.page, flying.err = produce(ctx)
 }
 
 // remove removes a flight from f.under, unless another one with the same key has replaced it. The caller holds mu.

@@ -42,8 +42,7 @@ func (s *Site) addLines(q *request, r *library.Release, f views.PublishedFile, p
 		p.Count++
 	}
 	self := filesPath(p.Name, p.Version, f.Path)
-	p.Pager = newPager(p.Count, document.MaxLines, q.pageNumber(), "lines", func(n string) string { return withQuery(self, encodeQuery("page", n)) + "#source" })
-	q.inputs.arbitrary = q.inputs.arbitrary || p.Pager.Page != q.pageNumber()
+	p.Pager = q.newPager(p.Count, document.MaxLines, "lines", func(n string) string { return withQuery(self, encodeQuery("page", n)) + "#source" })
 	p.First = p.Pager.First
 	first := max(0, p.First-1)
 	if language := languages[strings.ToLower(path.Ext(f.Path))]; language != "" && !p.Shortened && source != "" {

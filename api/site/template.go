@@ -163,12 +163,14 @@ type pager struct {
 	What string
 }
 
-// newPager returns the pager for a page of a list with total elements. page is its number from 1 on, each is how many
+// newPager returns the pager for the page of a list with total elements that the request names, see pageNumber. each is how many
 // elements a page has, and what is the kind of the elements in words. If the page does not exist, it is the pager of the
-// nearest one. address returns the address of another page by its number as text; "" stands for the first.
-func newPager(total, each, page int, what string, address func(page string) string) pager {
+// nearest one, and q.inputs.arbitrary is set. address returns the address of another page by its number as text; "" stands
+// for the first.
+func (q *request) newPager(total, each int, what string, address func(page string) string) pager {
 	p := pager{Total: total, Pages: max(1, (total+each-1)/each), What: what}
-	p.Page = min(max(page, 1), p.Pages)
+	p.Page = min(q.pageNumber(), p.Pages)
+	q.inputs.arbitrary = q.inputs.arbitrary || p.Page != q.pageNumber()
 	p.First, p.Last = min((p.Page-1)*each+1, total), min(p.Page*each, total)
 	at := func(n int) string {
 		if n == 1 {

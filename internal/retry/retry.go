@@ -66,6 +66,14 @@ func FollowClock(ctx context.Context, interval time.Duration, now func() time.Ti
 	}
 }
 
+// Wake puts a value into wake, for a later or present [SleepUnless], unless it has no room for another one. It does not block.
+func Wake(wake chan<- struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}
+
 // Sleep waits that long, or until the context ends, and returns its error then. If both are so at once, it may return nil.
 func Sleep(ctx context.Context, d time.Duration) error { return SleepUnless(ctx, d, nil) }
 

@@ -27,7 +27,6 @@ const private = "private, no-store"
 func (r *Rooms) sendWaiting(w http.ResponseWriter, req *http.Request, room *room, m *config.EffectiveSettings, d queue.Decision, cookie string) {
 	h := w.Header()
 	h.Set("Cache-Control", private)
-	h.Set("X-Content-Type-Options", "nosniff")
 	if cookie != "" {
 		h.Add("Set-Cookie", cookie)
 	}
@@ -66,20 +65,17 @@ func (r *Rooms) sendWaiting(w http.ResponseWriter, req *http.Request, room *room
 		if err != nil {
 			r.options.Logger.Error("waitingroom: the template of a room fails; its users see the built-in page", "room", room.config.Name, "err", err)
 		}
-		h.Set("Content-Type", "text/html; charset=utf-8")
-		h.Set("Content-Language", made.Language)
+		made.setHeader(h)
 		h.Set("Referrer-Policy", "same-origin")
-		if made.Policy != "" {
-			h.Set("Content-Security-Policy", made.Policy)
-		}
 		body = made.HTML
 	}
 	sendBody(w, req, room.config.QueueingStatus, body)
 }
 
 // sendBody responds with a status and a body, to HEAD without the body. The caller has set the other header fields, except
-// Content-Length. It ignores errors.
+// Content-Length and X-Content-Type-Options. It ignores errors.
 func sendBody(w http.ResponseWriter, req *http.Request, status int, body []byte) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	if req.Method != http.MethodHead {
@@ -111,7 +107,6 @@ func sendNotCarriedOut(w http.ResponseWriter, req *http.Request, status int, aga
 func sendRetryLater(w http.ResponseWriter, req *http.Request, status int, again time.Duration, reason string) {
 	h := w.Header()
 	h.Set("Cache-Control", private)
-	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Retry-After", strconv.Itoa(roundUpSeconds(again)))
 	allowCORS(h, req)
@@ -235,11 +230,9 @@ func cutDirective(list string) (first, rest string) {
 
 // isRevoke reports whether the origin's commands, as header values, include the one that ends the user's session.
 func isRevoke(commands []string) bool {
-	for _, line := range commands {
-		for c := range strings.SplitSeq(line, ",") {
-			if strings.EqualFold(strings.TrimSpace(c), "revoke") {
-				return true
-			}
+	for c := range strings.SplitSeq(strings.Join(commands, ","), ",") {
+		if strings.EqualFold(strings.TrimSpace(c), "revoke") {
+			return true
 		}
 	}
 	return false

@@ -10,6 +10,7 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -148,10 +149,9 @@ func (u *upstream) checkRegularly(ctx context.Context) {
 // checkAll checks the health of every server once, all at the same time, waits for the results, and logs changes. Requests avoid
 // a server that fails the check.
 func (u *upstream) checkAll(ctx context.Context) {
-	done := make(chan struct{}, len(u.servers))
+	var all sync.WaitGroup
 	for _, s := range u.servers {
-		go func() {
-			defer func() { done <- struct{}{} }()
+		all.Go(func() {
 			err := u.requestHealth(ctx, s)
 			if ctx.Err() != nil {
 				return
@@ -165,11 +165,9 @@ func (u *upstream) checkAll(ctx context.Context) {
 			if err == nil {
 				s.until.Store(0)
 			}
-		}()
+		})
 	}
-	for range u.servers {
-		<-done
-	}
+	all.Wait()
 }
 
 // requestHealth sends a health check to a server. It returns an error if the server does not respond with a status from 200 to

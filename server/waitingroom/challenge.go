@@ -80,7 +80,6 @@ func (c *challenge) checkVisitor(w http.ResponseWriter, req *http.Request) bool 
 		}
 	}
 	h.Set("Cache-Control", private)
-	h.Set("X-Content-Type-Options", "nosniff")
 	sendBody(w, req, res.StatusCode, body)
 	return false
 }

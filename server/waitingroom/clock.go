@@ -1,6 +1,7 @@
 package waitingroom
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,17 +22,20 @@ const (
 // A Clock is the clock of a node's rooms. Reading it takes no lock.
 type Clock struct {
 	elapsed func() time.Duration
-	known   chan struct{} // closed once the leader's time is known
-	learned sync.Once     // closes known
-	offset  atomic.Int64  // the time at which elapsed was zero, in nanoseconds since 1970
-	floor   atomic.Int64  // the clock never returns an earlier time
-	setting sync.Mutex    // held while it is changed
+	known   context.Context // ends once the leader's time is known
+	// setKnown makes Known return true from now on. On the leader's node it is called without setByLeader, because all others follow
+	// its clock.
+	setKnown func()
+	offset   atomic.Int64 // the time at which elapsed was zero, in nanoseconds since 1970
+	floor    atomic.Int64 // the clock never returns an earlier time
+	setting  sync.Mutex   // held while it is changed
 }
 
 // NewClock returns the clock of a node, which shows wall, and goes on from there, until it follows a leader. elapsed returns the
 // monotonic time of the process.
 func NewClock(elapsed func() time.Duration, wall time.Time) *Clock {
-	c := &Clock{elapsed: elapsed, known: make(chan struct{})}
+	c := &Clock{elapsed: elapsed}
+	c.known, c.setKnown = context.WithCancel(context.Background())
 	c.offset.Store(wall.UnixNano() - int64(elapsed()))
 	return c
 }
@@ -44,21 +48,7 @@ func (c *Clock) Now() time.Time {
 }
 
 // Known reports whether the leader's time is known. Until then no room may use the clock.
-func (c *Clock) Known() bool {
-	select {
-	case <-c.known:
-		return true
-	default:
-		return false
-	}
-}
-
-// WhenKnown returns a channel that is closed once the leader's time is known.
-func (c *Clock) WhenKnown() <-chan struct{} { return c.known }
-
-// setKnown makes Known return true from now on. On the leader's node it is called without setByLeader, because all others follow its
-// clock.
-func (c *Clock) setKnown() { c.learned.Do(func() { close(c.known) }) }
+func (c *Clock) Known() bool { return c.known.Err() != nil }
 
 // setByLeader sets the clock by the leader's, which showed at at some time between the request, sent at the monotonic time asked,
 // and now. The first call always sets it, and makes Known return true. A clock that is ahead of the leader's stands still until

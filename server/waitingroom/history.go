@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -94,16 +95,12 @@ func (h *histogram) count(d time.Duration) {
 	(*h)[class]++
 }
 
-// plus returns the sum of two histograms. It changes neither, but may return one of them.
+// plus returns the sum of two histograms. It changes neither.
 func (h histogram) plus(other histogram) histogram {
-	if len(h) == 0 {
-		return other
-	}
 	sum := histogram{}
-	for _, part := range []histogram{h, other} {
-		for class, n := range part {
-			sum[class] += n
-		}
+	maps.Copy(sum, h)
+	for class, n := range other {
+		sum[class] += n
 	}
 	return sum
 }

@@ -2,7 +2,6 @@ package waitingroom
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -27,11 +26,6 @@ func NewMember(name string, clock *Clock) *Member { return &Member{Name: name, C
 func (m *Member) LearnEpoch(epoch int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.learn(epoch)
-}
-
-// learn is [Member.LearnEpoch] for a caller that holds the lock.
-func (m *Member) learn(epoch int64) {
 	if epoch > m.epoch {
 		m.epoch, m.follows = epoch, false
 	}
@@ -68,29 +62,24 @@ var (
 	errAhead = errors.New("the clock of this node is ahead of that of the node which has the rooms; it waits until that has caught up")
 )
 
-// AcceptResponse checks a response to q: it must come in time, be of the present epoch and be no refusal (a [*RefusedError]). In
+// AcceptResponse checks a response to q: it must come in time, be of the present epoch and be no refusal (a [refusal]). In
 // any case it learns the epoch in the response. It sets this node's clock by the leader's, and fails if the clock was too far
 // ahead. It returns the state in the response, which the caller applies before it sends another request about the room. A nil
 // state without an error means that the request had no report, or that the leader needs another one.
 func (m *Member) AcceptResponse(q *SentRequest, a LeaderResponse) (*queue.State, error) {
+	m.LearnEpoch(a.Epoch)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.learn(a.Epoch)
 	switch {
 	case m.Clock.elapsed()-q.at >= responseTimeout:
 		return nil, errLate
 	case a.Epoch != m.epoch:
 		return nil, errOld
 	case a.Refused != "":
-		return nil, &RefusedError{a.Refused}
+		return nil, a.Refused
 	}
 	if m.follows = m.Clock.setByLeader(a.Now, q.at); !m.follows {
 		return nil, errAhead
 	}
 	return a.State, nil
 }
-
-// A RefusedError is a leader's refusal.
-type RefusedError struct{ Why refusal }
-
-func (e *RefusedError) Error() string { return fmt.Sprintf("refused: %s", string(e.Why)) }

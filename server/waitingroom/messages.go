@@ -59,8 +59,10 @@ type LeaderResponse struct {
 	Limit int `json:",omitempty"`
 }
 
-// A refusal is the reason for which a leader refuses a request.
+// A refusal is the reason for which a leader refuses a request, and the error of the node.
 type refusal string
+
+func (r refusal) Error() string { return "refused: " + string(r) }
 
 // The refusals.
 const (

@@ -189,15 +189,12 @@ func (r *room) settingsFor(s queue.Settings) queue.Settings {
 // in the visitor's language that repeats the request by itself after 20 seconds, all others get text.
 func (u *upstream) sendUnreachable(w http.ResponseWriter, req *http.Request, status int, text string) {
 	h := w.Header()
-	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	body := []byte(text)
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	if isPageView(req) && pageFormOf(req.Header["Accept"], false) == formHTML {
 		made := unreachablePage(req.Header.Get("Accept-Language"), u.room.Load().Language, u.now())
-		h.Set("Content-Type", "text/html; charset=utf-8")
-		h.Set("Content-Language", made.Language)
-		h.Set("Content-Security-Policy", made.Policy)
+		made.setHeader(h)
 		h.Set("Refresh", "20")
 		body = made.HTML
 	}

@@ -10,6 +10,7 @@ import (
 	"html/template"
 	"io"
 	"math"
+	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -141,18 +142,10 @@ func (s *pageState) JSON() []byte {
 	return append(text, '\n')
 }
 
-// A pageLanguage is one of the languages of the page.
-type pageLanguage struct{ words *pageWords }
-
-// choosePageLanguage returns the language in which Render would render the built-in page, for a client with an Accept-Language field.
-func choosePageLanguage(acceptLanguage string, fallback language.Tag) pageLanguage {
-	return pageLanguage{parsedLanguages().choose(acceptLanguage, fallback)}
-}
-
 // Place returns the visitor's place in line and wait as JSON on one line, for an event of an event stream. The wait is also a
-// text in the language l.
-func (s *pageState) Place(l pageLanguage) []byte {
-	t := s.status(l.words)
+// text in the language of w.
+func (s *pageState) Place(w *pageWords) []byte {
+	t := s.status(w)
 	text, err := json.Marshal(struct {
 		Place  int    `json:"queuePosition"`
 		Ahead  int    `json:"usersAhead"`
@@ -175,6 +168,15 @@ type waitingPage struct {
 	Policy string
 }
 
+// setHeader sets the header fields that describe the page.
+func (p *waitingPage) setHeader(h http.Header) {
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Language", p.Language)
+	if p.Policy != "" {
+		h.Set("Content-Security-Policy", p.Policy)
+	}
+}
+
 // A pageRenderer makes pages. Templates are parsed once. It is safe for concurrent use.
 type pageRenderer struct {
 	mu     sync.Mutex
@@ -189,12 +191,11 @@ const maxParsedTemplates = 64
 // page is more than ten times as large as a template may be, Render returns both the built-in page and an error.
 func (r *pageRenderer) Render(s *pageState, acceptLanguage string, fallback language.Tag) (waitingPage, error) {
 	var failure error
-	if text := s.Moment.Template; text != "" {
-		html, err := r.renderCustom(s, fallback)
-		if err == nil {
+	if s.Moment.Template != "" {
+		var html []byte
+		if html, failure = r.renderCustom(s, fallback); failure == nil {
 			return waitingPage{HTML: html, Language: fallback.String()}, nil
 		}
-		failure = err
 	}
 	return renderBuiltInPage(s, parsedLanguages().choose(acceptLanguage, fallback)), failure
 }

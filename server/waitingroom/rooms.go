@@ -99,14 +99,8 @@ const readyTimeout = 2 * time.Second
 // waitUntilReady waits until the process knows what time it is in a room that the nodes of a cluster share, and then returns
 // true. It returns false if ctx or readyTimeout ends before. The room must be shared.
 func (p *place) waitUntilReady(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	select {
-	case <-p.cluster.Member.Clock.WhenKnown():
-		return true
-	case <-ctx.Done():
-		return p.isReady()
-	}
+	_ = retry.SleepUnless(ctx, readyTimeout, p.cluster.Member.Clock.known.Done())
+	return p.isReady()
 }
 
 // Rooms are the waiting rooms of one process. They are safe for concurrent use.
@@ -267,21 +261,13 @@ func (r *Rooms) Change(configured []config.Room) error {
 			r.options.Logger.Info("a waiting room is gone; all its visitors go in", "room", room.config.Name)
 		}
 	}
-	select {
-	case r.changed <- struct{}{}:
-	default:
-	}
+	retry.Wake(r.changed)
 	return nil
 }
 
 // Covers reports whether a room may decide about a path, percent-encoded as the client sent it, on a host. It takes no lock, and
 // does not allocate for a usual path.
 func (r *Rooms) Covers(host, path string) bool { return r.currentRooms().table.Covers(host, path) }
-
-// coversSomewhere reports whether a room may decide about a path on any host. It serves requests whose host is not known yet.
-func (r *Rooms) coversSomewhere(path string) bool {
-	return r.currentRooms().table.CoversSomewhere(path)
-}
 
 // do runs a task in the turn of the durable object of the room's data centre, and waits up to five seconds for the result. A task
 // continues if ctx ends because the client goes away: a decision must be complete. The error is that of the task or of the
@@ -390,12 +376,7 @@ func (r *Rooms) reportRegularly(ctx context.Context, name string) {
 }
 
 // reportAtOnce ends the pause before the next report, because another node waits for that. It does not block.
-func (r *room) reportAtOnce() {
-	select {
-	case r.urgent <- struct{}{}:
-	default:
-	}
-}
+func (r *room) reportAtOnce() { retry.Wake(r.urgent) }
 
 // callReportInterval is how often a node of a cluster reports while it has called visitors.
 const callReportInterval = 250 * time.Millisecond
@@ -452,12 +433,7 @@ func (r *room) applyLimit() {
 
 // wakeReports ends the wait of a room that reports nothing because it has no visitors. It is called when a visitor comes or the
 // configuration changes, and does not block.
-func (r *room) wakeReports() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
-}
+func (r *room) wakeReports() { retry.Wake(r.wake) }
 
 // revoke ends the session of a ticket, as the site behind the room has requested by a header of its response. This process
 // refuses the ticket at once; then the room's durable object stores the revocation, and queues it for the other nodes of a

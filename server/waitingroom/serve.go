@@ -58,16 +58,15 @@ func (r *Rooms) serve(w http.ResponseWriter, req *http.Request, next http.Handle
 		}
 	}
 	if !room.isReady() {
-		if !isPageView(req) {
-			if room.waitUntilReady(req.Context()) {
-				r.serve(w, req, next)
-				return
-			}
-			room.countOutcome(undecided)
-			sendNotCarriedOut(w, req, http.StatusServiceUnavailable, unready)
+		if !isPageView(req) && room.waitUntilReady(req.Context()) {
+			r.serve(w, req, next)
 			return
 		}
 		room.countOutcome(undecided)
+		if !isPageView(req) {
+			sendNotCarriedOut(w, req, http.StatusServiceUnavailable, unready)
+			return
+		}
 		r.sendWaiting(w, req, room, m, queue.Decision{Outcome: queue.Wait, Ticket: queue.Ticket{LastCheckIn: now, RefreshInterval: unready}}, "")
 		return
 	}
@@ -256,6 +255,7 @@ type uncovered struct {
 // Answer implements lane.Handler. It returns false, which leaves the request to net/http, if a room may cover it or next does not
 // respond.
 func (u *uncovered) Answer(x *lane.Exchange) bool {
-	covered := u.rooms.Covers(x.Host, x.Path) || x.Forwarded && u.rooms.coversSomewhere(x.Path)
+	table := u.rooms.currentRooms().table
+	covered := table.Covers(x.Host, x.Path) || x.Forwarded && table.CoversSomewhere(x.Path)
 	return !covered && u.next.Answer(x)
 }

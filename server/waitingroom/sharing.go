@@ -198,7 +198,7 @@ func (s *Sharing) poll(ctx context.Context, rooms *Rooms) error {
 	if err == nil {
 		_, err = s.member.AcceptResponse(q, a)
 	}
-	if refused := (*RefusedError)(nil); errors.As(err, &refused) && refused.Why == refusedUnlisted {
+	if errors.Is(err, refusedUnlisted) {
 		if time.Since(s.renewed) < 2*leaderInterval { // the leader has yet to read the list
 			return unlisted
 		}

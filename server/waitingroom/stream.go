@@ -5,6 +5,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -83,18 +84,12 @@ func (s *streams) add(id queue.TicketID) *stream {
 func (s *streams) remove(gone *stream) (last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var others []*stream
-	for _, other := range s.byTicket[gone.id] {
-		if other != gone {
-			others = append(others, other)
-		}
+	others := slices.DeleteFunc(s.byTicket[gone.id], func(other *stream) bool { return other == gone })
+	s.byTicket[gone.id] = others
+	if len(others) == 0 {
+		delete(s.byTicket, gone.id)
 	}
-	if len(others) > 0 {
-		s.byTicket[gone.id] = others
-		return false
-	}
-	delete(s.byTicket, gone.id)
-	return true
+	return len(others) == 0
 }
 
 // replace makes e the next event of the stream, instead of one that has not been sent yet. But a call that has not been sent
@@ -221,7 +216,7 @@ func (r *Rooms) sendEvents(req *http.Request, room *room, e *eventWriter, s *str
 	defer end.Stop()
 	defer beat.Stop()
 	var sent []byte
-	spoken := choosePageLanguage(req.Header.Get("Accept-Language"), room.config.Language)
+	spoken := parsedLanguages().choose(req.Header.Get("Accept-Language"), room.config.Language)
 	for e.err == nil {
 		select {
 		case next := <-s.events:
