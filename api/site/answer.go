@@ -22,19 +22,20 @@ import (
 )
 
 // A pageAnswer is the result of a request before rendering: the data of a page and the template for it, or a redirect.
+// Templates use the exported fields.
 type pageAnswer struct {
 	status   int    // 0 for 200
 	location string // of a redirect, "" for a page
 	view     string // the name of its template
-	refresh  int    // seconds after which a browser without scripts loads the page again, 0 for never
+	Refresh  int    // seconds after which a browser without scripts loads the page again, 0 for never
 
-	title       string // without the service's name, which the template adds
-	description string // for search engines and previews of links
+	Title       string // without the service's name, which the template adds
+	Description string // for search engines and previews of links
 	canonical   string // path of the address for search engines, "" to exclude the page
-	section     string // path of the link in the navigation that the page belongs to, "" for none
-	searched    string // text in the search box
-	feed        string // path of the Atom feed about the page's library, "" for the feed of all libraries
-	data        any    // for the template
+	Section     string // path of the link in the navigation that the page belongs to, "" for none
+	Searched    string // text in the search box
+	Feed        string // path of the Atom feed about the page's library, "" for the feed of all libraries
+	Data        any    // for the template
 }
 
 // contentSecurityPolicy allows only what the pages need: their own style sheet, scripts and images, the search, and
@@ -183,7 +184,7 @@ func (s *Site) failurePage(q *request, err error) *pageAnswer {
 		}
 		s.logger.Error("site: couldn't show a page", "ref", f.Reference, "method", q.Method, "path", q.URL.Path, "err", err, "stack", string(debug.Stack()))
 	}
-	return &pageAnswer{status: f.Status, view: "failure", title: f.Title, description: f.Message, data: f}
+	return &pageAnswer{status: f.Status, view: "failure", Title: f.Title, Description: f.Message, Data: f}
 }
 
 // suggestLibraries returns up to five libraries whose names are spelt like the text that a visitor searched for, nearest

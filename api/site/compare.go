@@ -51,12 +51,12 @@ func (s *Site) comparePage(q *request, l *library.Library) (*pageAnswer, error) 
 	if page.Versions, err = s.library.Versions(l.Name); err != nil {
 		return nil, err
 	}
-	a := &pageAnswer{view: "compare", section: "/search", title: "Changes in " + l.Name, description: "What changed between two releases of " + l.Name + ": files added, removed and changed."}
+	a := &pageAnswer{view: "compare", Section: "/search", Title: "Changes in " + l.Name, Description: "What changed between two releases of " + l.Name + ": files added, removed and changed."}
 	page.To = cmp.Or(page.To, l.Version)
 	page.From = cmp.Or(page.From, versionBefore(page.Versions, page.To))
 	if page.From == "" || page.To == "" {
 		page.From, page.To = "", ""
-		a.data = page
+		a.Data = page
 		return a, nil
 	}
 	from, err := s.readRelease(q, l.Name, page.From)
@@ -67,13 +67,13 @@ func (s *Site) comparePage(q *request, l *library.Library) (*pageAnswer, error) 
 	if err != nil {
 		return nil, err
 	}
-	a.title = l.Name + " " + page.From + " → " + page.To
+	a.Title = l.Name + " " + page.From + " → " + page.To
 	if file := q.query.Get("file"); file != "" {
 		if page.Diff, err = s.diffFile(q, from, to, file); err != nil {
 			return nil, err
 		}
-		a.title = file + " in " + a.title
-		a.data = page
+		a.Title = file + " in " + a.Title
+		a.Data = page
 		return a, nil
 	}
 	page.FromBytes, page.ToBytes = from.Bytes, to.Bytes
@@ -83,7 +83,7 @@ func (s *Site) comparePage(q *request, l *library.Library) (*pageAnswer, error) 
 	for i, c := range page.Changes {
 		page.Changes[i].Address = fileComparePath(l.Name, page.From, page.To, c.Path)
 	}
-	a.data = page
+	a.Data = page
 	return a, nil
 }
 

@@ -45,17 +45,11 @@ type docsSchemasPage struct {
 type docsOperation struct {
 	ID, Method, Path     string
 	Summary, Description string
-	Parameters           []docsParameter
+	Parameters           []parameter // references are resolved
 	Responses            []docsResponse
 	Failures             []docsResponse // responses with a status from 400 on, or "default"
 	path                 string         // with the document's examples of parameters, and the query
 	Example              string         // a curl command, set by addExamples
-}
-
-// A docsParameter is a parameter of an operation; In is its place, such as path or query.
-type docsParameter struct {
-	Name, In, Type, Description string
-	Required                    bool
 }
 
 // A docsResponse is a response of an operation. Type is its content type, and the type of its schema after a colon.
@@ -86,8 +80,8 @@ func (s *Site) docsPage(q *request) (*pageAnswer, error) {
 	}
 	reference.Base = q.siteBase
 	return &pageAnswer{
-		view: "docs", title: "API", canonical: "/docs", section: "/docs", data: reference,
-		description: "The REST API of " + s.options.Name + ": all of its routes, by what they are about.",
+		view: "docs", Title: "API", canonical: "/docs", Section: "/docs", Data: reference,
+		Description: "The REST API of " + s.options.Name + ": all of its routes, by what they are about.",
 	}, nil
 }
 
@@ -99,10 +93,10 @@ func (s *Site) docsPartPage(q *request) (*pageAnswer, error) {
 		return nil, err
 	}
 	id := q.segments[0]
-	a := &pageAnswer{canonical: "/docs/" + id, section: "/docs"}
+	a := &pageAnswer{canonical: "/docs/" + id, Section: "/docs"}
 	if id == "schemas" && len(reference.Schemas) > 0 {
-		a.view, a.title, a.data = "docsschemas", "Schemas of the API", docsSchemasPage{reference.Schemas, reference.Groups}
-		a.description = "The JSON objects of the REST API of " + s.options.Name + ", and what each of their members is."
+		a.view, a.Title, a.Data = "docsschemas", "Schemas of the API", docsSchemasPage{reference.Schemas, reference.Groups}
+		a.Description = "The JSON objects of the REST API of " + s.options.Name + ", and what each of their members is."
 		return a, nil
 	}
 	i := slices.IndexFunc(reference.Groups, func(g docsGroup) bool { return g.ID == id })
@@ -113,8 +107,8 @@ func (s *Site) docsPartPage(q *request) (*pageAnswer, error) {
 	if group.Operations, err = s.addExamples(q, group.Operations); err != nil {
 		return nil, err
 	}
-	a.view, a.title, a.data = "docsgroup", "API: "+group.Name, docsGroupPage{group, reference.Groups}
-	a.description = "The routes of the REST API of " + s.options.Name + " about " + strings.ToLower(group.Name) + ": parameters, responses, and an example to run for each."
+	a.view, a.Title, a.Data = "docsgroup", "API: "+group.Name, docsGroupPage{group, reference.Groups}
+	a.Description = "The routes of the REST API of " + s.options.Name + " about " + strings.ToLower(group.Name) + ": parameters, responses, and an example to run for each."
 	return a, nil
 }
 
@@ -209,7 +203,7 @@ func (o *openAPI) newOperation(method, path string, item pathItem, op *operation
 		case p.In == "query":
 			query = append(query, p.Name, fmt.Sprint(example))
 		}
-		d.Parameters = append(d.Parameters, docsParameter{p.Name, p.In, p.Schema.describe(0), p.Description, p.Required})
+		d.Parameters = append(d.Parameters, p)
 	}
 	d.path = withQuery(d.path, encodeQuery(query...))
 	for _, r := range op.Responses {
@@ -373,7 +367,7 @@ func (op *operation) isDocumented(o *openAPI) bool {
 	return len(op.Responses) == 0 // nothing is said of them
 }
 
-// A parameter is a parameter in the document, or a reference to one.
+// A parameter is a parameter in the document, or a reference to one. In is its place, such as path or query.
 type parameter struct {
 	Ref         string `json:"$ref"`
 	Name        string `json:"name"`
@@ -383,6 +377,9 @@ type parameter struct {
 	Schema      schema `json:"schema"`
 	Example     any    `json:"example"`
 }
+
+// Type returns the type of the parameter in a few words.
+func (p parameter) Type() string { return p.Schema.describe(0) }
 
 // A response is a response in the document, or a reference to one. Content is by content type.
 type response struct {

@@ -86,9 +86,9 @@ func (s *Site) filesPage(q *request, l *library.Library) (*pageAnswer, error) {
 	self := filesPath(l.Name, r.Version, at)
 	page.Pager = q.newPager(len(entries), folderShown, "entries", func(n string) string { return withQuery(self, encodeQuery("page", n)) })
 	page.Entries = sliceOf(page.Pager, entries)
-	a := &pageAnswer{view: "folder", section: "/search", title: "Files of " + l.Name + " " + r.Version, description: "The files of " + l.Name + " " + r.Version + ", by folder.", data: page}
+	a := &pageAnswer{view: "folder", Section: "/search", Title: "Files of " + l.Name + " " + r.Version, Description: "The files of " + l.Name + " " + r.Version + ", by folder.", Data: page}
 	if at != "" {
-		a.title = at + " in " + l.Name + " " + r.Version
+		a.Title = at + " in " + l.Name + " " + r.Version
 	}
 	return a, nil
 }
@@ -213,8 +213,8 @@ func (s *Site) filePage(q *request, r *library.Release, f views.PublishedFile) (
 		}
 	}
 	return &pageAnswer{
-		view: "file", section: "/search", title: f.Path + " in " + r.Library + " " + r.Version,
-		description: "The source of " + f.Path + " in " + r.Library + " " + r.Version + ", its sizes and its integrity.", data: page,
+		view: "file", Section: "/search", Title: f.Path + " in " + r.Library + " " + r.Version,
+		Description: "The source of " + f.Path + " in " + r.Library + " " + r.Version + ", its sizes and its integrity.", Data: page,
 	}, nil
 }
 

@@ -121,11 +121,11 @@ func (s *Site) historyPage(q *request, l *library.Library) (*pageAnswer, error) 
 		return nil, err
 	}
 	a := &pageAnswer{
-		view: "history", section: "/search", title: "History of " + l.Name, data: page, feed: feedPath(l.Name),
-		description: "Every version of " + l.Name + " published upstream and its state here: published, refused, failed, withdrawn or not mirrored, and why.",
+		view: "history", Section: "/search", Title: "History of " + l.Name, Data: page, Feed: feedPath(l.Name),
+		Description: "Every version of " + l.Name + " published upstream and its state here: published, refused, failed, withdrawn or not mirrored, and why.",
 	}
 	if page.Only != "" {
-		a.title += ": " + page.Done
+		a.Title += ": " + page.Done
 	} else if page.Pager.Page == 1 {
 		a.canonical = historyPath(l.Name)
 	}

@@ -79,9 +79,9 @@ func (s *Site) homePage(q *request) (*pageAnswer, error) {
 		}
 	}
 	return &pageAnswer{
-		view: "home", canonical: "/", section: "/",
-		description: "Front-end libraries, hosted here: find one, copy its tag with an integrity check, and it loads fast and unchanged.",
-		data:        page,
+		view: "home", canonical: "/", Section: "/",
+		Description: "Front-end libraries, hosted here: find one, copy its tag with an integrity check, and it loads fast and unchanged.",
+		Data:        page,
 	}, nil
 }
 
@@ -94,9 +94,9 @@ type aboutPage struct {
 // aboutPage returns the page that says what the service is, which is the same for all requests.
 func (s *Site) aboutPage(*request) (*pageAnswer, error) {
 	return &pageAnswer{
-		view: "about", title: "About", canonical: "/about", section: "/about",
-		description: "What " + s.options.Name + " is, how files get here, and why they can be trusted.",
-		data:        aboutPage{s.options.Name, s.options.Document != nil},
+		view: "about", Title: "About", canonical: "/about", Section: "/about",
+		Description: "What " + s.options.Name + " is, how files get here, and why they can be trusted.",
+		Data:        aboutPage{s.options.Name, s.options.Document != nil},
 	}, nil
 }
 
@@ -177,7 +177,7 @@ func (s *Site) searchPage(q *request) (*pageAnswer, error) {
 	}
 	text := q.textParam("q")
 	page := searchPage{Text: text, Empty: len(listing.Libraries) == 0}
-	a := &pageAnswer{view: "search", section: "/search", searched: text}
+	a := &pageAnswer{view: "search", Section: "/search", Searched: text}
 	found := make([]*library.Library, 0, len(listing.Libraries))
 	if text == "" {
 		for _, l := range listing.Libraries {
@@ -185,14 +185,14 @@ func (s *Site) searchPage(q *request) (*pageAnswer, error) {
 				found = append(found, l)
 			}
 		}
-		a.title = "All libraries"
-		a.description = "Every library that is served here, by name."
+		a.Title = "All libraries"
+		a.Description = "Every library that is served here, by name."
 	} else {
 		if found, err = s.library.Search(q.Context(), text, nil); err != nil {
 			return nil, err
 		}
-		a.title = "Search for " + text
-		a.description = "Libraries that match " + text + "."
+		a.Title = "Search for " + text
+		a.Description = "Libraries that match " + text + "."
 	}
 	page.Pager = q.newPager(len(found), resultsShown, "results", func(n string) string {
 		return withQuery("/search", encodeQuery("q", text, "page", n))
@@ -204,7 +204,7 @@ func (s *Site) searchPage(q *request) (*pageAnswer, error) {
 		}
 	}
 	page.Results = s.newResults(q, sliceOf(page.Pager, found))
-	a.data = page
+	a.Data = page
 	return a, nil
 }
 
@@ -380,8 +380,8 @@ func (s *Site) statisticsPage(q *request) (*pageAnswer, error) {
 		page.Catalogue = &c
 	}
 	return &pageAnswer{
-		view: "statistics", title: "Statistics", canonical: "/statistics", section: "/statistics",
-		description: "How many libraries, releases and files are served here, which are new and which are asked for most.",
-		data:        page,
+		view: "statistics", Title: "Statistics", canonical: "/statistics", Section: "/statistics",
+		Description: "How many libraries, releases and files are served here, which are new and which are asked for most.",
+		Data:        page,
 	}, nil
 }

@@ -157,8 +157,8 @@ func (s *Site) unpublishedPage(q *request, l *library.Library) (*pageAnswer, err
 		page.Withdrawn = &states[i]
 	}
 	return &pageAnswer{
-		view: "library", title: l.Name, section: "/search", description: descriptionOf(l), data: page,
-		canonical: libraryPath(l.Name), feed: feedPath(l.Name),
+		view: "library", Title: l.Name, Section: "/search", Description: descriptionOf(l), Data: page,
+		canonical: libraryPath(l.Name), Feed: feedPath(l.Name),
 	}, nil
 }
 
@@ -267,8 +267,8 @@ func (s *Site) releasePage(q *request, l *library.Library, version string) (*pag
 		page.addUnpublished(states)
 	}
 	return &pageAnswer{
-		view: "library", title: l.Name + " " + version, section: "/search", description: descriptionOf(l), data: page,
-		canonical: canonical, feed: feedPath(l.Name),
+		view: "library", Title: l.Name + " " + version, Section: "/search", Description: descriptionOf(l), Data: page,
+		canonical: canonical, Feed: feedPath(l.Name),
 	}, nil
 }
 

@@ -131,13 +131,13 @@ func (s *Site) logPage(q *request) (*pageAnswer, error) {
 		page.Feed = withQuery(page.Feed, encodeQuery("package", page.Package))
 	}
 	a := &pageAnswer{
-		view: "log", section: "/history", title: "Log", data: page,
-		description: "Everything that happened here, from a log that cannot be changed unnoticed: what was published, refused and withdrawn, when and why.",
+		view: "log", Section: "/history", Title: "Log", Data: page,
+		Description: "Everything that happened here, from a log that cannot be changed unnoticed: what was published, refused and withdrawn, when and why.",
 	}
 	if page.Package != "" {
-		a.title = "Log of " + text.Cut(page.Package, 100)
+		a.Title = "Log of " + text.Cut(page.Package, 100)
 		if len(page.Entries) > 0 {
-			a.feed = page.Feed
+			a.Feed = page.Feed
 		}
 	}
 	if q.URL.RawQuery == "" {
@@ -168,8 +168,8 @@ func (s *Site) entryPage(text string) (*pageAnswer, error) {
 	}
 	page.Entries = []logged{entry}
 	return &pageAnswer{
-		view: "log", section: "/history", title: "Log entry " + strconv.FormatInt(e.Index, 10), data: page,
-		description: "What entry " + strconv.FormatInt(e.Index, 10) + " of the log says.",
+		view: "log", Section: "/history", Title: "Log entry " + strconv.FormatInt(e.Index, 10), Data: page,
+		Description: "What entry " + strconv.FormatInt(e.Index, 10) + " of the log says.",
 	}, nil
 }
 
@@ -272,8 +272,8 @@ func (s *Site) releaseHistoryPage(q *request) (*pageAnswer, error) {
 		}
 	}
 	return &pageAnswer{
-		view: "release", section: "/search", title: "History of " + name + " " + version, data: page,
-		description: "Everything that happened to " + name + " " + version + " here, and what was done to each of its files.",
+		view: "release", Section: "/search", Title: "History of " + name + " " + version, Data: page,
+		Description: "Everything that happened to " + name + " " + version + " here, and what was done to each of its files.",
 	}, nil
 }
 

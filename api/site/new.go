@@ -58,12 +58,12 @@ type newPage struct {
 // drafts are limited for each client and in total. The error is a refusal beyond the limits (429 or 503) or if the
 // request's time is up during the download (503).
 func (s *Site) newFilePage(q *request) (*pageAnswer, error) {
-	a := &pageAnswer{view: "new", title: "Add a library", section: "/new",
-		description: "Have the package JSON of an npm package written, to submit it to the catalogue.",
+	a := &pageAnswer{view: "new", Title: "Add a library", Section: "/new",
+		Description: "Have the package JSON of an npm package written, to submit it to the catalogue.",
 	}
 	page := newPage{Asked: q.textParam("npm")}
 	if page.Asked == "" {
-		a.canonical, a.data = "/new", page
+		a.canonical, a.Data = "/new", page
 		return a, nil
 	}
 	leave, err := s.drafting.acquire(q.Context(), q.RemoteAddr)
@@ -85,7 +85,7 @@ func (s *Site) newFilePage(q *request) (*pageAnswer, error) {
 		return nil, fmt.Errorf("couldn't draft a package JSON: %w", err)
 	}
 	page.Draft = draft
-	a.data = page
+	a.Data = page
 	return a, nil
 }
 

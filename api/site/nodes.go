@@ -42,8 +42,8 @@ func (s *Site) nodesPage(q *request) (*pageAnswer, error) {
 		p.Nodes = append(p.Nodes, shownNode{m, late, max(0, s.now().Sub(m.Heard).Seconds()), m.Silent(s.now())})
 	}
 	return &pageAnswer{
-		view: "nodes", title: "Nodes",
-		description: "Which node of the cluster publishes, and how far behind the others are.",
-		data:        p,
+		view: "nodes", Title: "Nodes",
+		Description: "Which node of the cluster publishes, and how far behind the others are.",
+		Data:        p,
 	}, nil
 }

@@ -124,7 +124,7 @@ func (s *Site) getPage(q *request, path string) (*page, error) {
 		own.Request = q.WithContext(ctx)
 		p, err := s.makeRendered(&own, path, key)
 		if err == nil && route.cached && p.isCacheable() && s.hosts.admit(s, q) {
-			p.data = nil // the body contains it
+			p.Data = nil // the body contains it
 			_, _ = s.cachedPages.Get(key, func() (*page, int, error) { return p, 2 * p.body.Len(), nil })
 		}
 		return p, err

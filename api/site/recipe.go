@@ -81,8 +81,8 @@ func (s *Site) recipePage(q *request, l *library.Library) (*pageAnswer, error) {
 	page.addChoices(r, chosen)
 	q.inputs.arbitrary = page.Shown != "" || len(page.Problems) > 0 || len(q.query["file"]) > 1
 	return &pageAnswer{
-		view: "recipe", section: "/search", title: "Tags for " + l.Name + " " + r.Version,
-		description: "Choose files of " + l.Name + " " + r.Version + " and copy all their tags, in the right order and with integrity.", data: page,
+		view: "recipe", Section: "/search", Title: "Tags for " + l.Name + " " + r.Version,
+		Description: "Choose files of " + l.Name + " " + r.Version + " and copy all their tags, in the right order and with integrity.", Data: page,
 	}, nil
 }
 

@@ -109,9 +109,9 @@ func (s *Site) roomsPage(q *request) (*pageAnswer, error) {
 	l := q.newLive("/rooms", "")
 	versions := s.options.Rooms.Versions()
 	return &pageAnswer{
-		view: "rooms", title: "Waiting rooms", refresh: l.refreshSeconds(),
-		description: "How many users are in the waiting rooms here, and how many wait.",
-		data:        roomsPage{l, s.options.Rooms.Statuses(), s.options.Rooms.Revision(), versions[:min(len(versions), maxVersions)]},
+		view: "rooms", Title: "Waiting rooms", Refresh: l.refreshSeconds(),
+		Description: "How many users are in the waiting rooms here, and how many wait.",
+		Data:        roomsPage{l, s.options.Rooms.Statuses(), s.options.Rooms.Revision(), versions[:min(len(versions), maxVersions)]},
 	}, nil
 }
 
@@ -150,9 +150,9 @@ func (s *Site) roomPage(q *request) (*pageAnswer, error) {
 		p.Periods = append(p.Periods, periods[i])
 	}
 	return &pageAnswer{
-		view: "room", title: "Waiting room " + name, refresh: p.refreshSeconds(),
-		description: "How many users are in the waiting room " + name + ", how many wait, and for how long.",
-		data:        p,
+		view: "room", Title: "Waiting room " + name, Refresh: p.refreshSeconds(),
+		Description: "How many users are in the waiting room " + name + ", how many wait, and for how long.",
+		Data:        p,
 	}, nil
 }
 

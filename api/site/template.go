@@ -278,36 +278,29 @@ func parseTemplates(f *files) (map[string]*template.Template, error) {
 	return parsed, nil
 }
 
-// A frame is the data of frame.html: what all pages have, and in Page the data of the page's own template.
+// A frame is the data of frame.html: what all pages have, and in Data the data of the page's own template.
 type frame struct {
-	Service     string // name of the service
-	Title       string
-	Description string
-	Canonical   string // URL for search engines, "" for a page that they should not list
-	Feed        string // path of the Atom feed about the page's library, "" if it has only the feed of all libraries
-	Banner      string // URL of the picture for previews
-	Section     string // see pageAnswer
-	Searched    string // see pageAnswer
-	HasSearch   bool   // the frame has a search box, because the page has none of its own
-	HasDocs     bool
-	HasNew      bool
-	HasRooms    bool
-	Refresh     int // seconds after which a browser without scripts loads the page again, 0 for never
-	Page        any
+	*pageAnswer
+	Service   string // name of the service
+	Canonical string // URL for search engines, "" for a page that they should not list
+	Banner    string // URL of the picture for previews
+	HasSearch bool   // the frame has a search box, because the page has none of its own
+	HasDocs   bool
+	HasNew    bool
+	HasRooms  bool
 }
 
-// renderAnswer executes the template a.view with a.data, inside of the frame that all pages share, and returns the page
+// renderAnswer executes the template a.view with a.Data, inside of the frame that all pages share, and returns the page
 // with its body. It replaces bidirectional control characters, by which one name can look like another. It puts q.siteBase
 // in front of a.canonical. It returns an error if the template fails, and panics if no template has that name.
 func (s *Site) renderAnswer(q *request, a *pageAnswer) (*page, error) {
 	f := frame{
-		Service: s.options.Name, Title: a.title, Description: a.description, Banner: q.siteBase + "/banner.png",
-		Section: a.section, Searched: a.searched, HasSearch: a.view != "home" && a.view != "search", HasDocs: s.options.Document != nil, HasNew: s.options.Draft != nil, HasRooms: s.options.Rooms != nil, Refresh: a.refresh, Page: a.data,
+		pageAnswer: a, Service: s.options.Name, Banner: q.siteBase + "/banner.png", HasSearch: a.view != "home" && a.view != "search",
+		HasDocs: s.options.Document != nil, HasNew: s.options.Draft != nil, HasRooms: s.options.Rooms != nil,
 	}
 	if a.canonical != "" {
 		f.Canonical = q.siteBase + a.canonical
 	}
-	f.Feed = a.feed
 	var b bytes.Buffer
 	if err := s.templates[a.view].Execute(&b, f); err != nil {
 		return nil, fmt.Errorf("site: couldn't render %s: %w", a.view, err)

@@ -32,16 +32,10 @@ const keptMinutes = 24 * 60
 // analytics counts what happens in a room in the present minute, for people to look at; minutes that
 // are over go to the room's [history]. No decision depends on it.
 type analytics struct {
-	mu       sync.Mutex
-	minute   int64 // of the present counts
-	active   int
-	queued   int
-	admitted int
-	revoked  int
-	waits    histogram
-	stays    histogram
-
-	over []record // minutes that are not in the history yet, ascending
+	mu      sync.Mutex
+	minute  int64    // of the present counts
+	present record   // they, without its time, length and percentiles
+	over    []record // minutes that are not in the history yet, ascending
 }
 
 // addSample sets how many users are in the room and how many wait in the current minute, in place of the last sample.
@@ -49,7 +43,7 @@ func (a *analytics) addSample(now time.Time, o *overview) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closeMinutes(now)
-	a.active, a.queued = o.active, o.queued
+	a.present.Active, a.present.Queued = o.active, o.queued
 }
 
 // countAdmission counts the admission of the visitor with ticket t, and the time since the visitor's first request.
@@ -57,8 +51,8 @@ func (a *analytics) countAdmission(now time.Time, t queue.Ticket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closeMinutes(now)
-	a.admitted++
-	a.waits.count(now.Sub(t.Since))
+	a.present.Admitted++
+	a.present.Waits.count(now.Sub(t.Since))
 }
 
 // countStays counts how long users were in whose sessions have ended.
@@ -70,7 +64,7 @@ func (a *analytics) countStays(now time.Time, stays []time.Duration) {
 	defer a.mu.Unlock()
 	a.closeMinutes(now)
 	for _, stay := range stays {
-		a.stays.count(stay)
+		a.present.Stays.count(stay)
 	}
 }
 
@@ -79,7 +73,7 @@ func (a *analytics) countRevoked(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closeMinutes(now)
-	a.revoked++
+	a.present.Revoked++
 }
 
 // closeMinutes starts a new minute if the current one is over at now. It appends a record of the old one to a.over, unless
@@ -93,7 +87,7 @@ func (a *analytics) closeMinutes(now time.Time) {
 		a.closeMinute()
 	}
 	if minute > a.minute+1 { // there were no reports, because there were no users
-		a.active, a.queued = 0, 0
+		a.present = record{}
 	}
 	a.minute = minute
 }
@@ -104,7 +98,7 @@ func (a *analytics) closeMinute() {
 	if r := a.presentMinute(); !r.isEmpty() && len(a.over) < keptMinutes {
 		a.over = append(a.over, r)
 	}
-	a.admitted, a.revoked, a.waits, a.stays = 0, 0, nil, nil
+	a.present = record{Period: Period{Active: a.present.Active, Queued: a.present.Queued}}
 }
 
 // isEmpty reports whether no users were in the room or waited in the period, and nothing else happened.
@@ -143,8 +137,8 @@ func (a *analytics) unstoredRecords(now time.Time) []record {
 
 // presentMinute returns a record of the current minute so far. The caller holds the lock.
 func (a *analytics) presentMinute() record {
-	p := Period{Time: time.Unix(a.minute*60, 0).UTC(), Minutes: 1, Active: a.active, Queued: a.queued, Admitted: a.admitted, Revoked: a.revoked}
-	r := record{p, maps.Clone(a.waits), maps.Clone(a.stays)}
+	r := a.present
+	r.Time, r.Minutes, r.Waits, r.Stays = time.Unix(a.minute*60, 0).UTC(), 1, maps.Clone(r.Waits), maps.Clone(r.Stays)
 	r.computePercentiles()
 	return r
 }

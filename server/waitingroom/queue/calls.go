@@ -171,44 +171,27 @@ func (d *DataCentre) takeNext(slots int) (id TicketID, ok bool) {
 // takeNextAtRandom takes the entry of one of the visitors for whom a slot may be reserved out of the ranks, each with the same
 // chance, and returns the ticket's id. There must be one.
 func (d *DataCentre) takeNextAtRandom() TicketID {
-	for {
-		at := d.rng.IntN(d.ready)
-		for _, b := range d.buckets {
-			ranks := d.ticks[b.Minute]
-			if ranks == nil {
-				continue
-			}
-			if at -= ranks.ready; at >= 0 {
-				continue
-			}
-			if id, ok := d.takeAtRandom(ranks); ok {
-				return id
-			}
-			break
-		}
-	}
-}
-
-// takeAtRandom takes a random entry out of the ranks of a bucket, which must have one, and returns its ticket's id. ok is false
-// if its visitor has left the line since.
-func (d *DataCentre) takeAtRandom(ranks *ranks) (id TicketID, ok bool) {
-	all := 0
-	for tick := range &ranks.entries {
-		all += len(ranks.entries[tick])
-	}
-	at := d.rng.IntN(all)
-	for tick := range &ranks.entries {
-		list := ranks.entries[tick]
-		if at >= len(list) {
-			at -= len(list)
+	at := d.rng.IntN(d.ready) // the visitor with this number in the order of the ranks, but for the order within a tick
+	for _, b := range d.buckets {
+		ranks := d.ticks[b.Minute]
+		if ranks == nil || at >= ranks.ready {
+			at -= d.readyOf(b.Minute)
 			continue
 		}
-		taken := list[at]
-		list[at] = list[len(list)-1]
-		ranks.entries[tick] = list[:len(list)-1]
-		return taken.id, d.isInLine(taken)
+		tick := 0
+		for ; at >= int(ranks.counts[tick]); tick++ {
+			at -= int(ranks.counts[tick])
+		}
+		for list := &ranks.entries[tick]; ; { // of which some visitors may have left the line
+			i := d.rng.IntN(len(*list))
+			taken := (*list)[i]
+			*list = slices.Delete(*list, i, i+1)
+			if d.isInLine(taken) {
+				return taken.id
+			}
+		}
 	}
-	return id, false
+	panic("no visitor waits for whom a slot may be reserved")
 }
 
 // endOfCharge returns the time until which a slot that is charged at a time may be used. Later it may be another minute, which
