@@ -135,28 +135,29 @@ func roundUpMinutes(d time.Duration) int { return max(0, int(math.Ceil(d.Minutes
 // JSON returns the visitor's state as JSON under the key cfWaitingRoom, and a line end. Its texts are English, as those of
 // Cloudflare's are: a program reads them.
 func (s *pageState) JSON() []byte {
-	text, err := json.Marshal(map[string]pageStatus{"cfWaitingRoom": s.status(parsedLanguages().words[0])})
+	return append(marshalState(map[string]pageStatus{"cfWaitingRoom": s.status(parsedLanguages().words[0])}), '\n')
+}
+
+// marshalState returns a visitor's state as JSON. No field of it can fail.
+func marshalState(v any) []byte {
+	text, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // no field of it can fail
+		panic(err)
 	}
-	return append(text, '\n')
+	return text
 }
 
 // Place returns the visitor's place in line and wait as JSON on one line, for an event of an event stream. The wait is also a
 // text in the language of w.
 func (s *pageState) Place(w *pageWords) []byte {
 	t := s.status(w)
-	text, err := json.Marshal(struct {
+	return marshalState(struct {
 		Place  int    `json:"queuePosition"`
 		Ahead  int    `json:"usersAhead"`
 		Known  bool   `json:"waitTimeKnown"`
 		Wait   int    `json:"waitTime"`
 		Format string `json:"waitTimeFormatted"`
 	}{t.QueuePosition, t.UsersAhead, t.WaitTimeKnown, t.WaitTime, t.WaitTimeFormatted})
-	if err != nil {
-		panic(err) // no field of it can fail
-	}
-	return text
 }
 
 // A waitingPage is a rendered page.
@@ -207,12 +208,8 @@ func (r *pageRenderer) renderCustom(s *pageState, tag language.Tag) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
-	encoded, err := json.Marshal(s.status(parsedLanguages().choose("", tag)))
-	if err != nil {
-		return nil, fmt.Errorf("page: %w", err)
-	}
 	values := map[string]any{}
-	if err := json.Unmarshal(encoded, &values); err != nil {
+	if err := json.Unmarshal(marshalState(s.status(parsedLanguages().choose("", tag))), &values); err != nil {
 		return nil, fmt.Errorf("page: %w", err)
 	}
 	for name, v := range values {
@@ -431,8 +428,8 @@ func readPageTemplate(file string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if problem := config.CheckTemplate(string(text)); problem != "" {
-		return "", fmt.Errorf("%s %s", file, problem)
+	if err := config.CheckTemplate(string(text)); err != nil {
+		return "", fmt.Errorf("%s %w", file, err)
 	}
 	return string(text), nil
 }

@@ -265,13 +265,7 @@ func parseHost(s string) (string, error) {
 // NormalizeHost returns a Host field (RFC 9110 §7.2) in the form that rooms use: in lower case, without a dot at the end. A port
 // stays, and a dot before it.
 func NormalizeHost(s string) string {
-	for i := range len(s) {
-		if c := s[i]; 'A' <= c && c <= 'Z' {
-			s = strings.ToLower(s)
-			break
-		}
-	}
-	return strings.TrimSuffix(s, ".")
+	return strings.TrimSuffix(strings.ToLower(s), ".")
 }
 
 // parsePath returns s if it is a valid pattern of paths, for [matchesPath].
@@ -301,36 +295,29 @@ func (r *reader) readRoutes(n *yaml.Node, name string) (routes []Route) {
 
 // parseStatus parses the HTTP status of the waiting page: 200, 202 or 429.
 func parseStatus(s string) (int, error) {
-	switch s {
-	case "200", "202", "429":
-		return strconv.Atoi(s)
-	}
-	return 0, valueError(s, "must be one of 200, 202, 429")
+	s, err := oneOf("200", "202", "429")(s)
+	status, _ := strconv.Atoi(s)
+	return status, err
 }
 
-// parseTemplateText returns s if it is a valid template of a waiting page, else the error of [CheckTemplate].
-func parseTemplateText(s string) (string, error) {
-	if problem := CheckTemplate(s); problem != "" {
-		return "", errors.New(problem)
-	}
-	return s, nil
-}
+// parseTemplateText returns s, with the error of [CheckTemplate] if it is no valid template of a waiting page.
+func parseTemplateText(s string) (string, error) { return s, CheckTemplate(s) }
 
-// CheckTemplate returns what is wrong with the template of a waiting page, as the end of a message; "" if it is valid. An empty
+// CheckTemplate returns what is wrong with the template of a waiting page, as the end of a message; nil if it is valid. An empty
 // template is not valid.
-func CheckTemplate(s string) string {
+func CheckTemplate(s string) error {
 	switch {
 	case len(s) > MaxTemplate:
-		return "has " + strconv.Itoa(len(s)) + " bytes; a template may have " + strconv.Itoa(MaxTemplate)
+		return fmt.Errorf("has %d bytes; a template may have %d", len(s), MaxTemplate)
 	case s == "":
-		return "is empty; remove the line to have the built-in page"
+		return errors.New("is empty; remove the line to have the built-in page")
 	case strings.Contains(s, "\x00"):
-		return "holds a NUL byte; it must be text"
+		return errors.New("holds a NUL byte; it must be text")
 	}
 	if _, err := ParseTemplate(s); err != nil {
-		return "is no Mustache template: " + err.Error()
+		return fmt.Errorf("is no Mustache template: %w", err)
 	}
-	return ""
+	return nil
 }
 
 // ParseTemplate parses the Mustache template of a waiting page. The template cannot include files: every partial is empty.

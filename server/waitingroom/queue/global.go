@@ -156,13 +156,13 @@ func (g *Global) Receive(now time.Time, report Report) State {
 	s := &g.settings
 	id := reporterID{report.DataCentre, report.Incarnation}
 	r := g.reporters[id]
-	if !g.isWithinBounds(r, &report) {
-		return State{DataCentre: id.DataCentre, Incarnation: id.Incarnation, ReportEvery: slowestReport, Room: g.sumReports()}
+	accepted := g.isWithinBounds(r, &report)
+	if accepted && r == nil {
+		r = g.addReporter(id, report.Started)
+		accepted = r != nil // otherwise it is dead, and its successor known
 	}
-	if r == nil {
-		if r = g.addReporter(id, report.Started); r == nil { // it is dead, and its successor known
-			return State{DataCentre: id.DataCentre, Incarnation: id.Incarnation, ReportEvery: slowestReport, Room: g.sumReports()}
-		}
+	if !accepted {
+		return State{DataCentre: id.DataCentre, Incarnation: id.Incarnation, ReportEvery: slowestReport, Room: g.sumReports()}
 	}
 	r.applyReport(g.now, s.Skew, report)
 	r.extendLease(g.now.Add(s.Lease), s.SessionDuration, s.Skew)
