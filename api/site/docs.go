@@ -188,7 +188,7 @@ func (o *openAPI) newOperation(method, path string, item pathItem, op *operation
 	d := docsOperation{ID: newAnchor(method + " " + path), Method: method, Path: path, Summary: op.Summary, Description: op.Description, path: path}
 	var query []string
 	for _, p := range slices.Concat(item.Parameters, op.Parameters) {
-		p = o.resolveParameter(p)
+		p = o.Components.Parameters.resolve(p.Ref, p)
 		if p.Name == "" {
 			continue
 		}
@@ -207,7 +207,7 @@ func (o *openAPI) newOperation(method, path string, item pathItem, op *operation
 	}
 	d.path = withQuery(d.path, encodeQuery(query...))
 	for _, r := range op.Responses {
-		resolved := o.resolveResponse(r.Value)
+		resolved := o.Components.Responses.resolve(r.Value.Ref, r.Value)
 		response := docsResponse{Status: r.Key, Description: resolved.Description}
 		if len(resolved.Content) > 0 {
 			content := resolved.Content[0]
@@ -250,10 +250,7 @@ func (o *openAPI) newSchema(name string, s schema) docsSchema {
 	}
 	add(s)
 	for _, part := range s.AllOf {
-		if part.Ref != "" {
-			part, _ = o.Components.Schemas.find(refName(part.Ref))
-		}
-		add(part)
+		add(o.Components.Schemas.resolve(part.Ref, part))
 	}
 	return d
 }
@@ -361,7 +358,7 @@ func (op *operation) isDocumented(o *openAPI) bool {
 		if !strings.HasPrefix(r.Key, "2") {
 			continue
 		}
-		content := o.resolveResponse(r.Value).Content
+		content := o.Components.Responses.resolve(r.Value.Ref, r.Value).Content
 		return len(content) == 0 || !strings.HasPrefix(content[0].Key, "image/")
 	}
 	return len(op.Responses) == 0 // nothing is said of them
@@ -453,22 +450,13 @@ func (o ordered[T]) find(key string) (T, bool) {
 // refName returns the part of a reference after its last slash, such as Library of #/components/schemas/Library.
 func refName(ref string) string { return ref[strings.LastIndexByte(ref, '/')+1:] }
 
-// resolveParameter returns the parameter to which p refers, the zero parameter if the document does not define it, or p
-// itself if it is not a reference. It does not follow a reference to another reference.
-func (o *openAPI) resolveParameter(p parameter) parameter {
-	if p.Ref != "" {
-		p, _ = o.Components.Parameters.find(refName(p.Ref))
+// resolve returns the component of o to which ref refers, the zero value if the document does not define it, or value, which
+// has that reference, if ref is "". It does not follow a reference to another reference.
+func (o ordered[T]) resolve(ref string, value T) T {
+	if ref != "" {
+		value, _ = o.find(refName(ref))
 	}
-	return p
-}
-
-// resolveResponse returns the response to which r refers, the zero response if the document does not define it, or r itself
-// if it is not a reference. It does not follow a reference to another reference.
-func (o *openAPI) resolveResponse(r response) response {
-	if r.Ref != "" {
-		r, _ = o.Components.Responses.find(refName(r.Ref))
-	}
-	return r
+	return value
 }
 
 // deepest is the depth at which describe and schemaName stop to follow schemas within schemas.

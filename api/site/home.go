@@ -2,7 +2,6 @@ package site
 
 import (
 	"cmp"
-	"net/http"
 	"slices"
 	"strconv"
 	"sync"
@@ -208,14 +207,9 @@ func (s *Site) searchPage(q *request) (*pageAnswer, error) {
 	return a, nil
 }
 
-// redirectToSearch returns a redirect to the list of libraries, for the addresses /library and /files, which lack a name.
-func (s *Site) redirectToSearch(*request) (*pageAnswer, error) {
-	return &pageAnswer{status: http.StatusSeeOther, location: "/search"}, nil
-}
-
-// redirectToDocs returns a redirect to /docs, for the address /api, at which the API has its OpenAPI document.
-func (s *Site) redirectToDocs(*request) (*pageAnswer, error) {
-	return &pageAnswer{status: http.StatusPermanentRedirect, location: "/docs"}, nil
+// redirectTo returns a function for a route that redirects with a status to a page.
+func redirectTo(status int, page string) func(*request) (*pageAnswer, error) {
+	return func(*request) (*pageAnswer, error) { return &pageAnswer{status: status, location: page}, nil }
 }
 
 // A summary is those statistics of all libraries that can be computed from their listing alone. It is computed once for

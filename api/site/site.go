@@ -113,11 +113,11 @@ func New(o Options) (*Site, error) {
 	s.routes = []route{
 		{"/", nil, false, s.homePage},
 		{"/search", []string{"q", "page"}, false, s.searchPage},
-		{"/library", nil, false, s.redirectToSearch},
+		{"/library", nil, false, redirectTo(http.StatusSeeOther, "/search")}, // it lacks a name, as /files
 		{"/library/*", []string{"version", "file", "filter", "page"}, true, s.withLibrary(s.libraryPage)},
 		{"/library/*/*", []string{"file", "filter", "page"}, true, s.withLibrary(s.versionPage)},
 		{"/compare/*", []string{"from", "to", "file", "page"}, true, s.withLibrary(s.comparePage)},
-		{"/files", nil, false, s.redirectToSearch},
+		{"/files", nil, false, redirectTo(http.StatusSeeOther, "/search")},
 		{"/files/*", nil, false, s.withLibrary(s.redirectToLibrary)},
 		{"/files/*/*", []string{"version", "page"}, true, s.withLibrary(s.filesPage)},
 		{"/files/*/*/**", []string{"version", "page"}, true, s.withLibrary(s.filesPage)},
@@ -132,7 +132,8 @@ func New(o Options) (*Site, error) {
 		s.routes = append(s.routes, route{"/new", []string{"npm"}, false, s.newFilePage})
 	}
 	if o.Document != nil {
-		s.routes = append(s.routes, route{"/docs", nil, false, s.docsPage}, route{"/docs/*", nil, false, s.docsPartPage}, route{"/api", nil, false, s.redirectToDocs})
+		s.routes = append(s.routes, route{"/docs", nil, false, s.docsPage}, route{"/docs/*", nil, false, s.docsPartPage})
+		s.routes = append(s.routes, route{"/api", nil, false, redirectTo(http.StatusPermanentRedirect, "/docs")}) // the API has its document there
 	}
 	if o.Rooms != nil {
 		s.routes = append(s.routes, route{"/rooms", []string{"live"}, false, s.roomsPage}, route{"/rooms/*", []string{"live", "people", "span"}, false, s.roomPage})
