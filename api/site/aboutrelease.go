@@ -31,11 +31,11 @@ type dependency struct {
 // dependenciesShown is how many dependencies a page lists.
 const dependenciesShown = 50
 
-// addAbout adds to a release's page the README, the first 50 dependencies by name, peer dependencies last, why upstream deprecated the release (from page.Marks),
-// npm's downloads of the library in a month, and known vulnerabilities. about has the first two; nil makes addAbout read
-// it. What cannot be read is logged and left out; without about or the list of libraries, so is everything after it. With
-// over 200 dependencies, the page lists none. Libraries and pending documents that the page depends on are recorded in
-// q.inputs.
+// addAbout adds to a release's page the README, the first 50 dependencies by name, peer dependencies last, why upstream
+// deprecated the release (from page.Marks), npm's downloads of the library in a month, and known vulnerabilities. about has
+// the first two; nil makes addAbout read it. What cannot be read is logged and left out; without about or the list of
+// libraries, so is everything after it. With over 200 dependencies, the page lists none. Libraries and pending documents
+// that the page depends on are recorded in q.inputs.
 func (s *Site) addAbout(q *request, page *libraryPage, about *logs.About) {
 	failed := func(what string, err error) {
 		s.logger.Error("site: couldn't read what upstream says of a release; the page is shown without", "package", page.Name, "version", page.Release.Version, "what", what, "err", err)

@@ -316,7 +316,6 @@ func splitCode(text string) []span {
 type openAPI struct {
 	Info struct {
 		Title       string `json:"title"`
-		Version     string `json:"version"`
 		Description string `json:"description"`
 	} `json:"info"`
 	Tags []struct {

@@ -109,13 +109,11 @@ func (h histogram) plus(other histogram) histogram {
 // that is less than a second, and without durations.
 func (h histogram) percentile(p int) float64 {
 	all := 0
-	classes := make([]int, 0, len(h))
-	for class, n := range h {
-		classes, all = append(classes, class), all+n
+	for _, n := range h {
+		all += n
 	}
-	slices.Sort(classes)
 	rank := (all*p + 99) / 100
-	for _, class := range classes {
+	for _, class := range slices.Sorted(maps.Keys(h)) {
 		if rank -= h[class]; rank <= 0 {
 			if class == 0 {
 				return 0

@@ -132,21 +132,19 @@ func (w *pageWords) chooseForm(n int, by map[string]string) string {
 
 // Duration returns a number of minutes as text: with hours from an hour on, and with days but no minutes from two days on.
 func (w *pageWords) Duration(minutes int) string {
-	hours, rest := minutes/60, minutes%60
-	switch days, rest := hours/24, hours%24; {
-	case days < 2:
-	case rest == 0:
-		return w.chooseForm(days, w.Days)
-	default:
-		return w.chooseForm(days, w.Days) + " " + w.chooseForm(rest, w.Hours)
-	}
+	const hour, day = 60, 24 * 60
+	n, by, rest, restBy := minutes/hour, w.Hours, minutes%hour, w.Minutes
 	switch {
-	case hours == 0:
+	case minutes < hour:
 		return w.chooseForm(minutes, w.Minutes)
-	case rest == 0:
-		return w.chooseForm(hours, w.Hours)
+	case minutes >= 2*day:
+		n, by, rest, restBy = minutes/day, w.Days, minutes%day/hour, w.Hours
 	}
-	return w.chooseForm(hours, w.Hours) + " " + w.chooseForm(rest, w.Minutes)
+	text := w.chooseForm(n, by)
+	if rest > 0 {
+		text += " " + w.chooseForm(rest, restBy)
+	}
+	return text
 }
 
 // Between returns a range of minutes as text, such as "5 minutes to 10 minutes"; a single duration if both are equal.

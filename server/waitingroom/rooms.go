@@ -265,10 +265,6 @@ func (r *Rooms) Change(configured []config.Room) error {
 	return nil
 }
 
-// Covers reports whether a room may decide about a path, percent-encoded as the client sent it, on a host. It takes no lock, and
-// does not allocate for a usual path.
-func (r *Rooms) Covers(host, path string) bool { return r.currentRooms().table.Covers(host, path) }
-
 // do runs a task in the turn of the durable object of the room's data centre, and waits up to five seconds for the result. A task
 // continues if ctx ends because the client goes away: a decision must be complete. The error is that of the task or of the
 // object.

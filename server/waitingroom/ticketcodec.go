@@ -178,22 +178,8 @@ func isTicketCookie(name string) bool {
 // client for the duration keep in whole seconds; a shorter one counts as a second. With the value "" it deletes the cookie. secure
 // says that the request came over HTTPS.
 func newSetCookie(room *config.Room, value string, keep time.Duration, secure bool) string {
-	sameSite, only := room.Cookie.SameSite, secure
-	switch room.Cookie.Secure {
-	case config.SecureAlways:
-		only = true
-	case config.SecureNever:
-		only = false
-	}
-	if sameSite == config.SameSiteAuto {
-		sameSite = config.SameSiteLax
-		if secure && only {
-			sameSite = config.SameSiteNone
-		}
-	}
-	if sameSite == config.SameSiteNone && !only {
-		sameSite = config.SameSiteLax // browsers refuse None without Secure, so visitors could not wait
-	}
+	sameSite := room.Cookie.SameSite
+	only := room.Cookie.Secure == config.SecureAlways || secure && room.Cookie.Secure != config.SecureNever
 	c := http.Cookie{
 		Name: cookieName(room.Cookie.Suffix), Value: value, Path: room.CookiePath(), HttpOnly: true, Secure: only,
 		MaxAge: max(1, int(keep/time.Second)),
@@ -201,13 +187,13 @@ func newSetCookie(room *config.Room, value string, keep time.Duration, secure bo
 	if value == "" {
 		c.MaxAge = -1
 	}
-	switch sameSite {
-	case config.SameSiteNone:
+	switch {
+	case sameSite == config.SameSiteStrict:
+		c.SameSite = http.SameSiteStrictMode
+	case only && (sameSite == config.SameSiteNone || secure && sameSite == config.SameSiteAuto):
 		c.SameSite = http.SameSiteNoneMode
 		c.Partitioned = room.Cookie.Partitioned
-	case config.SameSiteStrict:
-		c.SameSite = http.SameSiteStrictMode
-	default:
+	default: // also for None without Secure, which browsers refuse, so visitors could not wait
 		c.SameSite = http.SameSiteLaxMode
 	}
 	return c.String()

@@ -300,7 +300,7 @@ func parseStatus(s string) (int, error) {
 	return status, err
 }
 
-// parseTemplateText returns s, with the error of [CheckTemplate] if it is no valid template of a waiting page.
+// parseTemplateText returns s, the template of a waiting page, and the error of [CheckTemplate].
 func parseTemplateText(s string) (string, error) { return s, CheckTemplate(s) }
 
 // CheckTemplate returns what is wrong with the template of a waiting page, as the end of a message; nil if it is valid. An empty

@@ -89,10 +89,6 @@ func SucceedGlobal(s Settings, expected []string, now, holdUntil time.Time, long
 	return g
 }
 
-// Holding reports whether the global object gives no grants to any data centre because it has lost its state, or replaces another
-// global object, and does not know yet how many visitors are inside. It is as of the last call of another method.
-func (g *Global) Holding() bool { return g.holding }
-
 // Configure replaces the settings. A lower limit holds for later grants only. If limits come back into force after [Passthrough]
 // or Suspended, nothing is granted until every data centre has sent a newer report.
 func (g *Global) Configure(now time.Time, s Settings) {

@@ -356,8 +356,8 @@ func TestSuccessionAfterALongEvent(t *testing.T) {
 		g := SucceedGlobal(s, []string{"a"}, now, now.Add(2*time.Hour), long)
 		g.Receive(at, Report{DataCentre: "a", Incarnation: 2, Started: began, Seq: 1, At: at, Workers: 1, Account: &Account{Over: at}})
 		g.Receive(at, Report{DataCentre: "a", Incarnation: 2, Started: began, Seq: 2, At: at, Workers: 1, Account: &Account{Over: at}})
-		if g.Holding() != holding {
-			t.Errorf("after %d minutes it holds: %v", i, g.Holding())
+		if g.holding != holding {
+			t.Errorf("after %d minutes it holds: %v", i, g.holding)
 		}
 	}
 }
