@@ -15,7 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/requests"
 )
@@ -69,7 +68,6 @@ type AccessLogOptions struct {
 type AccessLog struct {
 	o      AccessLogOptions
 	full   chan struct{} // has one if there is enough to write
-	logged answers.Throttle
 	ending chan struct{} // closed by Close
 	ended  chan struct{} // closed when run has
 
@@ -82,9 +80,10 @@ type AccessLog struct {
 
 	writing sync.Mutex // guards what follows
 	to      io.WriteCloser
-	spare   []byte // written, for lines to come
-	cut     bool   // the last line was written in part
-	lost    uint64 // lost lines that were not reported yet
+	spare   []byte    // written, for lines to come
+	cut     bool      // the last line was written in part
+	lost    uint64    // lost lines that were not reported yet
+	warned  time.Time // when lost lines were reported last
 }
 
 // OpenAccessLog opens the file of the access log for appending, creates it if necessary, and starts the goroutine that writes to it. It does
@@ -192,11 +191,9 @@ func (l *AccessLog) flush() {
 	if cap(l.spare) > maxAccessLogBuffer/4 {
 		l.spare = nil
 	}
-	if l.lost += dropped; l.lost > 0 {
-		if _, ok := l.logged.Allow(); ok {
-			l.o.Logger.Warn("lines of the access log are lost", "lines", l.lost, "err", cmp.Or(err, errAccessLogBehind))
-			l.lost = 0
-		}
+	if l.lost += dropped; l.lost > 0 && time.Since(l.warned) >= time.Second {
+		l.o.Logger.Warn("lines of the access log are lost", "lines", l.lost, "err", cmp.Or(err, errAccessLogBehind))
+		l.lost, l.warned = 0, time.Now()
 	}
 }
 

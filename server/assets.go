@@ -52,7 +52,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/requests"
 	"github.com/larder-cdn/larder/kvstore"
@@ -75,7 +74,7 @@ type Options struct {
 	// a client that uses some must take 32 KiB a second on average, after 30 s:
 	// 25 MiB take 14 minutes at most. Otherwise a client may take hours.
 	SendBytes int64
-	// Logger gets failures of the store, once a second at most. Default: nothing is
+	// Logger gets failures of the store; it has to bound what repeats. Default: nothing is
 	// logged.
 	Logger *slog.Logger
 	// Registerer gets the metrics. Default: none.
@@ -115,7 +114,6 @@ type Assets struct {
 	rows    *rows
 	bodies  *bodies
 	metrics *metrics
-	logged  answers.Throttle
 }
 
 // rowShare is the part of the cache that says where files are, not what is in them. A

@@ -50,7 +50,6 @@ type contents struct {
 	slots    *answers.Shares
 	memory   *semaphore.Weighted
 	requests *prometheus.CounterVec
-	logged   answers.Throttle
 }
 
 // NewContents returns the handler of all paths below [ContentPrefix]: contents by the SHA-256 of their bytes, for mirrors and repairs, which follow
@@ -267,15 +266,13 @@ func (h *contents) read(hash kvstore.Hash, form *kvstore.Representation) (data [
 }
 
 // logFailure returns the failure to respond with after err, an error of reading the content: 410 if the content was erased a moment ago, else 503. It
-// logs the error then, at most once a second.
+// logs the error then.
 func (h *contents) logFailure(hash kvstore.Hash, err error) *answers.Failure {
 	if errors.Is(err, kvstore.ErrNotFound) {
 		if standing, err := views.StandingOf(h.Store, hash); err == nil && standing != views.NamedLive {
 			return gone
 		}
 	}
-	if n, ok := h.logged.Allow(); ok {
-		h.Logger.Error("couldn't read a content", "content", hash, "err", err, "alike", n)
-	}
+	h.Logger.Error("couldn't read a content", "content", hash, "err", err)
 	return unreadable
 }

@@ -65,8 +65,8 @@ func (a *Assets) failureFor(q *query, t target, err error) *answers.Failure {
 	return a.failureOf(t, err)
 }
 
-// failureOf returns the error response for a target after err: 400, 404, 410 or 503. It counts a 503, and logs it at most once a second unless the
-// reason is that too much is being sent.
+// failureOf returns the error response for a target after err: 400, 404, 410 or 503. It counts a 503, and logs it unless the reason is that too
+// much is being sent.
 func (a *Assets) failureOf(t target, err error) *answers.Failure {
 	var withdrawn *withdrawnError
 	switch {
@@ -89,9 +89,7 @@ func (a *Assets) failureOf(t target, err error) *answers.Failure {
 	default:
 		a.metrics.unreadable.Inc()
 	}
-	if n, ok := a.logged.Allow(); ok {
-		a.o.Logger.Error("server: couldn't read an asset", "asset", t.key, "err", err, "alike", n)
-	}
+	a.o.Logger.Error("server: couldn't read an asset", "asset", t.key, "err", err)
 	return unavailable
 }
 

@@ -417,18 +417,12 @@ func LimitConnections(maxConnections int, of ...net.Listener) []net.Listener {
 	return lane.LimitAll(maxConnections, of...)
 }
 
-// errorLog passes what net/http logs on, bounded: a scanner that fails one TLS
+// errorLog passes on what net/http logs. All have one message, so that the logger of the process bounds them: a scanner that fails one TLS
 // handshake after the other must not fill the disk.
-type errorLog struct {
-	logger *slog.Logger
-	logged answers.Throttle
-}
+type errorLog struct{ logger *slog.Logger }
 
-// Write implements io.Writer for log.Logger. It logs a message of net/http's server as a warning, and drops it if another one was logged within the
-// last second. It never fails.
+// Write implements io.Writer for log.Logger. It logs a message of net/http's server as a warning. It never fails.
 func (e *errorLog) Write(line []byte) (int, error) {
-	if n, ok := e.logged.Allow(); ok {
-		e.logger.Warn("server: "+string(bytes.TrimSpace(line)), "alike", n)
-	}
+	e.logger.Warn("server: net/http reports a problem", "problem", string(bytes.TrimSpace(line)))
 	return len(line), nil
 }

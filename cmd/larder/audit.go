@@ -47,7 +47,7 @@ proven.`,
 	f.Var(settings.DurationValue(&every, time.Second), "every", "how long to wait between two audits")
 	f.DurationVar(&o.OpenTimeout, "timeout", time.Minute, "how long the server may take to show its log")
 	f.BoolVar(&asJSON, "json", false, "print JSON, a result on each line")
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
 		if o.Folder == "" {
 			return settings.Mistakef("--dir is missing: name a folder for the auditor's key, state and statements, such as --dir ./audit")
 		}
@@ -61,8 +61,7 @@ proven.`,
 			return err
 		}
 		return a.runAudit(ctx, o, every, asJSON)
-	})
-	return cmd
+	}))
 }
 
 // runAudit audits the log that o names once or, if every is over 0, at that interval until ctx ends, and returns nil then. It

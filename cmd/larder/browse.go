@@ -101,7 +101,7 @@ could not be published. With a version, list the files of that release with thei
 	}
 	a.addFlags(cmd, dataFlags, assetFlags)
 	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
 		name, version, err := parseNameAndVersion(args[0])
 		if err != nil {
 			return err
@@ -114,8 +114,7 @@ could not be published. With a version, list the files of that release with thei
 			return a.printResponse(*asJSON, r, func() error { return printRelease(a.stdout, r) })
 		}
 		return a.printResponse(*asJSON, answer.Library, func() error { return printAbout(a.stdout, answer.Library, terminalWidth(a.stdout), time.Now()) })
-	})
-	return cmd
+	}))
 }
 
 // printAbout writes a library's fields and versions for people, and below these which of the newest versions failed or were
@@ -241,7 +240,7 @@ With --modules it is the import map of the modules that Larder built from the re
 	url := cmd.Flags().Bool("url", false, "print the addresses of the files alone")
 	modules := cmd.Flags().Bool("modules", false, "print an import map of the modules that were built from the release")
 	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
 		name, version, err := parseNameAndVersion(args[0])
 		if err != nil {
 			return err
@@ -275,8 +274,7 @@ With --modules it is the import map of the modules that Larder built from the re
 			}
 			return nil
 		})
-	})
-	return cmd
+	}))
 }
 
 // printModules prints the import map of the modules that q selects as HTML, for `larder tag --modules`, and its problems to

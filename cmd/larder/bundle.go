@@ -38,7 +38,7 @@ goes on there. The larder process that runs writes it and must be allowed to; if
 	f := cmd.Flags()
 	f.Int64Var(&q.Since, "since", 0, "write what follows the first `SIZE` log entries")
 	f.StringArrayVar(&q.Packages, "package", nil, "write the files of these releases only: a pattern `PACKAGE[@VERSION]`; repeatable")
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) (err error) {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) (err error) {
 		if q.File, err = filepath.Abs(args[0]); err != nil { // the process that runs has another working directory
 			return err
 		}
@@ -56,6 +56,5 @@ goes on there. The larder process that runs writes it and must be allowed to; if
 		fmt.Fprintf(a.stdout, "Its checkpoint: %s.\n", verify.DescribeAge(done.Cosigned, time.Now()))
 		fmt.Fprintf(a.stdout, "The next bundle follows it with --since %d.\n", done.Size)
 		return nil
-	})
-	return cmd
+	}))
 }

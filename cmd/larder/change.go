@@ -24,18 +24,14 @@ that is done within --drain. Where the new process cannot serve, the old one goe
 		Example: `  install larder /usr/local/bin/larder && larder upgrade --data /var/lib/larder`,
 	}
 	a.addFlags(cmd, dataFlags)
-	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
-		from, to, err := app.Upgrade(ctx, a.settings.Data)
-		if err != nil {
-			return err
-		}
-		return a.printResponse(*asJSON, to, func() error {
-			fmt.Fprintf(a.stdout, "Process %d (larder %s) has taken over from process %d (larder %s).\n", to.PID, to.Version, from.PID, from.Version)
-			return nil
-		})
+	var from app.Process
+	return setAnswerAction(a, cmd, func(ctx context.Context, _ []string) (to app.Process, err error) {
+		from, to, err = app.Upgrade(ctx, a.settings.Data)
+		return to, err
+	}, func(to app.Process) error {
+		_, err := fmt.Fprintf(a.stdout, "Process %d (larder %s) has taken over from process %d (larder %s).\n", to.PID, to.Version, from.PID, from.Version)
+		return err
 	})
-	return cmd
 }
 
 // newReload returns the command `larder reload`, which has the process that runs on the data folder read its configuration
@@ -51,23 +47,17 @@ lame-duck, drain, private-hosts, certificates, rooms and the catalogue need no r
 		Example: `  larder reload --data /var/lib/larder`,
 	}
 	a.addFlags(cmd, dataFlags)
-	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
-		done, err := app.Reload(ctx, a.settings.Data)
-		if err != nil {
-			return err
-		}
-		return a.printResponse(*asJSON, done, func() error {
-			if len(done.Changed) == 0 {
-				fmt.Fprintln(a.stdout, "Reloaded the configuration; no setting has changed. The catalogue is polled now.")
-				return nil
-			}
-			fmt.Fprintf(a.stdout, "Reloaded the configuration. Changed: %s.\n", strings.Join(done.Changed, ", "))
-			if len(done.Restart) > 0 {
-				fmt.Fprintf(a.stdout, "Only a restart of the process changes these: %s.\n", strings.Join(done.Restart, ", "))
-			}
+	return setAnswerAction(a, cmd, func(ctx context.Context, _ []string) (app.Reloaded, error) {
+		return app.Reload(ctx, a.settings.Data)
+	}, func(done app.Reloaded) error {
+		if len(done.Changed) == 0 {
+			fmt.Fprintln(a.stdout, "Reloaded the configuration; no setting has changed. The catalogue is polled now.")
 			return nil
-		})
+		}
+		fmt.Fprintf(a.stdout, "Reloaded the configuration. Changed: %s.\n", strings.Join(done.Changed, ", "))
+		if len(done.Restart) > 0 {
+			fmt.Fprintf(a.stdout, "Only a restart of the process changes these: %s.\n", strings.Join(done.Restart, ", "))
+		}
+		return nil
 	})
-	return cmd
 }

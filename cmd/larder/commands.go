@@ -49,7 +49,7 @@ alone with these, and signs the log if its key is there.`,
 	}
 	used := append([]string{"keys"}, botFlags...)
 	a.addFlags(cmd, dataFlags, used)
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
 		return a.withClient(ctx, used, a.openForWriting(appendingToLog), func(client *app.Client) error {
 			defer a.warnUnsigned(ctx, client)
 			var failures []error
@@ -68,8 +68,7 @@ alone with these, and signs the log if its key is there.`,
 			}
 			return errors.Join(failures...)
 		})
-	})
-	return cmd
+	}))
 }
 
 const unattestedFlag = "publish also what lacks the attestation that the package JSON requires, for this `REASON`, which is written to the log"
@@ -86,7 +85,7 @@ while larder runs. A file whose encoder was killed three times stays as it is un
 		Example: "  larder squeeze",
 	}
 	a.addFlags(cmd, dataFlags, []string{"memory"})
-	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, _ []string) error {
 		squeezed, err := runOperation(ctx, a, []string{"memory"}, a.openForWriting(app.WriterOptions{Existing: true}), app.OpSqueeze, struct{}{}, a.printEvent)
 		if err != nil {
 			return err
@@ -101,8 +100,7 @@ while larder runs. A file whose encoder was killed three times stays as it is un
 				formatCount(squeezed.GivenUp, "file content", "file contents"))
 		}
 		return nil
-	})
-	return cmd
+	}))
 }
 
 // printEvent prints an event of the bot to standard output as the line of [describeEvent], or nothing if it has none.
@@ -138,7 +136,7 @@ An interrupted backup goes on when it is made again.`,
 	}
 	used := []string{"keys"}
 	a.addFlags(cmd, dataFlags, used, []string{"bucket-endpoint"})
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) (err error) {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) (err error) {
 		target := args[0]
 		if !strings.Contains(target, "://") {
 			if target, err = filepath.Abs(target); err != nil { // the process that runs has another working directory
@@ -164,6 +162,5 @@ An interrupted backup goes on when it is made again.`,
 		fmt.Fprintf(a.stdout, "Not in it: the keys in %s, which restoring needs; larder key backup copies them.\n", done.Keys)
 		fmt.Fprintf(a.stdout, "To restore: larder repair --data DIR --keys %s --from %s\n", done.Keys, args[0])
 		return nil
-	})
-	return cmd
+	}))
 }

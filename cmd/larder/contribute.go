@@ -37,7 +37,7 @@ Review it before you submit it: the output says what was guessed.`,
 	cmd.Flags().StringVar(&name, "name", "", "`NAME` of the package in the catalogue; default: that of the npm package, with - between scope and name")
 	cmd.Flags().StringVar(&into, "into", ".", "`FOLDER` of the catalogue")
 	cmd.Flags().BoolVar(&printed, "print", false, "print it instead of writing a file")
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
 		u, err := app.OpenUpstreams(a.settings, a.quietLogger())
 		if err != nil {
 			return err
@@ -75,14 +75,11 @@ Review it before you submit it: the output says what was guessed.`,
 		}
 		fmt.Fprintf(a.stdout, "See all files with: larder show-files %s\n", file)
 		return nil
-	})
-	return cmd
+	}))
 }
 
 // olderShown is how many releases besides the latest are looked at: about what a new package starts with.
 const olderShown = 10
-
-var showFormats = []string{"text", "json", "github"}
 
 // newShowFiles returns the command `larder show-files`, which fetches the latest releases of a package and prints which files
 // the bot would publish by a package JSON. It returns an error if the bot would not publish them as intended.
@@ -104,14 +101,11 @@ is not there.`,
 		Args: checkArgumentCount(1, 1),
 	}
 	a.addFlags(cmd, []string{"config", "asset-base"}, upstreamFlags)
-	addFormatFlag(cmd, &asked, showFormats)
+	addFormatFlag(cmd, &asked, "text", "json", "github")
 	cmd.Flags().StringVar(&publishedFile, "published", "", "`FILE` with the published version of the package JSON, to show the difference")
 	cmd.Flags().StringVar(&summaryFile, "summary", "", "append a summary in Markdown to `FILE`, such as $GITHUB_STEP_SUMMARY")
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
-		format, err := a.chooseFormat(asked, "text", showFormats)
-		if err != nil {
-			return err
-		}
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
+		format := a.chooseFormat(asked)
 		result, err := readPackage(args[0])
 		if err != nil {
 			return err
@@ -154,8 +148,7 @@ is not there.`,
 			return err
 		}
 		return a.finishShowFiles(format, result)
-	})
-	return cmd
+	}))
 }
 
 // readPublished reads the published version of a package JSON from a file. It returns nil and no error if file is "". If the

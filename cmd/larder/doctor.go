@@ -31,7 +31,7 @@ code is 1 if something is wrong.`,
 	}
 	a.addFlags(cmd, dataFlags, signingFlags[:1], []string{"tls-cert", "tls-key"}, clusterFlags[:2], []string{"allow-host"})
 	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, _ []string) error {
 		findings, err := app.Doctor(ctx, a.settings, a.quietLogger())
 		if err != nil {
 			return err
@@ -44,8 +44,7 @@ code is 1 if something is wrong.`,
 			err = fmt.Errorf("%s attention", formatCount(len(findings), "thing needs", "things need"))
 		}
 		return err
-	})
-	return cmd
+	}))
 }
 
 // writeFindings writes for each finding a line with its cause and one with the command that repairs it. Without findings it

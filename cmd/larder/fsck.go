@@ -55,7 +55,7 @@ disk.`,
 	cmd.Flags().BoolVar(&all, "all", false, "check everything deeply, whatever earlier checks have verified")
 	cmd.Flags().StringVar(&seenPath, "seen", "", "`FILE` that keeps the checkpoint; if it is not given, seen in the key folder")
 	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, _ []string) error {
 		return a.withClient(ctx, used, a.openForLongReading, func(client *app.Client) error {
 			keys, err := app.OpKeyFolder.Ask(ctx, client, struct{}{}, nil)
 			if err != nil {
@@ -83,8 +83,7 @@ disk.`,
 			}
 			return err
 		})
-	})
-	return cmd
+	}))
 }
 
 // storeCheckpoint writes the log's checkpoint c to the file at path, for the next check, and returns kept as true. given says

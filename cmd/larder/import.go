@@ -79,7 +79,7 @@ If no process runs, the command publishes with its own settings, and signs the l
 	asJSON := addJSONFlag(cmd)
 	used := []string{"keys", "catalogue", "memory"}
 	a.addFlags(cmd, dataFlags, used)
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
 		if tree.Dir != "" {
 			return a.importTree(ctx, used, tree, *asJSON)
 		}
@@ -91,8 +91,7 @@ If no process runs, the command publishes with its own settings, and signs the l
 			defer a.warnUnsigned(ctx, client)
 			return ingest.SendRelease(ctx, app.Importer(client, a.printEvent), args[0], args[1], tree.Override, source)
 		})
-	})
-	return cmd
+	}))
 }
 
 // openImport opens the source of a release at path: a folder, an archive or a single file. If npm is set, it must be an archive,

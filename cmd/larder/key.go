@@ -48,14 +48,13 @@ hide a fork. Bring DIR to another machine, and protect it: who has log.key can s
 		Args:    checkArgumentCount(1, 1),
 	}
 	a.addFlags(cmd, dataFlags, signingFlags[:1])
-	cmd.RunE = a.withSettings(func(_ context.Context, args []string) error {
+	return withAction(cmd, a.withSettings(func(_ context.Context, args []string) error {
 		files, err := app.BackUpKeys(a.settings, args[0])
 		if err == nil {
 			fmt.Fprintf(a.stdout, "Copied %s to %s: %s.\n", formatCount(len(files), "file", "files"), args[0], strings.Join(files, ", "))
 		}
 		return err
-	})
-	return cmd
+	}))
 }
 
 // newKeyInit returns the command `larder key init`, which creates a root key in the folder of --root, and prints its verifier
@@ -72,7 +71,7 @@ replaced for clients that pin it.`,
 	}
 	cmd.Flags().StringVar(&dir, "root", "", "the root key's `FOLDER`")
 	cmd.Flags().StringVar(&name, "name", "", "the key's `NAME`: a host that is yours, and what you like behind it")
-	cmd.RunE = withoutSettings(func(context.Context, []string) error {
+	return withAction(cmd, withoutSettings(func(context.Context, []string) error {
 		if dir == "" || name == "" {
 			return settings.Mistakef("key init needs the folder of the root key in --root and its --name")
 		}
@@ -95,8 +94,7 @@ replaced for clients that pin it.`,
 		}
 		fmt.Fprintf(a.stdout, "Created the root key in %s. Keep root.key offline; those who verify pin root.pub:\n%s\n", dir, public)
 		return nil
-	})
-	return cmd
+	}))
 }
 
 // A keySigning has the flags of `larder key sign`. end and at are both "" if no key is ended.
@@ -128,7 +126,7 @@ checkpoint in the key folder, from before the key was stolen.`,
 	f.StringVar(&s.end, "end", "", "a verifier `KEY` of the log, or a file with it, that may sign nothing after --at")
 	f.StringVar(&s.at, "at", "", "a `FILE` with the last signed checkpoint for which the key in --end counts")
 	f.DurationVar(&s.expires, "expires", 365*24*time.Hour, "how long the list counts")
-	cmd.RunE = withoutSettings(func(context.Context, []string) error {
+	return withAction(cmd, withoutSettings(func(context.Context, []string) error {
 		if s.dir == "" || (s.end == "") != (s.at == "") || s.expires <= 0 {
 			return settings.Mistakef("key sign needs the folder of the root key in --root, --end and --at together, and an --expires over 0")
 		}
@@ -137,8 +135,7 @@ checkpoint in the key folder, from before the key was stolen.`,
 			_, err = a.stdout.Write(signed)
 		}
 		return err
-	})
-	return cmd
+	}))
 }
 
 // sign signs the next version of the list of keys: the previous one with the changes in the flags, valid for s.expires from now

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,18 +22,12 @@ import (
 // upstreamFlags are the settings of commands that look at upstreams without a bot.
 var upstreamFlags = []string{"downloads-url", "github-url", "allow-host", "log-format", "log-level"}
 
-// lintFormats are the output formats of larder lint.
-var lintFormats = []string{"text", "table", "json", "sarif", "github"}
-
 // newLint returns the command `larder lint`, which checks package JSON files and, without --offline, their upstreams, and
 // prints the problems. With --fix it corrects and moves the files first. It returns an error if a file has a problem that is
 // not just a warning.
 func newLint(a *cli) *cobra.Command {
-	var options struct {
-		format       string
-		offline, fix bool
-		isNew        bool
-	}
+	var asked string
+	var offline, fix, isNew bool
 	cmd := &cobra.Command{
 		Use:   "lint FILE|FOLDER...",
 		Short: "Check package JSON files",
@@ -51,64 +46,52 @@ Duplicates are looked for in the catalogue that the file lies in, or the one giv
 		Args: checkArgumentCount(1, -1),
 	}
 	a.addFlags(cmd, []string{"config"}, upstreamFlags, []string{"catalogue"})
-	cmd.Flags().BoolVar(&options.offline, "offline", false, "do not ask any upstream")
-	cmd.Flags().BoolVar(&options.isNew, "new", false, "the files are not in the catalogue yet: what old packages may lack is an error")
-	cmd.Flags().BoolVar(&options.fix, "fix", false, "lay files out, put their properties in order and move them to where they belong")
-	addFormatFlag(cmd, &options.format, lintFormats)
-	cmd.RunE = a.withSettings(func(ctx context.Context, names []string) error {
-		format, err := a.chooseFormat(options.format, "text", lintFormats)
-		if err != nil {
-			return err
-		}
+	cmd.Flags().BoolVar(&offline, "offline", false, "do not ask any upstream")
+	cmd.Flags().BoolVar(&isNew, "new", false, "the files are not in the catalogue yet: what old packages may lack is an error")
+	cmd.Flags().BoolVar(&fix, "fix", false, "lay files out, put their properties in order and move them to where they belong")
+	addFormatFlag(cmd, &asked, "text", "table", "json", "sarif", "github")
+	return withAction(cmd, a.withSettings(func(ctx context.Context, names []string) error {
 		files, err := lint.Files(names)
 		if err != nil {
 			return err
 		}
 		table := len(files) > 1 || files[0] != names[0]
-		if options.fix {
+		if fix {
 			if files, err = a.fixFiles(files); err != nil {
 				return err
 			}
 		}
-		results, err := lint.CheckFiles(files, a.catalogueForDuplicates(), lint.Options{New: options.isNew})
+		results, err := lint.CheckFiles(files, a.catalogueForDuplicates(), lint.Options{New: isNew})
 		if err != nil {
 			return err
 		}
-		if !options.offline {
+		if !offline {
 			if err := a.lintUpstream(ctx, results); err != nil {
 				return err
 			}
 		}
-		if err := writeResults(a.stdout, format, results, table); err != nil {
+		if err := writeResults(a.stdout, a.chooseFormat(asked), results, table); err != nil {
 			return err
 		}
 		if refused, _, _ := lint.Totals(results); refused > 0 {
 			return fmt.Errorf("%d of %s refused", refused, formatCount(len(files), "file", "files"))
 		}
 		return nil
-	})
-	return cmd
+	}))
 }
 
-// addFormatFlag adds the flag --format, which chooses the output format, to a command. target receives its value, "" if the flag
-// is not given; [cli.chooseFormat] checks it against formats, and chooses for "".
-func addFormatFlag(cmd *cobra.Command, target *string, formats []string) {
-	cmd.Flags().StringVar(target, "format", "", "output `FORMAT`: "+strings.Join(formats, ", ")+"; default: text, or github in GitHub Actions")
+// addFormatFlag adds the flag --format, which chooses one of the output formats, to a command. target receives its value, "" if the
+// flag is not given, for which [cli.chooseFormat] chooses.
+func addFormatFlag(cmd *cobra.Command, target *string, formats ...string) {
+	cmd.Flags().Var(settings.ChoiceValue(target, formats...), "format", "output `FORMAT`: "+strings.Join(formats, ", ")+"; default: text, or github in GitHub Actions")
 }
 
-// chooseFormat returns the output format: asked, if that is in formats; if it is "", github in GitHub Actions, else otherwise.
-// Any other asked is a [settings.Mistake].
-func (a *cli) chooseFormat(asked, otherwise string, formats []string) (string, error) {
-	if asked == "" {
-		if slices.Contains(a.environ, "GITHUB_ACTIONS=true") {
-			return "github", nil
-		}
-		return otherwise, nil
+// chooseFormat returns the output format: asked, or if that is "", github in GitHub Actions, else text.
+func (a *cli) chooseFormat(asked string) string {
+	if asked == "" && slices.Contains(a.environ, "GITHUB_ACTIONS=true") {
+		return "github"
 	}
-	if !slices.Contains(formats, asked) {
-		return "", settings.Mistakef("--format: must be one of %s", strings.Join(formats, ", "))
-	}
-	return asked, nil
+	return cmp.Or(asked, "text")
 }
 
 // fixFiles corrects package JSON files on the disk, and may move them. It returns their names afterwards, in the same order. It

@@ -44,7 +44,7 @@ It speaks to the larder process that runs on the data folder; where none runs, i
 	used := []string{"keys", "log-origin"}
 	a.addFlags(cmd, dataFlags, used)
 	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, _ []string) error {
 		return a.withClient(ctx, used, a.openForWriting(app.WriterOptions{Existing: true, Signing: app.Signed}), func(client *app.Client) error {
 			done, err := app.OpRotateKey.Ask(ctx, client, struct{}{}, nil)
 			if err != nil {
@@ -57,8 +57,7 @@ It speaks to the larder process that runs on the data folder; where none runs, i
 				return err
 			})
 		})
-	})
-	return cmd
+	}))
 }
 
 // logFilter has the values of the flags that select entries; "" selects all.
@@ -192,7 +191,7 @@ runs on the data folder. It needs that process: where none runs, nothing happens
 	filter.addFlags(cmd)
 	cmd.Flags().Var(settings.CountValue(&limit, 0), "limit", "most entries to begin with, `N`")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, an entry on each line")
-	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, _ []string) error {
 		q, err := filter.query(max(limit, 1))
 		if err != nil {
 			return err
@@ -221,8 +220,7 @@ runs on the data folder. It needs that process: where none runs, nothing happens
 			return nil // that is how it ends
 		}
 		return err
-	})
-	return cmd
+	}))
 }
 
 // newLogExport returns the command `larder log export`, which adds the entries of the log that a bare git repository lacks to
@@ -243,7 +241,7 @@ The repository is for reading: it proves nothing, but each commit names the hash
 	}
 	a.addFlags(cmd, dataFlags)
 	cmd.Flags().StringVar(&dir, "git", "", "the repository, `DIR`")
-	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, _ []string) error {
 		if dir == "" {
 			return settings.Mistakef("say where to with --git DIR")
 		}
@@ -260,6 +258,5 @@ The repository is for reading: it proves nothing, but each commit names the hash
 			}
 			return err
 		})
-	})
-	return cmd
+	}))
 }

@@ -61,7 +61,7 @@ what replaces FILE.` + environmentNote,
 		}
 		return c.Root().FlagErrorFunc()(c, err)
 	})
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
 		if err := readTrustedKeys(&m.Trust); err != nil {
 			return err
 		}
@@ -74,8 +74,7 @@ what replaces FILE.` + environmentNote,
 			return settings.Mistakef("--max-age is for a bundle: a mirror of a URL alerts when the newest cosignature is over 24 hours old, and goes on")
 		}
 		return a.runMirror(ctx, m, once)
-	})
-	return cmd
+	}))
 }
 
 // runMirror runs a process that follows the source of m and serves that until it is stopped. once says to end when it has

@@ -81,19 +81,13 @@ func runReadOperation[Request, Answer any](ctx context.Context, a *cli, settings
 // returns cmd. It prints the answer with print or, with the flag --json that it adds, as JSON. settingsUsed are as in
 // [runOperation].
 func setReadAction[Request, Answer any](a *cli, cmd *cobra.Command, settingsUsed []string, o app.Operation[Request, any, Answer], newRequest func(args []string) (Request, error), print func(Answer) error) *cobra.Command {
-	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+	return setAnswerAction(a, cmd, func(ctx context.Context, args []string) (none Answer, err error) {
 		request, err := newRequest(args)
 		if err != nil {
-			return err
+			return none, err
 		}
-		answer, err := runReadOperation(ctx, a, settingsUsed, o, request)
-		if err != nil {
-			return err
-		}
-		return a.printResponse(*asJSON, answer, func() error { return print(answer) })
-	})
-	return cmd
+		return runReadOperation(ctx, a, settingsUsed, o, request)
+	}, print)
 }
 
 // warnUnused prints a warning to standard error about those of the named flags that were given on the command line: they have

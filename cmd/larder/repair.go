@@ -62,7 +62,7 @@ process for --accept-loss, or where the message says so. Use fsck to check witho
 	cmd.Flags().StringArrayVar(&from, "from", nil, "take what is lost from `SOURCE`: a URL of another Larder, a folder, bucket or upstream; may be given several times")
 	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "where no source has some of the signed log entries: go on without them, as another log")
 	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, _ []string) error {
 		q := app.RepairRequest{AcceptLoss: acceptLoss}
 		for _, source := range from {
 			if source != app.FromUpstream && source != app.FromBucket && !strings.Contains(source, "://") {
@@ -101,8 +101,7 @@ process for --accept-loss, or where the message says so. Use fsck to check witho
 			return err
 		}
 		return result.Err()
-	})
-	return cmd
+	}))
 }
 
 // describeRepair returns lines for people about what a repair fetched and from where, what it repaired or built anew, and which

@@ -125,7 +125,7 @@ seconds.`,
 	}
 	a.addFlags(cmd, dataFlags)
 	base := addBaseFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
 		request := app.SetRoomRequest{Room: args[0], Fields: map[string]string{}}
 		for _, arg := range args[1:] {
 			field, value, ok := strings.Cut(arg, "=")
@@ -143,8 +143,7 @@ seconds.`,
 		}
 		_, err = fmt.Fprintf(a.stdout, "Room %s has %s from now on, with version %d of the settings.\n", text.Plain(args[0]), text.Plain(strings.Join(args[1:], ", ")), made.Number)
 		return err
-	})
-	return cmd
+	}))
 }
 
 // addBaseFlag adds the flag --if-version to a command, and returns where its value is once the command line is parsed: the
@@ -186,7 +185,7 @@ stay.`,
 	}
 	a.addFlags(cmd, dataFlags)
 	base := addBaseFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
 		file, err := readRooms(args[0])
 		if err != nil {
 			return err
@@ -205,8 +204,7 @@ stay.`,
 		}
 		_, err = fmt.Fprintf(a.stdout, "%s is in force from now on, as version %d.\n", text.Plain(args[0]), made.Number)
 		return err
-	})
-	return cmd
+	}))
 }
 
 // readRooms reads the file at the path name, with settings of waiting rooms, and does not check them. More than config.MaxFile
@@ -281,7 +279,7 @@ back further. With --to they are those of any version that larder room history l
 	a.addFlags(cmd, dataFlags)
 	base := addBaseFlag(cmd)
 	to := cmd.Flags().Int64("to", 0, "`VERSION` to restore; default: the one before")
-	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, _ []string) error {
 		made, err := changeRooms(ctx, a, *base, func(base int64) (app.RoomVersion, error) {
 			return runReadOperation(ctx, a, nil, app.OpUndoRooms, app.UndoRoomsRequest{To: *to, Base: base})
 		})
@@ -290,8 +288,7 @@ back further. With --to they are those of any version that larder room history l
 		}
 		_, err = fmt.Fprintf(a.stdout, "Version %d is in force, with the settings of version %d.\n", made.Number, made.Restores)
 		return err
-	})
-	return cmd
+	}))
 }
 
 // newRoomPreview returns the command `larder room preview`, which prints the HTML of the waiting page with example values, from
@@ -314,7 +311,7 @@ where no template is given. The names that a template may use are in docs/waitin
 	f.StringVar(&tag, "language", tag, "`LANGUAGE` of the room")
 	f.BoolVar(&shown.QueueAll, "queue-all", false, "as if no user were let in")
 	f.BoolVar(&shown.Event, "event", false, "as if an event started in half an hour")
-	cmd.RunE = withoutSettings(func(_ context.Context, args []string) (err error) {
+	return withAction(cmd, withoutSettings(func(_ context.Context, args []string) (err error) {
 		if shown.Language, err = language.Parse(tag); err != nil {
 			return settings.Mistakef("--language %q must be a language such as en-US or de-DE", tag)
 		}
@@ -326,6 +323,5 @@ where no template is given. The names that a template may use are in docs/waitin
 			_, err = a.stdout.Write(html)
 		}
 		return err
-	})
-	return cmd
+	}))
 }

@@ -238,6 +238,12 @@ func withoutSettings(work func(ctx context.Context, args []string) error) func(*
 	}
 }
 
+// withAction sets the action of a command, and returns the command.
+func withAction(cmd *cobra.Command, run func(*cobra.Command, []string) error) *cobra.Command {
+	cmd.RunE = run
+	return cmd
+}
+
 // checkArgumentCount returns a function that returns an error unless a command has from least to most arguments. A most below 0
 // is any number.
 func checkArgumentCount(least, most int) cobra.PositionalArgs {
@@ -290,4 +296,17 @@ func newGroup(use, short, long, example string, commands ...*cobra.Command) *cob
 	}
 	cmd.AddCommand(commands...)
 	return cmd
+}
+
+// setAnswerAction has cmd call ask with its arguments, and returns cmd. It prints the answer with print or, with the flag --json that
+// it adds, as JSON.
+func setAnswerAction[Answer any](a *cli, cmd *cobra.Command, ask func(ctx context.Context, args []string) (Answer, error), print func(Answer) error) *cobra.Command {
+	asJSON := addJSONFlag(cmd)
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
+		answer, err := ask(ctx, args)
+		if err != nil {
+			return err
+		}
+		return a.printResponse(*asJSON, answer, func() error { return print(answer) })
+	}))
 }

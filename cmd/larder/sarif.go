@@ -20,7 +20,8 @@ var pageRules = []lint.Rule{
 	{Name: verify.RuleVulnerable, About: "The version is known to be vulnerable"},
 }
 
-// writePageSARIF writes the findings about a page as SARIF, with the state of each log as a notification. version is that of
+// writePageSARIF writes the findings about a page as SARIF, with the state of each log as a notification: its
+// problem as an error or, without one, its origin, size and age as a note. version is that of
 // this program.
 func writePageSARIF(w io.Writer, r *verify.PageReport, version string) error {
 	var findings []lint.SARIFFinding
@@ -35,16 +36,11 @@ func writePageSARIF(w io.Writer, r *verify.PageReport, version string) error {
 	}
 	var notifications []lint.SARIFNotification
 	for _, l := range r.Logs {
-		notifications = append(notifications, newLogNotification(l))
+		n := lint.SARIFNotification{Level: lint.SARIFNote, Message: fmt.Sprintf("the log %s has %s, signed and %s", l.Origin, text.Count(int(l.Size), "entry", "entries"), l.DescribeAge())}
+		if l.Problem != "" {
+			n = lint.SARIFNotification{Level: lint.SARIFError, Message: "the log of " + l.Server + ": " + l.Problem}
+		}
+		notifications = append(notifications, n)
 	}
 	return lint.WriteSARIFRun(w, "larder verify", version, pageRules, findings, notifications)
-}
-
-// newLogNotification returns a log's state as part of a SARIF report: its problem as an error or, without one, its origin, size
-// and age as a note.
-func newLogNotification(l *verify.SessionLog) lint.SARIFNotification {
-	if l.Problem != "" {
-		return lint.SARIFNotification{Level: lint.SARIFError, Message: "the log of " + l.Server + ": " + l.Problem}
-	}
-	return lint.SARIFNotification{Level: lint.SARIFNote, Message: fmt.Sprintf("the log %s has %s, signed and %s", l.Origin, text.Count(int(l.Size), "entry", "entries"), l.DescribeAge())}
 }

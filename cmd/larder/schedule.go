@@ -54,7 +54,7 @@ too.` + sentLater,
 	f.StringVar(&r.Method, "method", "GET", "`METHOD` of the request")
 	f.StringArrayVar(&headers, "header", nil, "a header, as `NAME: VALUE`; repeatable")
 	f.StringVar(&r.Body, "body", "", "`TEXT` of the body")
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
 		r.URL, r.TriggerEverySeconds = args[0], int64(every/time.Second)
 		if every%time.Second != 0 {
 			return settings.Mistakef("--every: it must be whole seconds")
@@ -89,8 +89,7 @@ too.` + sentLater,
 			_, err = fmt.Fprintf(a.stdout, "Request %s is on the schedule.\n", state.ID)
 		}
 		return err
-	})
-	return cmd
+	}))
 }
 
 // sentLater ends the description of what changes the schedule or the webhooks.
@@ -111,8 +110,7 @@ What is over is listed for a day.` + askedWhom,
   larder schedule list --json | jq '.[] | select(.status == "given-up")'`,
 	}
 	a.addFlags(cmd, dataFlags)
-	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) error {
+	return setAnswerAction(a, cmd, func(ctx context.Context, _ []string) ([]notify.State, error) {
 		all := []notify.State{}
 		err := a.withClient(ctx, nil, a.openForReading, func(client *app.Client) error {
 			for after := ""; ; after = all[len(all)-1].ID {
@@ -123,12 +121,8 @@ What is over is listed for a day.` + askedWhom,
 				all = append(all, some...)
 			}
 		})
-		if err != nil {
-			return err
-		}
-		return a.printResponse(*asJSON, all, func() error { return printSchedule(a.stdout, all) })
-	})
-	return cmd
+		return all, err
+	}, func(all []notify.State) error { return printSchedule(a.stdout, all) })
 }
 
 // printSchedule writes a table of scheduled requests for people, or that there are none.
@@ -147,21 +141,22 @@ func printSchedule(w io.Writer, all []notify.State) error {
 		if n := s.Request.TriggerEverySeconds; n > 0 {
 			every = (time.Duration(n) * time.Second).String()
 		}
-		fmt.Fprintf(table, "%s\t%s %s\t%s\t%s\t%s\t%d\t%s\n", text.Plain(s.ID), cmp.Or(s.Request.Method, "GET"), text.Plain(s.Request.URL), s.Status, next, every, s.Deliveries, describeLastAttempt(s))
+		fmt.Fprintf(table, "%s\t%s %s\t%s\t%s\t%s\t%d\t%s\n", text.Plain(s.ID), cmp.Or(s.Request.Method, "GET"), text.Plain(s.Request.URL), s.Status, next, every, s.Deliveries,
+			describeLastAttempt(s.Last, s.Answer, s.Problem, formatCount(s.Attempts, "failure", "failures")))
 	}
 	return table.Flush()
 }
 
-// describeLastAttempt returns how long ago a scheduled request was last sent, with the status of the response, or with what
-// failed and how many attempts of this delivery have failed; "none" before the first.
-func describeLastAttempt(s notify.State) string {
+// describeLastAttempt returns how long ago a request was last sent, with the status of the response, or with what failed and, in
+// brackets, how many attempts have failed; "none" if last is zero, before the first.
+func describeLastAttempt(last time.Time, status int, problem, failures string) string {
 	switch {
-	case s.Last.IsZero():
+	case last.IsZero():
 		return "none"
-	case s.Problem == "":
-		return fmt.Sprintf("%s: %d", humanize.Time(s.Last), s.Answer)
+	case problem == "":
+		return fmt.Sprintf("%s: %d", humanize.Time(last), status)
 	}
-	return fmt.Sprintf("%s: %s (%s)", humanize.Time(s.Last), text.Plain(s.Problem), formatCount(s.Attempts, "failure", "failures"))
+	return fmt.Sprintf("%s: %s (%s)", humanize.Time(last), text.Plain(problem), failures)
 }
 
 // newScheduleShow returns the command `larder schedule show`, which prints the scheduled request with an id as JSON, also its
@@ -175,34 +170,37 @@ func newScheduleShow(a *cli) *cobra.Command {
 		Args:    checkArgumentCount(1, 1),
 	}
 	a.addFlags(cmd, dataFlags)
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
 		state, err := runReadOperation(ctx, a, nil, app.OpScheduleShow, app.IDRequest{ID: args[0]})
 		if err != nil {
 			return err
 		}
 		return printJSON(a.stdout, state)
-	})
-	return cmd
+	}))
 }
 
 // newScheduleRemove returns the command `larder schedule remove`, which removes the request with an id from the schedule.
 func newScheduleRemove(a *cli) *cobra.Command {
-	cmd := &cobra.Command{
+	return setRemoveAction(a, &cobra.Command{
 		Use:     "remove ID",
 		Short:   "Take a request off the schedule",
 		Long:    "Take a request off the schedule. What is being sent at that moment may still arrive." + sentLater,
 		Example: `  larder schedule remove 3ZQ4KX7V2M5N6P7R8S9TABCDEF`,
-		Args:    checkArgumentCount(1, 1),
-	}
+	}, app.OpScheduleRemove, "Request %s is off the schedule.\n")
+}
+
+// setRemoveAction has cmd remove, by the operation o, what has the id in its argument, and returns cmd. done is the line that it
+// prints then, a format for the id.
+func setRemoveAction(a *cli, cmd *cobra.Command, o app.Operation[app.IDRequest, any, any], done string) *cobra.Command {
+	cmd.Args = checkArgumentCount(1, 1)
 	a.addFlags(cmd, dataFlags)
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
-		_, err := runOperation(ctx, a, nil, a.openForWriting(app.WriterOptions{Existing: true}), app.OpScheduleRemove, app.IDRequest{ID: args[0]}, nil)
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
+		_, err := runOperation(ctx, a, nil, a.openForWriting(app.WriterOptions{Existing: true}), o, app.IDRequest{ID: args[0]}, nil)
 		if err == nil {
-			_, err = fmt.Fprintf(a.stdout, "Request %s is off the schedule.\n", text.Plain(args[0]))
+			_, err = fmt.Fprintf(a.stdout, done, text.Plain(args[0]))
 		}
 		return err
-	})
-	return cmd
+	}))
 }
 
 // newWebhook returns the group of commands `larder webhook`, which add, list and remove URLs that get messages about releases
@@ -238,7 +236,7 @@ one too.` + sentLater,
 	cmd.Flags().BoolVar(&request.Watch, "watch", false, "also send withdrawals, upstream changes, removed packages and new keys of the log")
 	cmd.Flags().StringVar(&request.Room, "room", "", "send events of the waiting room `NAME` instead, * for all rooms")
 	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
 		request.URL = args[0]
 		if err := notify.CheckURL(request.URL); err != nil {
 			return settings.Mistake{Err: err}
@@ -254,8 +252,7 @@ one too.` + sentLater,
 				return err
 			})
 		})
-	})
-	return cmd
+	}))
 }
 
 // newWebhookList returns the command `larder webhook list`, which lists the webhooks, oldest first, and how their messages
@@ -277,15 +274,7 @@ func newWebhookList(a *cli) *cobra.Command {
 		table := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 		fmt.Fprintln(table, "ID\tURL\tABOUT\tDELIVERED\tPENDING\tGIVEN UP\tLAST ATTEMPT")
 		for _, h := range hooks {
-			last := "none"
-			if !h.Last.IsZero() {
-				last = humanize.Time(h.Last) + ": "
-				if h.Problem == "" {
-					last += fmt.Sprint(h.Answer)
-				} else {
-					last += text.Plain(h.Problem) + fmt.Sprintf(" (%s since the last success)", formatCount(int(h.Failures), "failure", "failures"))
-				}
-			}
+			last := describeLastAttempt(h.Last, h.Answer, h.Problem, formatCount(int(h.Failures), "failure", "failures")+" since the last success")
 			fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", h.ID, text.Plain(h.URL), text.Plain(h.About()), h.Delivered, h.Pending, h.GivenUp, last)
 		}
 		return table.Flush()
@@ -294,20 +283,10 @@ func newWebhookList(a *cli) *cobra.Command {
 
 // newWebhookRemove returns the command `larder webhook remove`, which removes the webhook with an id and its pending messages.
 func newWebhookRemove(a *cli) *cobra.Command {
-	cmd := &cobra.Command{
+	return setRemoveAction(a, &cobra.Command{
 		Use:     "remove ID",
 		Short:   "End a webhook",
 		Long:    "End a webhook. What is on its way may still arrive; what is pending is dropped." + sentLater,
 		Example: `  larder webhook remove 3f9c2a7be01d4c58`,
-		Args:    checkArgumentCount(1, 1),
-	}
-	a.addFlags(cmd, dataFlags)
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
-		_, err := runOperation(ctx, a, nil, a.openForWriting(app.WriterOptions{Existing: true}), app.OpWebhookRemove, app.IDRequest{ID: args[0]}, nil)
-		if err == nil {
-			_, err = fmt.Fprintf(a.stdout, "Webhook %s is removed.\n", args[0])
-		}
-		return err
-	})
-	return cmd
+	}, app.OpWebhookRemove, "Webhook %s is removed.\n")
 }

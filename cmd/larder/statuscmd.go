@@ -91,7 +91,10 @@ func (s statusText) print(w io.Writer, one bool, now time.Time) error {
 		return err
 	}
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	s.printCounts(table, now)
+	fmt.Fprintln(table, "\nCOUNT\tWHAT\tPACKAGES\tWHY, AND WHAT HELPS")
+	for _, l := range s.Lines() {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s%s\n", humanize.Comma(int64(l.Count)), l.What, l.Packages, lint.Plain(l.Why), formatNextAttempt(l.Next, now))
+	}
 	if one {
 		s.printVersions(table, now)
 	} else {
@@ -106,15 +109,6 @@ func (s statusText) print(w io.Writer, one bool, now time.Time) error {
 	s.printUpstream(w)
 	s.printPurges(w, now)
 	return nil
-}
-
-// printCounts writes the rows of a table that counts packages, releases and contents by their state and its cause, and names
-// what helps. The columns are separated by tabs.
-func (s statusText) printCounts(table io.Writer, now time.Time) {
-	fmt.Fprintln(table, "\nCOUNT\tWHAT\tPACKAGES\tWHY, AND WHAT HELPS")
-	for _, l := range s.Lines() {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s%s\n", humanize.Comma(int64(l.Count)), l.What, l.Packages, lint.Plain(l.Why), formatNextAttempt(l.Next, now))
-	}
 }
 
 // printVersions writes the rows of a table with the state of each version of a package, and the command that gets it; versions

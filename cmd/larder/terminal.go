@@ -14,14 +14,11 @@ import (
 // file or a pipe is not cut.
 func terminalWidth(w io.Writer) int {
 	file, ok := w.(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) {
+	if !ok {
 		return 0
 	}
-	width, _, err := term.GetSize(int(file.Fd()))
-	if err != nil {
-		return 0
-	}
-	return width
+	width, _, _ := term.GetSize(int(file.Fd())) // -1 if it is no terminal
+	return max(0, width)
 }
 
 // leastCut is the number of columns that a cut or wrapped text gets at least, however narrow the terminal.

@@ -35,8 +35,10 @@ var commonFlags = []string{"config", "data", "profile", "listen", "tls-cert", "t
 // addShortHelp has the help of cmd list only the common flags and those that belong to no setting, and adds the flag
 // --help-all, with which the help lists all flags.
 func (a *cli) addShortHelp(cmd *cobra.Command) {
-	cmd.Flags().Var(helpAll{cmd}, "help-all", "help with all flags")
-	cmd.Flags().Lookup("help-all").NoOptDefVal = "true"
+	cmd.Flags().BoolFunc("help-all", "help with all flags", func(string) error {
+		cmd.Flags().Lookup("help-all").Changed = true
+		return pflag.ErrHelp // with which cobra prints the help and ends the command
+	})
 	help := cmd.HelpFunc()
 	cmd.SetHelpFunc(func(c *cobra.Command, args []string) {
 		all := c.Flags().Changed("help-all")
@@ -48,22 +50,6 @@ func (a *cli) addShortHelp(cmd *cobra.Command) {
 			fmt.Fprintf(c.OutOrStdout(), "\nMore flags: %s --help-all. Every setting: docs/configuration.md.\n", c.CommandPath())
 		}
 	})
-}
-
-// helpAll is the value of the flag --help-all of cmd. Setting it ends the command with its help.
-type helpAll struct{ cmd *cobra.Command }
-
-// String implements [pflag.Value]. The flag has no default.
-func (helpAll) String() string { return "" }
-
-// Type implements [pflag.Value]: the flag is a bool, so the help shows no value.
-func (helpAll) Type() string { return "bool" }
-
-// Set implements [pflag.Value]. It marks the flag as given and returns [pflag.ErrHelp], with which cobra prints the help and
-// ends the command.
-func (h helpAll) Set(string) error {
-	h.cmd.Flags().Lookup("help-all").Changed = true
-	return pflag.ErrHelp
 }
 
 const environmentNote = `
@@ -89,8 +75,7 @@ completed or absent. A second Ctrl-C ends it at once, which does no harm.` + env
 	}
 	a.addFlags(cmd, dataFlags, serveFlags, botFlags, []string{"interval", "feed", "fallback", "fallback-key"}, signingFlags, clusterFlags)
 	a.addShortHelp(cmd)
-	cmd.RunE = a.withSettings(a.runServer(app.Server{Serve: true, Fill: true}))
-	return cmd
+	return withAction(cmd, a.withSettings(a.runServer(app.Server{Serve: true, Fill: true})))
 }
 
 // newServe returns the command `larder serve`, which serves the data folder until it is stopped. It fetches no releases by
@@ -106,8 +91,7 @@ process, and the flags about catalogue, releases, memory and allowed hosts are f
 	}
 	a.addFlags(cmd, dataFlags, serveFlags, botFlags, signingFlags, clusterFlags)
 	a.addShortHelp(cmd)
-	cmd.RunE = a.withSettings(a.runServer(app.Server{Serve: true}))
-	return cmd
+	return withAction(cmd, a.withSettings(a.runServer(app.Server{Serve: true})))
 }
 
 // newBot returns the command `larder bot`, which fills the data folder without serving it, until it is stopped or, with --once,

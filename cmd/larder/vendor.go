@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
@@ -49,7 +48,7 @@ The larder process that runs on the data folder fetches the releases; if none ru
 	used := slices.Concat([]string{"keys"}, botFlags, assetFlags)
 	a.addFlags(cmd, dataFlags, used)
 	cmd.Flags().BoolVar(&write, "write", false, "change the files instead of printing the change")
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
 		var pages []*vendoredPage
 		var failures []error
 		for _, path := range args {
@@ -74,8 +73,7 @@ The larder process that runs on the data folder fetches the releases; if none ru
 			failures = append(failures, a.finishPage(p, write))
 		}
 		return errors.Join(failures...)
-	})
-	return cmd
+	}))
 }
 
 // A vendoredPage is an HTML file as it was read, with its tags that load files from public CDNs, in the order of the page.
@@ -238,11 +236,7 @@ func (a *cli) finishPage(p *vendoredPage, write bool) error {
 // that a page may have.
 func (a *cli) printDiff(difference []byte) error {
 	if terminalWidth(a.stdout) > 0 {
-		lines := strings.Split(string(difference), "\n")
-		for i, line := range lines {
-			lines[i] = text.Plain(line)
-		}
-		difference = []byte(strings.Join(lines, "\n"))
+		difference = []byte(plainLines(string(difference), ""))
 	}
 	_, err := a.stdout.Write(difference)
 	return err

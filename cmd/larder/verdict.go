@@ -63,16 +63,15 @@ func writeEvidence(w io.Writer, e verify.Evidence) {
 	}
 	fmt.Fprintf(w, "  %s\n", text.Plain(e.Key))
 	for _, head := range e.Heads {
-		fmt.Fprintf(w, "One head:\n%s\n", quoteText(head))
+		fmt.Fprintf(w, "One head:\n%s\n", plainLines(strings.TrimRight(head, "\n"), "  "))
 	}
 }
 
-// quoteText returns an untrusted text of several lines with each line indented by two spaces, without characters that control a
-// terminal and without line breaks at its end.
-func quoteText(said string) string {
-	lines := strings.Split(strings.TrimRight(said, "\n"), "\n")
+// plainLines returns an untrusted text of several lines with prefix in front of each, without characters that control a terminal.
+func plainLines(said, prefix string) string {
+	lines := strings.Split(said, "\n")
 	for i, line := range lines {
-		lines[i] = "  " + text.Plain(line)
+		lines[i] = prefix + text.Plain(line)
 	}
 	return strings.Join(lines, "\n")
 }

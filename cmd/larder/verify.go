@@ -143,7 +143,7 @@ larder fsck. See docs/audit-log.md.`,
 	f.StringArrayVar(&v.own, "own", nil, "for a PAGE: `PREFIX` of addresses that are the page's own, a URL or relative to the page, such as /; repeatable")
 	f.BoolVar(&v.sarif, "sarif", false, "for a PAGE: print SARIF, which tools show beside its lines")
 	f.BoolVar(&v.asJSON, "json", false, "print JSON")
-	cmd.RunE = withoutSettings(func(ctx context.Context, args []string) error {
+	return withAction(cmd, withoutSettings(func(ctx context.Context, args []string) error {
 		if v.proof != "" && !f.Changed("max-age") {
 			v.trust.MaxAge = 0
 		}
@@ -167,8 +167,7 @@ larder fsck. See docs/audit-log.md.`,
 			return a.verifyPage(ctx, v, args[0])
 		}
 		return a.verifySubjects(ctx, v, subjects)
-	})
-	return cmd
+	}))
 }
 
 // A subject is one argument of `larder verify`, and the URL or file that it names.

@@ -54,7 +54,7 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 	addKnownLogsFlag(f, &w.Known)
 	f.StringVar(&w.State, "state", "", "`FILE` with the position of the last poll; default: one for this log and packages beside the known logs")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.RunE = withoutSettings(func(ctx context.Context, _ []string) (err error) {
+	return withAction(cmd, withoutSettings(func(ctx context.Context, _ []string) (err error) {
 		if w.Server == "" || w.Silence <= 0 || w.Timeout <= 0 {
 			return settings.Mistakef("watch needs the URL of a Larder in --log, and a --silence and a --timeout over 0")
 		}
@@ -93,6 +93,5 @@ has Atom feeds of the rest, but not of forks and silence: /logs.atom?package=NAM
 			return verdict{fmt.Errorf("%s attention", formatCount(found.Alarms, "event needs", "events need")), exitAdvice}
 		}
 		return nil
-	})
-	return cmd
+	}))
 }

@@ -60,10 +60,10 @@ without the attestation that its package JSON requires by now also needs --witho
 	cmd.Flags().StringVar(&override, "without-provenance", "", "with --undo: "+unattestedFlag)
 	cmd.MarkFlagsMutuallyExclusive("undo", "erase")
 	asJSON := addJSONFlag(cmd)
-	cmd.RunE = a.withSettings(func(ctx context.Context, args []string) error {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
 		request.Package, request.Version = args[0], args[1]
-		if err := checkReason(request.Reason); err != nil {
-			return err
+		if strings.TrimSpace(request.Reason) == "" {
+			return settings.Mistakef("say why with --reason TEXT: the log has it, and clients that request the release get it")
 		}
 		if override != "" && !undo {
 			return settings.Mistakef("--without-provenance is for --undo")
@@ -77,16 +77,7 @@ without the attestation that its package JSON requires by now also needs --witho
 			}
 		}
 		return runReleaseOperation(ctx, a, app.OpWithdraw, request, *asJSON, printWithdrawn)
-	})
-	return cmd
-}
-
-// checkReason returns a [settings.Mistake] if the reason for a withdrawal or restoration has no characters but white space.
-func checkReason(reason string) error {
-	if strings.TrimSpace(reason) == "" {
-		return settings.Mistakef("say why with --reason TEXT: the log has it, and clients that request the release get it")
-	}
-	return nil
+	}))
 }
 
 // runReleaseOperation runs the operation o, a withdrawal or restoration, in the process that has the data folder open or in
@@ -102,19 +93,15 @@ func runReleaseOperation[Request any](ctx context.Context, a *cli, o app.Operati
 		}
 		err = a.printResponse(asJSON, answer, func() error { return print(answer, a.stdout) })
 		if e := answer.Erasure; err == nil && e != nil && e.Busy > 0 {
+			pronoun := "them"
+			if e.Busy == 1 {
+				pronoun = "it"
+			}
 			err = fmt.Errorf("%s not erased, because a release that is being published may need %s; run the same again when that is done",
-				formatCount(e.Busy, "file content was", "file contents were"), pronounFor(e.Busy))
+				formatCount(e.Busy, "file content was", "file contents were"), pronoun)
 		}
 		return err
 	})
-}
-
-// pronounFor returns "it" for one thing, else "them".
-func pronounFor(n int) string {
-	if n == 1 {
-		return "it"
-	}
-	return "them"
 }
 
 // confirmErasing asks at the terminal in, with a question on out, for the version of the release, and returns nil if the line

@@ -32,7 +32,7 @@ keep both together, on one machine. Contradicting checkpoints of a log are store
 	a.addFlags(cmd, []string{"config", "keys", "listen", "tls-cert", "tls-key", "max-connections", "drain", "ready-file", "private-listen", "private-hosts", "log-level", "log-format"})
 	cmd.Flags().StringVar(&w.Name, "name", "", "the `NAME` of a new witness's keys: a host that is yours, and what you like behind it")
 	cmd.Flags().StringArrayVar(&w.Logs, "log", nil, "a log that is witnessed: its verifier `KEY`, a file with it, or the URL of a Larder; repeatable")
-	cmd.RunE = a.withSettings(func(ctx context.Context, _ []string) (err error) {
+	return withAction(cmd, a.withSettings(func(ctx context.Context, _ []string) (err error) {
 		if !a.settings.IsSet("keys") || len(w.Logs) == 0 {
 			return settings.Mistakef("a witness needs a folder of its own, with --keys, and a --log that it witnesses")
 		}
@@ -48,6 +48,5 @@ keep both together, on one machine. Contradicting checkpoints of a log are store
 			fmt.Fprintf(a.stdout, "The witness answers at %s\nGive one of its keys to `larder up --witness %s#KEY`, and to those who verify:\n%s\n", address, address, strings.Join(keys, "\n"))
 		}
 		return w.Run(ctx)
-	})
-	return cmd
+	}))
 }

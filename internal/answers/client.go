@@ -2,37 +2,8 @@ package answers
 
 import (
 	"net/http"
-	"sync"
 	"time"
 )
-
-// A Throttle lets one event a second through and counts the others: a damaged file that is
-// requested again and again must not fill the disk with lines of the log. The zero value is
-// ready.
-type Throttle struct {
-	now func() time.Time // time.Now where nil
-
-	mu   sync.Mutex
-	last time.Time
-	held int
-}
-
-// Allow reports, in ok, whether the caller may log this event: one a second may be. held is how many events were suppressed since
-// the last one that it allowed, and 0 if ok is false.
-func (t *Throttle) Allow() (held int, ok bool) {
-	now := time.Now
-	if t.now != nil {
-		now = t.now
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if at := now(); t.last.IsZero() || at.Sub(t.last) >= time.Second {
-		held, t.held, t.last = t.held, 0, at
-		return held, true
-	}
-	t.held++
-	return 0, false
-}
 
 // A Writer writes to a client, in chunks that each have a deadline. It is an io.Writer whose
 // first error stays, and is the client's.

@@ -42,18 +42,3 @@ func TestStreamsShareWhatTheClientTakes(t *testing.T) {
 		t.Errorf("%d streams take %v bytes a second at least, one connection %v", Streams, all, one)
 	}
 }
-
-func TestThrottle(t *testing.T) {
-	now := time.Unix(0, 0)
-	l := Throttle{now: func() time.Time { return now }}
-	for i, step := range []struct {
-		after time.Duration
-		held  int
-		ok    bool
-	}{{0, 0, true}, {0, 0, false}, {999 * time.Millisecond, 0, false}, {time.Millisecond, 2, true}, {time.Hour, 0, true}} {
-		now = now.Add(step.after)
-		if held, ok := l.Allow(); held != step.held || ok != step.ok {
-			t.Errorf("step %d: %d, %v, want %d, %v", i, held, ok, step.held, step.ok)
-		}
-	}
-}

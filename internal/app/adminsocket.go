@@ -161,16 +161,13 @@ func dialRunning(ctx context.Context, data string) (*Client, error) {
 // reachTimeout while a process that starts or ends has the folder locked. Errors are those of open, or of a process that runs
 // and cannot be reached.
 func Reach(ctx context.Context, data string, open func() (interface{ Client() *Client }, error)) (client *Client, own bool, err error) {
-	for deadline := time.Now().Add(reachTimeout); ; {
-		if client, err = Dial(ctx, data); !errors.Is(err, ErrNoProcess) {
-			return client, false, err
-		}
-		folder, err := open()
-		if err == nil {
-			return folder.Client(), true, nil
-		}
-		if !errors.Is(err, kvstore.ErrLocked) || time.Now().After(deadline) || retry.Sleep(ctx, reachInterval) != nil {
-			return nil, false, err
-		}
+	var folder interface{ Client() *Client }
+	client, err = dialOr(ctx, data, func() (err error) {
+		folder, err = open()
+		return err
+	})
+	if own = client == nil && err == nil; own {
+		client = folder.Client()
 	}
+	return client, own, err
 }

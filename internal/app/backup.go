@@ -101,7 +101,8 @@ func (r *Reader) backUpToBucket(ctx context.Context, b bucket.Bucket, keys *back
 	if err != nil {
 		return 0, err
 	}
-	if err := keys.putRecord(ctx, b, backupRecordName(signed.Size, time.Now()), content); err != nil {
+	name := fmt.Sprintf("%s%020d-%s", backupRecords, signed.Size, time.Now().UTC().Format(backupTime))
+	if err := keys.putRecord(ctx, b, name, content); err != nil {
 		return 0, err
 	}
 	return signed.Size, pruneBackup(ctx, target, r.settings.BackupKeep)
@@ -333,19 +334,12 @@ func (r *Reader) isInDataFolder(dir string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for {
+	for ; ; at = filepath.Dir(at) {
 		info, err := os.Stat(at)
-		if err != nil {
-			return false, err
+		inside := err == nil && os.SameFile(info, data)
+		if err != nil || inside || at == filepath.Dir(at) {
+			return inside, err
 		}
-		if os.SameFile(info, data) {
-			return true, nil
-		}
-		parent := filepath.Dir(at)
-		if parent == at {
-			return false, nil
-		}
-		at = parent
 	}
 }
 

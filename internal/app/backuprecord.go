@@ -18,7 +18,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/kvstore/bucket"
@@ -30,7 +29,7 @@ import (
 )
 
 const (
-	backupRecords   = "backup/"
+	backupRecords   = "backup/" // followed by the number of log entries, in 20 digits, "-" and the time
 	maxBackupRecord = 1 << 30
 	backupTime      = "20060102T150405Z"
 	// backupKeyFile has the key of the records of a folder whose key folder has no key of the log, such as a mirror's.
@@ -41,11 +40,6 @@ const (
 type backupRecord struct {
 	Rows  []check.CarriedRow
 	Rooms map[string][]byte // versions of the waiting rooms' settings, by file name
-}
-
-// backupRecordName returns the object key of the record of a backup that has size log entries and was made at the time now.
-func backupRecordName(size int64, now time.Time) string {
-	return fmt.Sprintf("%s%020d-%s", backupRecords, size, now.UTC().Format(backupTime))
 }
 
 // backupKeys are the keys of a key folder that encrypt and authenticate records.

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -47,14 +46,6 @@ type ClusterIntervals struct {
 	Takeover time.Duration
 	// Squeeze is the time until a follower requests another file to squeeze from a leader that had none. Default: 10 s.
 	Squeeze time.Duration
-}
-
-// withDefaults returns the intervals with the default in place of each 0.
-func (i ClusterIntervals) withDefaults() ClusterIntervals {
-	return ClusterIntervals{
-		Takeover: cmp.Or(i.Takeover, 10*time.Second),
-		Squeeze:  cmp.Or(i.Squeeze, 10*time.Second),
-	}
 }
 
 // nodeMemory is the state of a node of a cluster that outlives a run of its roles.
@@ -127,11 +118,10 @@ func (r *roleRun) setAsideStore(b bucket.Bucket, short *Shortfall) error {
 		return err
 	}
 	aside := fmt.Sprintf("%s.lost-%d", storeDir(r.settings.Data), time.Now().Unix())
-	err = os.Rename(storeDir(r.settings.Data), aside)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
+	switch err := os.Rename(storeDir(r.settings.Data), aside); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
 		return err
 	}
 	level := slog.LevelWarn
@@ -291,7 +281,14 @@ func (n *clusterNode) addStatusOutputs(r *roleRun, site *siteOptions) {
 	r.supervisor.readiness.addCheck(n.checkReadiness)
 	r.console.addStatus(n.addStatus)
 	r.console.addExamination(n.examineNodes)
-	r.console.addOperations(n.addNodesOperation)
+	r.console.addOperations(func(all operations) {
+		addRequest(all, OpNodes, func(ctx context.Context, _ struct{}) ([]Node, error) {
+			if err := n.cluster.PutMember(ctx, n.ownStatus()); err != nil {
+				return nil, err
+			}
+			return n.cluster.Members(ctx)
+		})
+	})
 	site.pages.Nodes = n.listNodes
 }
 
@@ -307,10 +304,7 @@ func (n *clusterNode) addExchangeParts(r *roleRun) {
 // node cannot follow the bucket at the moment, such as one that does not respond. After it has returned true, it does so until
 // a run starts with a new store.
 func (n *clusterNode) mayServe() bool {
-	if n.memory.caughtUp.Load() {
-		return true
-	}
-	if n.first > 0 && n.cluster.Status().Problem != "" {
+	if !n.memory.caughtUp.Load() && n.first > 0 && n.cluster.Status().Problem != "" {
 		n.memory.caughtUp.Store(true)
 	}
 	return n.memory.caughtUp.Load()

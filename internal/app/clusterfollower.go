@@ -56,7 +56,7 @@ func (o followerRole) start(ctx context.Context, r *roleRun) error {
 		return err
 	}
 	s.announceSite(r, w.folder)
-	r.serveAdmin(socket, w.folder, f.operations(what), n.refuseSchedule(), s.checkSettings)
+	r.serveAdmin(socket, w.folder, f.operations(what), refuseRequests(n.notLeaderError), s.checkSettings)
 	r.parts.Add(parts.Part{Name: "following", Run: parts.RunUntilDone(f.follow)})
 	r.parts.Add(parts.Part{Name: "remote recompression", Run: parts.RunUntilDone(func(ctx context.Context) { n.recompressForLeader(ctx, s.Intervals.Squeeze) })})
 	n.addExchangeParts(r)
@@ -91,11 +91,10 @@ func openClusterFollower(ctx context.Context, r *roleRun, o followerRole, w *Wri
 // following.
 func (f *clusterFollower) follow(ctx context.Context) {
 	each := func(ctx context.Context) error {
+		f.node.memory.caughtUp.Store(true)
 		if f.node.cluster.Bootstrapping() { // a node that writes has to bring the log there
-			f.node.memory.caughtUp.Store(true)
 			return nil
 		}
-		f.node.memory.caughtUp.Store(true)
 		if !f.dropped { // not before it is known that the bucket has them
 			if err := deleteOutbox(f.node.folder.store); err != nil {
 				return err

@@ -97,22 +97,16 @@ func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Buck
 	if err == nil {
 		err = l.loadOutbox(ctx)
 	}
-	if err != nil {
+	end := func() {
 		l.stepDown()
 		n.peers.close()
-		return nil, errors.Join(err, view.record.Close())
 	}
-	err = view.record.Close() // the signer has the key folder from now on
-	if err != nil {
-		l.stepDown()
-		n.peers.close()
+	if err = errors.Join(err, view.record.Close()); err != nil { // the signer has the key folder from now on
+		end()
 		return nil, err
 	}
 	l.queueMissingDeltas(ctx)
-	r.parts.Add(parts.Part{Name: "lead", Stop: parts.StopBy(func() {
-		l.stepDown()
-		n.peers.close()
-	})})
+	r.parts.Add(parts.Part{Name: "lead", Stop: parts.StopBy(end)})
 	return l, nil
 }
 

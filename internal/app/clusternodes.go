@@ -11,12 +11,12 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/internal/retry"
+	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/cluster"
 	"github.com/larder-cdn/larder/server"
@@ -33,13 +33,8 @@ const (
 // A Node is the status of a node of the cluster, and its JSON form.
 type Node = cluster.Member
 
-// OpNodes returns the status of each node of the cluster, as the bucket has it.
+// OpNodes returns the status of each node of the cluster, as the bucket has it, after the process has written its own there.
 const OpNodes Operation[struct{}, any, []Node] = "nodes"
-
-// refuseNodes carries out [OpNodes] in a process that is not a node of a cluster: it always returns an error.
-func refuseNodes(context.Context, struct{}) ([]Node, error) {
-	return nil, errors.New("no node of a cluster runs on this data folder; `larder up --bucket` starts one")
-}
 
 // forwarded are the operations that followers forward to the leader.
 var forwarded = []string{string(OpAdd), string(opMissingContents), string(opImport), string(OpWithdraw), string(OpRestore), string(OpSqueeze), string(OpScheduleAdd), string(OpScheduleList), string(OpScheduleShow),
@@ -149,10 +144,10 @@ func (n *clusterNode) refuseExceptOnLeader(message string) api.Operation {
 	}
 }
 
-// forwardToLeader requests the operation name from the leader, and returns its result. The result, and the events that report
-// receives, are JSON (json.RawMessage). The error is the operation's, with the leader's URL, or says why the leader cannot be
+// forwardToLeader requests the operation name from the leader, and returns its result. The events that report receives are JSON
+// (json.RawMessage), too. The error is the operation's, with the leader's URL, or says why the leader cannot be
 // reached, such as that this node is the leader.
-func (n *clusterNode) forwardToLeader(ctx context.Context, name string, request api.OperationRequest, report func(any)) (any, error) {
+func (n *clusterNode) forwardToLeader(ctx context.Context, name string, request api.OperationRequest, report func(any)) (json.RawMessage, error) {
 	at, err := n.findLeader(ctx)
 	if err != nil {
 		return nil, err
@@ -186,11 +181,7 @@ func (n *clusterNode) addStatus(s *Status) {
 // defaultName returns the name of a node that has no URL: MACHINE:FOLDER, with its data folder.
 func (n *clusterNode) defaultName() string {
 	host, _ := os.Hostname()
-	data, err := filepath.Abs(n.settings.Data)
-	if err != nil {
-		data = n.settings.Data
-	}
-	return host + ":" + data
+	return host + ":" + settings.Absolute(n.settings.Data)
 }
 
 // ownStatus returns the present status of this node, in the form in which the bucket lists the nodes. Behind is in seconds: 0
@@ -275,17 +266,6 @@ func (n *clusterNode) listNodes(ctx context.Context) ([]Node, error) {
 		}
 	}
 	return all, err
-}
-
-// addNodesOperation adds to all the operation that lists the status of all nodes. It first writes the present status of this node
-// to the bucket.
-func (n *clusterNode) addNodesOperation(all operations) {
-	addRequest(all, OpNodes, func(ctx context.Context, _ struct{}) ([]Node, error) {
-		if err := n.cluster.PutMember(ctx, n.ownStatus()); err != nil {
-			return nil, err
-		}
-		return n.cluster.Members(ctx)
-	})
 }
 
 const (

@@ -11,14 +11,9 @@ import (
 	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/bot/sources"
-	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 )
-
-// The outbox of a cluster has what the leader has to send and the log does not contain: scheduled requests, webhooks and their
-// messages, and withdrawals that caches have yet to purge. The leader saves its rows in the bucket, encrypted, and the next leader
-// loads them. Followers have no outbox. The saved rows start with npm's download counts, which would take a month to collect again.
 
 // outboxKey is the row that marks the outbox of this store as the cluster's.
 var outboxKey = kvstore.Key("cluster", "errands")
@@ -169,7 +164,7 @@ func (l *clusterLeader) saveBeforeResponse(next http.Handler) http.Handler {
 		buffered := &bufferedResponse{ResponseWriter: w, status: http.StatusOK}
 		next.ServeHTTP(buffered, r)
 		if err := explainNotShared(l.saveOutbox(r.Context())); err != nil {
-			(&answers.Failure{Status: http.StatusServiceUnavailable, Message: err.Error()}).SendJSON(w, r)
+			refuseRequests(func() error { return err }).ServeHTTP(w, r)
 			return
 		}
 		w.WriteHeader(buffered.status)
@@ -189,11 +184,3 @@ func (b *bufferedResponse) WriteHeader(status int) { b.status = status }
 
 // Write implements [http.ResponseWriter]: it appends to the body in memory, and sends nothing.
 func (b *bufferedResponse) Write(data []byte) (int, error) { return b.body.Write(data) }
-
-// refuseSchedule returns the handler of the schedule on a follower: it responds 503 and names the leader, because only the leader
-// has the schedule.
-func (n *clusterNode) refuseSchedule() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		(&answers.Failure{Status: http.StatusServiceUnavailable, Message: n.notLeaderError().Error()}).SendJSON(w, r)
-	})
-}

@@ -131,13 +131,3 @@ func (r *roleRun) openDamagedFolder() (folder *Reader, readable bool, err error)
 	r.parts.Add(parts.Part{Name: "damaged data folder", Stop: folder.Close})
 	return folder, readable, nil
 }
-
-// addSigner opens the signer of the log, which creates the key if it is missing, and adds the part that runs the signer. The role
-// calls it after all checks of the settings. A [*readOnlyError] says that the process may still serve read-only.
-func (r *roleRun) addSigner(w *Writer) error {
-	if err := w.openSigner(r.logger, r.metrics); err != nil {
-		return r.asReadOnly(err)
-	}
-	r.parts.Add(w.signature.signer.Part())
-	return nil
-}

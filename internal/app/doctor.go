@@ -44,13 +44,16 @@ func (e *examination) report(check, fix, cause string) {
 	e.findings = append(e.findings, Finding{check, cause, fix})
 }
 
+// reportProblem adds a finding as report does, with prefix in front of problem. It does nothing if problem is "".
+func (e *examination) reportProblem(check, fix, prefix, problem string) {
+	if problem != "" {
+		e.report(check, fix, prefix+problem)
+	}
+}
+
 // newExamination returns an examination, without findings, of the data folder of the settings.
 func newExamination(s *settings.Settings) *examination {
-	data, err := filepath.Abs(s.Data)
-	if err != nil {
-		data = s.Data // the working directory is gone
-	}
-	return &examination{settings: s, data: quoteForShell(data), now: time.Now()}
+	return &examination{settings: s, data: quoteForShell(settings.Absolute(s.Data)), now: time.Now()}
 }
 
 // quoteForShell returns text as one word of a shell command, in single quotes if necessary.
@@ -157,11 +160,9 @@ func (e *examination) examineStatus(s *Status) {
 		}
 		e.report("store", fix, s.Degraded)
 	}
-	if s.Behind != "" {
-		e.report("store", e.command("fsck --deep"), "the store lacks the last changes that it had, none of which was signed: "+s.Behind)
-	}
-	if p := s.Process; p != nil && p.Failed != "" {
-		e.report("configuration", e.command("reload"), "the last upgrade or reload failed: "+p.Failed)
+	e.reportProblem("store", e.command("fsck --deep"), "the store lacks the last changes that it had, none of which was signed: ", s.Behind)
+	if s.Process != nil {
+		e.reportProblem("configuration", e.command("reload"), "the last upgrade or reload failed: ", s.Process.Failed)
 	}
 	if s.Unsigned != "" {
 		fix := "cp /PATH/TO/COPY/log.key " + quoteForShell(e.settings.KeyFolder()) + " # if it is lost: larder log rotate-key"
@@ -177,21 +178,17 @@ func (e *examination) examineStatus(s *Status) {
 		e.report("sandbox", "uname -r # Linux 6.7 or later has all of it", "child processes that read files from upstream go without "+lack)
 	}
 	for _, c := range s.Certificates {
-		if c.Problem != "" {
-			e.report("certificate", e.command("reload")+" # after renewing the files; openssl x509 -enddate -noout -in FILE says until when they are valid", c.Domain+": "+c.Problem)
-		}
+		e.reportProblem("certificate", e.command("reload")+" # after renewing the files; openssl x509 -enddate -noout -in FILE says until when they are valid", c.Domain+": ", c.Problem)
 	}
 	e.examineUpstreamStatus(s)
 	for _, p := range s.Purges {
-		if p.Problem != "" {
-			e.report("purge hook", e.command("reload")+" # after correcting purge-hook", fmt.Sprintf("%s %s is withdrawn, but a cache in front may still have it: %s", p.Package, p.Version, p.Problem))
-		}
+		e.reportProblem("purge hook", e.command("reload")+" # after correcting purge-hook", p.Package+" "+p.Version+" is withdrawn, but a cache in front may still have it: ", p.Problem)
 	}
-	if l := s.LogPush; l != nil && l.Problem != "" {
-		e.report("log push", e.command("up")+" # after stopping the process and correcting the token", "pushing the log to "+l.Repository+" fails: "+l.Problem)
+	if l := s.LogPush; l != nil {
+		e.reportProblem("log push", e.command("up")+" # after stopping the process and correcting the token", "pushing the log to "+l.Repository+" fails: ", l.Problem)
 	}
-	if f := s.Following; f != nil && f.Problem+f.Stale != "" {
-		e.report("source", "larder doctor # at the source, "+f.Source, "following "+f.Source+": "+strings.TrimSpace(f.Problem+" "+f.Stale))
+	if f := s.Following; f != nil {
+		e.reportProblem("source", "larder doctor # at the source, "+f.Source, "following "+f.Source+": ", strings.TrimSpace(f.Problem+" "+f.Stale))
 	}
 }
 
@@ -199,9 +196,7 @@ func (e *examination) examineStatus(s *Status) {
 // fallback origins. It sends no requests.
 func (e *examination) examineUpstreamStatus(s *Status) {
 	if c := s.Catalogue; c != nil {
-		if c.Problem != "" {
-			e.report("catalogue", e.command("reload")+" # after correcting catalogue or its source", "the catalogue "+c.Source+" cannot be read: "+c.Problem)
-		}
+		e.reportProblem("catalogue", e.command("reload")+" # after correcting catalogue or its source", "the catalogue "+c.Source+" cannot be read: ", c.Problem)
 		for _, refused := range c.Refused {
 			file := refused.File
 			path, err := filepath.Abs(filepath.Join(c.Source, filepath.FromSlash(file)))
@@ -211,8 +206,8 @@ func (e *examination) examineUpstreamStatus(s *Status) {
 			e.report("catalogue", "larder lint "+quoteForShell(file)+" && "+e.command("reload"), "a file of the catalogue is refused: "+refused.Reason)
 		}
 	}
-	if f := s.Feed; f != nil && f.Problem != "" {
-		e.report("feed", e.command("reload")+" # after correcting feed", "the registry's change feed cannot be read: "+f.Problem)
+	if s.Feed != nil {
+		e.reportProblem("feed", e.command("reload")+" # after correcting feed", "the registry's change feed cannot be read: ", s.Feed.Problem)
 	}
 	for _, t := range s.Problems {
 		switch t.Kind {
@@ -224,9 +219,7 @@ func (e *examination) examineUpstreamStatus(s *Status) {
 	}
 	if f := s.Fallback; f != nil {
 		for _, o := range f.Origins {
-			if o.Problem+o.Stale != "" {
-				e.report("fallback", e.command("status"), o.Origin+": "+strings.TrimSpace(o.Problem+" "+o.Stale))
-			}
+			e.reportProblem("fallback", e.command("status"), o.Origin+": ", strings.TrimSpace(o.Problem+" "+o.Stale))
 		}
 	}
 }

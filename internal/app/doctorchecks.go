@@ -265,9 +265,7 @@ func (n *clusterNode) examineNodes(ctx context.Context, e *examination) {
 // compareNodes adds findings: the problem of own, the present status of this node, and for each other node in all that it is
 // silent, or else that it has a problem, another version, or other settings.
 func (e *examination) compareNodes(own Node, all []Node) {
-	if own.Problem != "" {
-		e.report("node", e.command("status"), own.Problem)
-	}
+	e.reportProblem("node", e.command("status"), "", own.Problem)
 	for _, m := range all {
 		if m.Name == own.Name {
 			continue
@@ -276,9 +274,7 @@ func (e *examination) compareNodes(own Node, all []Node) {
 			e.report("node", "larder up # on that machine", fmt.Sprintf("the node %s has been silent since %s", m.Name, m.Heard.Format(time.DateTime)))
 			continue
 		}
-		if m.Problem != "" {
-			e.report("node", "larder doctor # on that machine", "the node "+m.Name+" reports: "+m.Problem)
-		}
+		e.reportProblem("node", "larder doctor # on that machine", "the node "+m.Name+" reports: ", m.Problem)
 		if m.Version != own.Version {
 			e.report("node versions", "larder upgrade # on the node with the older version", fmt.Sprintf("the node %s is %s, this one is %s", m.Name, m.Version, own.Version))
 		}

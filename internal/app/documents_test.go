@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -78,7 +77,7 @@ func TestRenderingTimeIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, kind := range []document.Kind{document.Readme, document.Imports} {
-		d := newDocuments(worker.NewPool(worker.Options{Program: path, Size: 1, Nice: true, Timeout: renderTimeout}), nil, slog.New(slog.DiscardHandler))
+		d := &pageSources{workers: worker.NewPool(worker.Options{Program: path, Size: 1, Nice: true, Timeout: renderTimeout})}
 		_, err := d.render(t.Context(), "jar@1.0.0", document.Request{Kind: kind})
 		if crash, ok := errors.AsType[*worker.CrashError](err); ok && crash.TimedOut {
 			t.Skip("other processes left the worker too little processor time")

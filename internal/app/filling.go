@@ -18,6 +18,7 @@ import (
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/bot/worker"
 	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/verify"
@@ -80,9 +81,11 @@ func (f *filler) addToSite(r *roleRun, folder *Reader, site *siteOptions, secret
 // runOnce has the bot read the catalogue and make a single pass, and calls filled with the summary of the pass, also after an
 // error of it. If that succeeded, the bot compares published releases with their upstreams as far as that is due. In any case
 // runOnce then calls beforeEnd, unless ctx has ended. A failed release is an error. It never returns nil: after a pass without
-// failures it returns [parts.ErrDone], which ends the role. If the catalogue cannot be read, it returns that error at once.
+// failures it returns [parts.ErrDone], which ends the role. If the catalogue cannot be read and the bot has no
+// last valid one, it returns that error at once.
 func (f *filler) runOnce(ctx context.Context, filled func(sources.Summary), beforeEnd func(context.Context) error) error {
-	if err := f.refreshCatalogue(ctx); err != nil {
+	// The error was logged, unless it repeats; the last valid catalogue, if any, stays in use.
+	if err := f.watcher.Poll(ctx, f.bot.SetCatalogue); err != nil && f.watcher.State().Changed.IsZero() {
 		return err
 	}
 	summary, err := f.bot.Once(ctx)
@@ -123,9 +126,7 @@ func (f *filler) runBot(ctx context.Context, serve bool, logger *slog.Logger) er
 			backoff = diskFullBackoff
 		}
 		logger.Error("the bot stopped; it starts again", "err", err, "after", backoff)
-		select {
-		case <-time.After(backoff):
-		case <-ctx.Done():
+		if retry.Sleep(ctx, backoff) != nil {
 			return nil
 		}
 	}
@@ -148,17 +149,6 @@ func newCatalogueWatcher(s *settings.Settings, dir string, c *bot.Clients, logge
 		return nil, fmt.Errorf("%s: %w", s.Origin("catalogue"), err)
 	}
 	return watcher, nil
-}
-
-// refreshCatalogue reads the catalogue for a single pass of the bot, and sets it in the bot if it has changed. If that fails and
-// the bot has a last valid catalogue, refreshCatalogue returns nil, and the bot uses that; the error was logged, unless
-// it repeats or ctx has ended. Otherwise refreshCatalogue returns the error.
-func (f *filler) refreshCatalogue(ctx context.Context) error {
-	err := f.watcher.Poll(ctx, f.bot.SetCatalogue)
-	if err != nil && !f.watcher.State().Changed.IsZero() {
-		return nil // it is logged; the last valid catalogue stays in use
-	}
-	return err
 }
 
 // describeCatalogue returns what the site displays of the catalogue: the number of packages, the first 12 characters of the

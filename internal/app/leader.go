@@ -97,9 +97,10 @@ func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Wr
 	if err != nil {
 		return err
 	}
-	if err := r.addSigner(w); err != nil { // creates the key, so nothing that the settings may have wrong comes later
-		return err
+	if err := w.openSigner(r.logger, r.metrics); err != nil { // creates the key, so nothing that the settings may have wrong comes later
+		return r.asReadOnly(err)
 	}
+	r.parts.Add(w.signature.signer.Part())
 	site := newSiteOptions()
 	site.signer, site.publishes, site.fills = w.signature.signer, s.Fill, s.Fill
 	if err := p.addClusterParts(r, site); err != nil {

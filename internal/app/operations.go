@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/larder-cdn/larder/api"
 	"github.com/larder-cdn/larder/api/library"
@@ -13,6 +14,7 @@ import (
 	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/bot/recompression"
 	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -20,21 +22,18 @@ import (
 	"github.com/larder-cdn/larder/logs/replication"
 )
 
-// Requests to the bot.
-type (
-	// AddRequest names a release that the bot publishes now.
-	AddRequest struct {
-		Package string `json:"package"` // its name in the catalogue
-		// NPM is the name of an npm package, by which the package is found if the catalogue has none with the name Package; ""
-		// for no such search.
-		NPM     string `json:"npm,omitempty"`
-		Version string `json:"version,omitempty"` // "" for the newest releases, as for a new package
-		// Retry requests, if Version is "", all releases that were refused or have failed.
-		Retry bool `json:"retry,omitempty"`
-		// Override is why Version is published although it does not satisfy the policy of its package; "" if it has to.
-		Override string `json:"override,omitempty"`
-	}
-)
+// AddRequest names a release that the bot publishes now.
+type AddRequest struct {
+	Package string `json:"package"` // its name in the catalogue
+	// NPM is the name of an npm package, by which the package is found if the catalogue has none with the name Package; ""
+	// for no such search.
+	NPM     string `json:"npm,omitempty"`
+	Version string `json:"version,omitempty"` // "" for the newest releases, as for a new package
+	// Retry requests, if Version is "", all releases that were refused or have failed.
+	Retry bool `json:"retry,omitempty"`
+	// Override is why Version is published although it does not satisfy the policy of its package; "" if it has to.
+	Override string `json:"override,omitempty"`
+}
 
 // Operations that look for libraries.
 const (
@@ -65,7 +64,7 @@ const (
 // running process has, return errors.
 func (r *Reader) operations() operations {
 	all := operations{}
-	directory := library.Directory{Store: r.store, Index: r.libraries.get, AssetBase: r.assetBase, Dictionaries: r.settings.Dictionaries, Advisories: sync.OnceValue(r.storedAdvisories), Documents: r.pages.documents.renderer.DocumentsNow()}
+	directory := library.Directory{Store: r.store, Index: r.libraries.get, AssetBase: r.assetBase, Dictionaries: r.settings.Dictionaries, Advisories: sync.OnceValue(r.storedAdvisories), Documents: r.pages.renderer.DocumentsNow()}
 	addRequest(all, OpStatus, func(_ context.Context, q StatusRequest) (*Status, error) { return r.readStatus(q.Package) })
 	addRequest(all, OpSearch, directory.Search)
 	addRequest(all, OpInfo, directory.Info)
@@ -75,8 +74,9 @@ func (r *Reader) operations() operations {
 	addOperation(all, OpBackup, r.backUp)
 	addOperation(all, OpBundle, r.writeBundle)
 	addRequest(all, OpDoctor, r.examineFolder)
-	addRequest(all, OpNodes, refuseNodes)
-	refuseRooms(all)
+	refuse(all, errors.New("no node of a cluster runs on this data folder; `larder up --bucket` starts one"), string(OpNodes))
+	refuse(all, errors.New("no larder process serves waiting rooms on this data folder; `larder up` and `larder serve` do"),
+		string(OpRooms), string(OpSetRoom), string(OpApplyRooms), string(OpUndoRooms), string(OpRoomHistory))
 	r.addFsckOperations(all)
 	r.addLogOperations(all)
 	r.addOutboxOperations(all)
@@ -87,50 +87,46 @@ func (r *Reader) operations() operations {
 // restore and replace the log's key. One more returns why the newest entries are not signed.
 func (w *Writer) operations() operations {
 	all := w.folder.operations()
-	withBot := func(ctx context.Context, report func(sources.Event), do func(context.Context, *bot.Bot) error) error {
-		f, err := w.filler.get()
-		if err != nil {
-			return err
-		}
-		return do(sources.WithReport(ctx, report), f.bot)
-	}
 	addOperation(all, OpAdd, func(ctx context.Context, q AddRequest, report func(sources.Event)) (Written, error) {
-		err := withBot(ctx, report, func(ctx context.Context, b *bot.Bot) error {
+		_, err := useBot(ctx, w, report, func(ctx context.Context, b *bot.Bot) (any, error) {
 			if _, named := b.Catalogue().Get(q.Package); !named && q.NPM != "" {
 				if p, ok := b.Catalogue().FindNPM(q.NPM); ok {
 					q.Package = p.Name
 				}
 			}
 			if q.Retry && q.Version == "" {
-				return b.Retry(ctx, q.Package)
+				return nil, b.Retry(ctx, q.Package)
 			}
 			if q.Override != "" {
-				return b.AddUnattested(ctx, q.Package, q.Version, q.Override)
+				return nil, b.AddUnattested(ctx, q.Package, q.Version, q.Override)
 			}
-			return b.Add(ctx, q.Package, q.Version)
+			return nil, b.Add(ctx, q.Package, q.Version)
 		})
 		return w.newWritten(), err
 	})
-	addOperation(all, OpImportTree, func(ctx context.Context, q ingest.Tree, report func(ingest.TreeEvent)) (sum ingest.TreeSummary, err error) {
-		err = withBot(ctx, func(sources.Event) {}, func(ctx context.Context, b *bot.Bot) (err error) {
-			sum, err = b.ImportTree(ctx, q, report)
-			return err
+	addOperation(all, OpImportTree, func(ctx context.Context, q ingest.Tree, report func(ingest.TreeEvent)) (ingest.TreeSummary, error) {
+		return useBot(ctx, w, func(sources.Event) {}, func(ctx context.Context, b *bot.Bot) (ingest.TreeSummary, error) {
+			return b.ImportTree(ctx, q, report)
 		})
-		return sum, err
 	})
 	w.addImportOperations(all)
-	addOperation(all, OpSqueeze, func(ctx context.Context, _ struct{}, report func(sources.Event)) (squeezed recompression.Summary, err error) {
-		err = withBot(ctx, report, func(ctx context.Context, b *bot.Bot) (err error) {
-			squeezed, err = b.RecompressAll(ctx)
-			return err
-		})
-		return squeezed, err
+	addOperation(all, OpSqueeze, func(ctx context.Context, _ struct{}, report func(sources.Event)) (recompression.Summary, error) {
+		return useBot(ctx, w, report, func(ctx context.Context, b *bot.Bot) (recompression.Summary, error) { return b.RecompressAll(ctx) })
 	})
 	addRequest(all, OpUnsigned, func(context.Context, struct{}) (string, error) { return w.signature.problem(), nil })
 	addRequest(all, OpRotateKey, func(context.Context, struct{}) (Rotation, error) { return w.signature.rotateKey() })
 	// Without a process that serves, withdrawals are in force at once.
 	withdrawals{w, func(context.Context) error { return nil }, false}.addOperations(all)
 	return all
+}
+
+// useBot opens the bot of w if it is not open, and calls do with it, and with a context whose events report receives.
+func useBot[Answer any](ctx context.Context, w *Writer, report func(sources.Event), do func(context.Context, *bot.Bot) (Answer, error)) (none Answer, err error) {
+	f, err := w.filler.get()
+	if err != nil {
+		return none, err
+	}
+	return do(sources.WithReport(ctx, report), f.bot)
 }
 
 // publishingOperations returns the operations of a process that publishes: those of the Writer, the status of the process, its
@@ -193,8 +189,13 @@ func (r *roleRun) addConsole(all operations, folder *Reader) operations {
 // refuseWrites replaces the operations in all that publish, withdraw, restore, recompress, repair, replace the log's key, or
 // change schedules and webhooks by ones that return the error why. It returns all.
 func refuseWrites(all operations, why error) operations {
-	for _, name := range []string{string(OpAdd), string(opMissingContents), string(opImport), string(OpImportTree), string(OpSqueeze), string(OpRepair), string(OpRotateKey), string(OpWithdraw), string(OpRestore),
-		string(OpScheduleAdd), string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookRemove)} {
+	return refuse(all, why, string(OpAdd), string(opMissingContents), string(opImport), string(OpImportTree), string(OpSqueeze),
+		string(OpRepair), string(OpRotateKey), string(OpWithdraw), string(OpRestore), string(OpScheduleAdd), string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookRemove))
+}
+
+// refuse replaces the operations in all that are named, or adds them, so that they return the error why. It returns all.
+func refuse(all operations, why error, names ...string) operations {
+	for _, name := range names {
 		all[name] = func(context.Context, api.OperationRequest, func(any)) (any, error) { return nil, why }
 	}
 	return all
@@ -299,8 +300,10 @@ const (
 // finds something, and [OpKeyFolder], which returns "" here.
 func (r *Reader) addFsckOperations(all operations) {
 	addOperation(all, OpFsck, func(ctx context.Context, q FsckRequest, report func(FsckEvent)) (check.Summary, error) {
-		o := r.fsckOptions(report)
-		o.Deep, o.All, o.Record, o.Keys, o.Seen = q.Deep, q.All, true, q.Keys, q.Seen
+		o := check.Options{
+			Deep: q.Deep, All: q.All, Record: true, Keys: q.Keys, Seen: q.Seen, Temp: tmpDir(r.settings.Data), Workers: r.workers,
+			Progress: func(p check.Progress) { report(FsckEvent{Progress: &p}) },
+		}
 		summary, err := check.Run(ctx, r.store, o, func(finding check.Finding) { report(FsckEvent{Finding: &finding}) })
 		if err == nil && (q.Deep || summary.Findings > 0) {
 			var problem error
@@ -312,12 +315,6 @@ func (r *Reader) addFsckOperations(all operations) {
 		return summary, err
 	})
 	addRequest(all, OpKeyFolder, func(context.Context, struct{}) (string, error) { return "", nil })
-}
-
-// fsckOptions returns the options of a check of the folder that do not depend on the request. The check calls report with its
-// progress, and not with its findings.
-func (r *Reader) fsckOptions(report func(FsckEvent)) check.Options {
-	return check.Options{Temp: tmpDir(r.settings.Data), Workers: r.workers, Progress: func(p check.Progress) { report(FsckEvent{Progress: &p}) }}
 }
 
 // Operations of an [Importer].
@@ -354,18 +351,28 @@ func (c importClient) Import(ctx context.Context, r ingest.ImportRequest, conten
 // the import itself, which publishes.
 func (w *Writer) addImportOperations(all operations) {
 	addRequest(all, opMissingContents, func(ctx context.Context, q ingest.ImportRequest) ([]kvstore.Hash, error) {
-		f, err := w.filler.get()
-		if err != nil {
-			return nil, err
-		}
-		return f.bot.MissingContents(ctx, q)
+		return useBot(ctx, w, func(sources.Event) {}, func(ctx context.Context, b *bot.Bot) ([]kvstore.Hash, error) {
+			return b.MissingContents(ctx, q)
+		})
 	})
 	all[string(opImport)] = api.TypedOperation(func(ctx context.Context, q ingest.ImportRequest, contents io.Reader, report func(any)) (any, error) {
-		f, err := w.filler.get()
-		if err != nil {
-			return nil, err
-		}
-		err = f.bot.Import(sources.WithReport(ctx, func(e sources.Event) { report(e) }), q, contents)
+		_, err := useBot(ctx, w, func(e sources.Event) { report(e) }, func(ctx context.Context, b *bot.Bot) (any, error) {
+			return nil, b.Import(ctx, q, contents)
+		})
 		return w.newWritten(), err
 	})
+}
+
+// dialOr returns a client of the process that has the folder data open. Without such a process it calls alone, which opens the
+// folder, and returns nil and the error of alone. It retries for up to reachTimeout while alone finds the folder locked.
+func dialOr(ctx context.Context, data string, alone func() error) (*Client, error) {
+	for deadline := time.Now().Add(reachTimeout); ; {
+		client, err := Dial(ctx, data)
+		if !errors.Is(err, ErrNoProcess) {
+			return client, err
+		}
+		if err = alone(); !errors.Is(err, kvstore.ErrLocked) || time.Now().After(deadline) || retry.Sleep(ctx, reachInterval) != nil {
+			return nil, err
+		}
+	}
 }

@@ -2,22 +2,15 @@ package app
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"github.com/larder-cdn/larder/bot/notify"
-	"github.com/larder-cdn/larder/kvstore/durable"
+	"github.com/larder-cdn/larder/internal/answers"
 )
 
 // runtimeClose is how long closing a runtime may take. That is far more than a write takes; requests that it sends end at once.
 const runtimeClose = 30 * time.Second
-
-// closeRuntime closes a runtime of durable objects, and waits for their writes up to runtimeClose. It returns an error if they
-// take longer.
-func closeRuntime(r *durable.Runtime) error {
-	ctx, cancel := context.WithTimeout(context.Background(), runtimeClose)
-	defer cancel()
-	return r.Close(ctx)
-}
 
 // addOutbox opens the outbox of the folder, which from then on sends scheduled requests and messages of webhooks when they are
 // due. It adds the part that turns new entries of the log into such messages, and the outbox's metrics.
@@ -110,5 +103,17 @@ func addOutboxOperation[Request, Answer any](r *Reader, all operations, op Opera
 			return none, err
 		}
 		return do(ctx, o, request)
+	})
+}
+
+// The outbox of a cluster has what the leader has to send and the log does not contain: scheduled requests, webhooks and their
+// messages, and withdrawals that caches have yet to purge. The leader saves its rows in the bucket, encrypted, and the next leader
+// loads them. Followers have no outbox. The saved rows start with npm's download counts, which would take a month to collect again.
+
+// refuseRequests returns a handler that responds 503 with the error of why as JSON, such as that of the schedule on a follower:
+// only the leader has it.
+func refuseRequests(why func() error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		(&answers.Failure{Status: http.StatusServiceUnavailable, Message: why().Error()}).SendJSON(w, r)
 	})
 }

@@ -54,13 +54,6 @@ func (p *privateListener) close() {
 	}
 }
 
-// setMetrics has the private address publish the metrics of a new run of a role. It also has it serve no site until that of the
-// new run is open.
-func (p *privateListener) setMetrics(metrics *prometheus.Registry) {
-	p.metrics.Store(metrics)
-	p.site.Store(nil)
-}
-
 // gatherMetrics returns the metrics of the present run of a role, for /metrics; nil without an error before the first run.
 func (p *privateListener) gatherMetrics() ([]*dto.MetricFamily, error) {
 	if r := p.metrics.Load(); r != nil {

@@ -14,6 +14,7 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"path/filepath"
@@ -25,6 +26,7 @@ import (
 	"github.com/larder-cdn/larder/bot/notify"
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/bot/worker"
+	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/internal/priority"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
@@ -104,14 +106,15 @@ func openFolder(s *settings.Settings, o openOptions, logger *slog.Logger) (*Read
 	r.popularityScores = sync.OnceValue(func() *sources.Popularity { return sources.NewPopularity(store, r.usage().Popularity) })
 	r.prepareLibraries(logger.With("part", "library"))
 	outboxLogger := logger.With("part", "outbox")
-	r.pages.documents = newDocuments(newWorkers(worker.Options{Size: 1, Nice: true, Timeout: renderTimeout}), store, logger.With("part", "renderer"))
+	r.pages.workers = newWorkers(worker.Options{Size: 1, Nice: true, Timeout: renderTimeout})
+	r.pages.renderer = library.NewRenderer(library.RendererOptions{Store: store, Render: r.pages.render, Logger: logger.With("part", "renderer")})
 	r.runtime = durable.New(store, durable.Options{Logger: outboxLogger, Quiet: !o.working})
 	r.outbox.open = func() (*notify.Outbox, error) {
 		return notify.OpenOutbox(notify.WebhookOptions{
 			Runtime: r.runtime, Store: store, Log: log, UserAgent: UserAgent(), Purge: purgeOptions(s), Logger: outboxLogger,
 		})
 	}
-	r.outbox.close = func(*notify.Outbox) error { return nil } // the runtime is
+	r.outbox.close = func(*notify.Outbox) {} // the runtime is closed
 	return r, nil
 }
 
@@ -130,10 +133,9 @@ func (r *Reader) prepareLibraries(logger *slog.Logger) {
 		}()
 		return index, nil
 	}
-	r.libraries.close = func(*library.Index) error {
+	r.libraries.close = func(*library.Index) {
 		cancel()
 		<-done
-		return nil
 	}
 }
 
@@ -171,12 +173,15 @@ func (r *Reader) closeAfter(others ...func() error) error {
 		err = r.stopReaders()
 	}
 	r.busy.Wait()
-	err = errors.Join(err, r.libraries.closeIfOpen())
+	r.libraries.closeIfOpen()
 	for _, end := range others {
 		err = errors.Join(err, end())
 	}
-	r.pages.documents.workers.Close()
-	return errors.Join(err, r.outbox.closeIfOpen(), closeRuntime(r.runtime), r.store.Close())
+	r.pages.workers.Close()
+	r.outbox.closeIfOpen()
+	ctx, cancel := context.WithTimeout(context.Background(), runtimeClose)
+	defer cancel()
+	return errors.Join(err, r.runtime.Close(ctx), r.store.Close())
 }
 
 // storeDir returns the path of the store's folder in the data folder data.
@@ -188,12 +193,11 @@ func tmpDir(data string) string { return filepath.Join(data, "tmp") }
 // A lazy value is opened on first use, and closed if it was opened.
 type lazy[T any] struct {
 	open  func() (T, error)
-	close func(T) error
+	close func(T)
 
-	once   sync.Once
-	value  T
-	err    error
-	opened bool
+	once  sync.Once
+	value T
+	err   error
 }
 
 // errClosed is the error of [lazy.get] after the folder was closed before the value was used.
@@ -201,19 +205,35 @@ var errClosed = errors.New("the data folder is being closed")
 
 // get returns the value, and opens it the first time, while other calls wait. If that fails, each call returns the same error.
 func (l *lazy[T]) get() (T, error) {
-	l.once.Do(func() {
-		l.value, l.err = l.open()
-		l.opened = l.err == nil
-	})
+	l.once.Do(func() { l.value, l.err = l.open() })
 	return l.value, l.err
 }
 
-// closeIfOpen closes the value if it was opened, and returns the error of that. If it was not, get returns errClosed from then
-// on. It must not be called twice.
-func (l *lazy[T]) closeIfOpen() error {
+// closeIfOpen closes the value if it was opened. If it was not, get returns errClosed from then on. It must not be called twice.
+func (l *lazy[T]) closeIfOpen() {
 	l.once.Do(func() { l.err = errClosed })
-	if !l.opened {
-		return nil
+	if l.err == nil {
+		l.close(l.value)
 	}
-	return l.close(l.value)
+}
+
+// render renders one document in a worker process. Requests to find the imports of modules share a process if they have the
+// same owner, a release; every other document gets a process of its own. A [*document.RefusedError] says that the document
+// would fail again; other errors may not be the document's fault.
+func (s *pageSources) render(ctx context.Context, owner string, r document.Request) (document.Result, error) {
+	if r.Kind != document.Imports {
+		owner = "" // so that no other document is rendered in the process
+	}
+	request, err := json.Marshal(r)
+	if err != nil {
+		return document.Result{}, err
+	}
+	data, err := s.workers.Do(ctx, owner, worker.Render, request)
+	if err == nil {
+		var result document.Result
+		if result, err = document.Decode(r.Kind, data); err == nil {
+			return result, nil
+		}
+	}
+	return document.Result{}, classifyRenderError(ctx, err)
 }

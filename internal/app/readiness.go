@@ -115,10 +115,8 @@ func (r *readiness) report() api.Readiness {
 	return report.Readiness
 }
 
-// notifyManager sends states, such as READY=1, to the service manager (systemd), each in a message of its own. It does nothing
-// if the service manager expects none, and ignores errors.
-func notifyManager(states ...string) {
-	for _, state := range states {
-		_, _ = daemon.SdNotify(false, state) // it has gone, or never was
-	}
+// notifyManager sends a state, such as READY=1, to the service manager (systemd). It does nothing if the service manager expects
+// none, and ignores errors.
+func notifyManager(state string) {
+	_, _ = daemon.SdNotify(false, state) // it has gone, or never was
 }

@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-cdn/larder/api/library"
-	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/settings"
@@ -119,11 +117,11 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 		return err
 	}
 	r.announce = append(r.announce, func() error {
+		example := func() (string, error) { return library.Example(folder.store) }
 		if lacking {
-			s.Serving(r.self.Address, nil)
-		} else {
-			s.Serving(r.self.Address, func() (string, error) { return library.Example(folder.store) })
+			example = nil
 		}
+		s.Serving(r.self.Address, example)
 		err := r.addReadyFile()
 		if err != nil && missing == nil {
 			r.logger.Warn("there is no ready file", "err", err)
@@ -135,11 +133,8 @@ func (o readOnlyRole) start(ctx context.Context, r *roleRun) error {
 	if missing != nil {
 		r.addRebuild(all, missing)
 	}
-	noSchedule := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		(&answers.Failure{Status: http.StatusServiceUnavailable, Message: reason.Error()}).SendJSON(w, r)
-	})
 	if socket != nil {
-		r.serveAdmin(socket, folder, all, noSchedule, s.checkSettings)
+		r.serveAdmin(socket, folder, all, refuseRequests(func() error { return reason }), s.checkSettings)
 	}
 	if unwritable, ok := errors.AsType[*readOnlyError](reason); ok && unwritable.resolved != nil {
 		r.parts.Add(parts.Part{Name: "wait until the process can publish", Run: func(ctx context.Context) error { return r.awaitResolved(ctx, unwritable, o.instead) }})

@@ -16,9 +16,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/bot"
-	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/internal/settings"
-	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/bucket"
 	"github.com/larder-cdn/larder/logs/check"
 	"github.com/larder-cdn/larder/logs/replication"
@@ -60,26 +58,21 @@ const OpRepair Operation[RepairRequest, RepairEvent, check.RepairResult] = "repa
 // itself, and retries for up to reachTimeout while a process that starts or ends has the folder locked. report is called with
 // findings and progress.
 func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent)) (result check.RepairResult, err error) {
-	for deadline := time.Now().Add(reachTimeout); ; {
-		switch client, err := Dial(ctx, s.Data); {
-		case err == nil:
-			return repairByProcess(ctx, client, s.Data, q, report)
-		case !errors.Is(err, ErrNoProcess):
-			return result, err
-		}
+	client, err := dialOr(ctx, s.Data, func() error {
 		if len(q.From) == 0 && s.Bucket == "" && !check.RepairInterrupted(s.Data) {
 			if err := checkStoreExists(s); err != nil {
-				return result, err
+				return err
 			}
 		}
-		err = withSources(s, q, logger, report, func(o check.RepairOptions) error {
+		return withSources(s, q, logger, report, func(o check.RepairOptions) (err error) {
 			result, err = check.Repair(ctx, o)
 			return err
 		})
-		if !errors.Is(err, kvstore.ErrLocked) || time.Now().After(deadline) || retry.Sleep(ctx, reachInterval) != nil {
-			return result, err
-		}
+	})
+	if client != nil {
+		return repairByProcess(ctx, client, s.Data, q, report)
 	}
+	return result, err
 }
 
 // repairByProcess has the process of a client, which runs on the folder data, repair that folder. If the repair changed
@@ -87,31 +80,35 @@ func Repair(ctx context.Context, s *settings.Settings, q RepairRequest, logger *
 func repairByProcess(ctx context.Context, client *Client, data string, q RepairRequest, report func(RepairEvent)) (check.RepairResult, error) {
 	before, unknown := OpProcess.Ask(ctx, client, struct{}{}, nil) // an error matters only if the repair changed something
 	result, err := OpRepair.Ask(ctx, client, q, report)
-	if err = errors.Join(err, client.Close()); err == nil && (result.Repaired > 0 || result.Damage != "") {
-		err = unknown
-		if err == nil {
-			err = before.awaitNextRun(ctx, data)
-		}
+	if err = errors.Join(err, client.Close()); err != nil || result.Repaired == 0 && result.Damage == "" {
+		return result, err
 	}
-	return result, err
+	if unknown != nil {
+		return result, unknown
+	}
+	return result, before.awaitNextRun(ctx, data)
 }
 
 // withSources opens the sources that q names for a repair of the data folder of the settings, and calls do with them and the
 // other options. After do has succeeded, it restores the settings of waiting rooms from the first backup among the sources,
 // unless the folder has some. In any case it closes the sources. It returns the errors of these steps.
 func withSources(s *settings.Settings, q RepairRequest, logger *slog.Logger, report func(RepairEvent), do func(check.RepairOptions) error) (err error) {
-	o := repairOptions(s, report)
-	o.Logger, o.AcceptLoss = logger.With("part", "store"), q.AcceptLoss
 	sources, closeSources, err := openSources(s, q.From, logger)
 	defer func() { err = errors.Join(err, closeSources()) }()
 	if err != nil {
 		return err
 	}
-	o.Sources = sources
-	if err := do(o); err != nil {
-		return err
+	keys := s.KeyFolder()
+	err = do(check.RepairOptions{
+		Data: s.Data, Keys: keys, Mark: filepath.Join(keys, markFile), Built: waitingroom.Forget, Shared: s.Bucket != "", Temp: tmpDir(s.Data), CacheBytes: s.StoreCache,
+		Sources: sources, AcceptLoss: q.AcceptLoss, Logger: logger.With("part", "store"),
+		Report:   func(f check.Finding) { report(RepairEvent{Finding: &f}) },
+		Progress: func(p check.RepairProgress) { report(RepairEvent{Progress: &p}) },
+	})
+	if err == nil {
+		err = restoreRooms(s.Data, sources)
 	}
-	return restoreRooms(s.Data, sources)
+	return err
 }
 
 // errAcceptLoss is the error of a repair with AcceptLoss while a process runs.
@@ -198,17 +195,6 @@ func removeReplaced(data string, logger *slog.Logger) {
 	}
 	if err != nil { // such as on a read-only disk, where the store still serves
 		logger.Warn("couldn't remove a store that a repair had replaced over a month ago", "err", err)
-	}
-}
-
-// repairOptions returns the options of a repair of the data folder of the settings, without sources. The repair calls report with
-// findings and progress.
-func repairOptions(s *settings.Settings, report func(RepairEvent)) check.RepairOptions {
-	keys := s.KeyFolder()
-	return check.RepairOptions{
-		Data: s.Data, Keys: keys, Mark: filepath.Join(keys, markFile), Built: waitingroom.Forget, Shared: s.Bucket != "", Temp: tmpDir(s.Data), CacheBytes: s.StoreCache,
-		Report:   func(f check.Finding) { report(RepairEvent{Finding: &f}) },
-		Progress: func(p check.RepairProgress) { report(RepairEvent{Progress: &p}) },
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server"
@@ -71,7 +72,8 @@ func newRoleRun(ctx context.Context, v *supervisor, again bool) *roleRun {
 		restarts: restarts{begin: make(chan struct{})},
 	}
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
-	v.private.setMetrics(r.metrics)
+	v.private.metrics.Store(r.metrics)
+	v.private.site.Store(nil) // until that of the new run is open
 	v.readiness.removeChecks()
 	v.readiness.registerMetrics(r.metrics)
 	if again {
@@ -210,18 +212,10 @@ func (r *roleRun) addReadyFile() error {
 	if file == "" {
 		return nil
 	}
-	fresh := file + ".new"
-	err := os.WriteFile(fresh, []byte(r.supervisor.publicURL(r.settings)+"\n"), 0o644)
-	if err == nil {
-		err = os.Rename(fresh, file)
-	}
-	if err != nil {
+	if err := disk.Replace(file, []byte(r.supervisor.publicURL(r.settings)+"\n"), 0o644); err != nil {
 		return fmt.Errorf("couldn't write --ready-file: %w", err)
 	}
-	r.parts.Add(parts.Part{Name: "ready file", Stop: func() error {
-		os.Remove(file) // if it cannot be, the next start says so
-		return nil
-	}})
+	r.parts.Add(parts.Part{Name: "ready file", Stop: parts.StopBy(func() { os.Remove(file) })}) // if it cannot be, the next start says so
 	return nil
 }
 
@@ -240,14 +234,10 @@ func (r *roleRun) markReady(stopping func()) error {
 	r.supervisor.configuration.working.Store(r.settings)
 	r.supervisor.readiness.setState(nil)
 	notifyManager(daemon.SdNotifyReady)
-	err := r.supervisor.older.reportStage(isReady)
+	r.supervisor.older.report(message{Is: isReady})
 	for _, f := range r.onReady {
 		f()
 	}
-	if err != nil {
-		return err
-	}
-	r.parts.Add(parts.Part{Name: "readiness"})
 	r.parts.Add(parts.Part{Name: "restart", Run: r.awaitRestart})
 	forget := context.AfterFunc(r.supervisor.ending, stopping)
 	r.parts.Add(parts.Part{Name: "word that it ends", Stop: parts.StopBy(func() { forget() })})
@@ -324,7 +314,10 @@ func (r *roleRun) requestQuietRestart(next restart) bool {
 		return false
 	}
 	go func() {
-		r.quiesce()
+		r.parts.EndEarly() // such as the bot
+		for _, leave := range r.leaving {
+			leave()
+		}
 		r.beginRestart()
 	}()
 	return true
@@ -348,15 +341,6 @@ func (r *roleRun) awaitRestart(ctx context.Context) error {
 		return parts.ErrDone
 	case <-ctx.Done():
 		return nil
-	}
-}
-
-// quiesce ends the parts that were added to end early, such as the bot, and calls r.leaving, which waits until the site's clients
-// have left or --drain has passed.
-func (r *roleRun) quiesce() {
-	r.parts.EndEarly()
-	for _, leave := range r.leaving {
-		leave()
 	}
 }
 

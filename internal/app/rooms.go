@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"os"
 	"slices"
@@ -235,15 +234,6 @@ const (
 	OpRoomHistory Operation[RoomHistoryRequest, any, RoomHistory]    = "room-history"
 )
 
-// refuseRooms adds the operations on rooms of a process without waiting rooms: they return an error.
-func refuseRooms(all operations) {
-	for _, name := range []string{string(OpRooms), string(OpSetRoom), string(OpApplyRooms), string(OpUndoRooms), string(OpRoomHistory)} {
-		all[name] = func(context.Context, api.OperationRequest, func(any)) (any, error) {
-			return nil, errors.New("no larder process serves waiting rooms on this data folder; `larder up` and `larder serve` do")
-		}
-	}
-}
-
 // addRoomOperations adds to all the operations that return the status of rooms and the history of their settings, and that change
 // these.
 func addRoomOperations(all operations, rooms *waitingroom.Rooms, roomRecord *waitingroom.Record) {
@@ -311,11 +301,7 @@ func forwardRoomChange[Request any](ctx context.Context, f remoteRooms, o Operat
 	}
 	result, err := f.node.forwardToLeader(ctx, string(o), api.OperationRequest{JSON: request, Contents: http.NoBody}, func(any) {})
 	if err == nil {
-		raw, ok := result.(json.RawMessage)
-		if !ok {
-			return v, fmt.Errorf("the leader returned %T", result)
-		}
-		err = json.Unmarshal(raw, &v)
+		err = json.Unmarshal(result, &v)
 	}
 	return v, err
 }

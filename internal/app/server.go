@@ -1,12 +1,14 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/larder-cdn/larder/bot/sources"
 	"github.com/larder-cdn/larder/internal/parts"
@@ -70,7 +72,8 @@ func (s Server) isClusterNode(c *settings.Settings) bool {
 // follow. Another run follows after a reload that needs it, a repair, a failed upgrade, and a change between leader and
 // follower or to or from read-only mode.
 func (s Server) Run(ctx context.Context) (err error) {
-	s.Intervals = s.Intervals.withDefaults()
+	s.Intervals.Takeover = cmp.Or(s.Intervals.Takeover, 10*time.Second)
+	s.Intervals.Squeeze = cmp.Or(s.Intervals.Squeeze, 10*time.Second)
 	v, ctx, err := newSupervisor(ctx, s.Settings, s.Serve, s.Logger, func() error { return s.checkSettings(s.Settings) })
 	if err != nil {
 		return err
@@ -81,6 +84,7 @@ func (s Server) Run(ctx context.Context) (err error) {
 			s.Logger.Debug("requests wait for other processes", "err", err)
 		}
 	}
+	v.signals.set(nil)
 	v.signals.handleSignals(ctx)
 	next := s.chooseRole(s.Settings, takeoverBackoff{})
 	for again := false; next != nil; again = true {
@@ -178,8 +182,7 @@ func (s Server) checkSettings(c *settings.Settings) error {
 	if !s.Serve {
 		return nil
 	}
-	err := checkRooms(c)
-	err = errors.Join(checkPurgeHook(c), checkFallback(c), c.FitConnections(s.Logger), err)
+	err := errors.Join(checkPurgeHook(c), checkFallback(c), c.FitConnections(s.Logger), checkRooms(c))
 	if c.TLSCert != "" {
 		_, wrong := server.OpenCertificate(c.TLSCert, c.TLSKey, s.Logger)
 		err = errors.Join(err, wrong)

@@ -21,6 +21,8 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
+// The steps that roles with a data folder have in common, in the order in which a role takes them.
+
 // siteOptions are the parts of a site. The parts of a role add to it before the site opens.
 type siteOptions struct {
 	signer    tiles.Signer // of the checkpoints that the site publishes
@@ -168,7 +170,7 @@ func (r *roleRun) newAPI(what *published, o *siteOptions, tags server.CacheTags)
 	c, counts := r.settings, what.folder.usage()
 	pages := o.pages
 	pages.Library, pages.Usage, pages.AssetBase, pages.SiteBase, pages.Name = what.libraries, counts, c.AssetBase, c.SiteBase, c.Name
-	pages.Renderer = what.folder.pages.documents.renderer
+	pages.Renderer = what.folder.pages.renderer
 	pages.Document = func() []byte { return api.OpenAPI(c.Name, c.SiteBase) }
 	var err error
 	if pages.Advisories, err = r.openAdvisories(o, what.libraries); err != nil {
@@ -271,3 +273,6 @@ func (p *published) awaitLog(ctx context.Context) error {
 	}
 	return ctx.Err()
 }
+
+// A program that publishes through one node gets the number of log entries afterwards. A request with that number gets a
+// response that covers at least these entries, from any node.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -46,7 +47,10 @@ func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger
 	v.readiness.setState(errOpening)
 	v.node.caughtUp.Store(handed.CaughtUp)
 	if olderSocket != nil {
-		v.older = newOlderProcess(olderSocket)
+		if conn, err := net.FileConn(olderSocket); err == nil { // a duplicate
+			v.older = &olderProcess{conn}
+		}
+		olderSocket.Close()
 	}
 	if err == nil {
 		err = check()
@@ -86,7 +90,8 @@ func newSupervisor(ctx context.Context, s *settings.Settings, serve bool, logger
 // is that of the last run, nil for none; if it is not nil, an older process that still waits for this one receives it.
 func (v *supervisor) close(err error) error {
 	v.older.reportFailure(err)
-	v.late.end()
+	v.late.succession.end() // late requests get a 503 if no run serves them
+	v.late.sending.Wait()
 	v.private.close()
 	return v.sockets.close()
 }
@@ -132,51 +137,37 @@ type lateRequests struct {
 	sending    sync.WaitGroup // servers of earlier runs that still respond
 }
 
-// end has late requests get a 503 if no run serves them, and waits for the servers of earlier runs to complete their responses.
-func (l *lateRequests) end() {
-	l.succession.end()
-	l.sending.Wait()
-}
-
 // changes are the upgrades and the reloads that restart the role, of which one runs at a time, and the outcome of the last
 // upgrade or reload.
 type changes struct {
-	making sync.Mutex // held while one runs
-	mu     sync.Mutex
-	failed error // why the last one failed; nil if it did not
+	making sync.Mutex   // held while one runs
+	failed atomic.Value // a string: why the last one failed; "" if it did not
 }
 
 // setFailure records why the last upgrade or reload failed, nil if it succeeded.
 func (c *changes) setFailure(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.failed = err
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	c.failed.Store(text)
 }
 
 // failure returns why the last upgrade or reload failed, "" if it succeeded. It has only failures that setFailure was called
 // with.
 func (c *changes) failure() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.failed == nil {
-		return ""
-	}
-	return c.failed.Error()
+	text, _ := c.failed.Load().(string)
+	return text
 }
 
 // signalHandlers are what signals do during the run of a role.
 type signalHandlers struct {
-	mu sync.Mutex
-	by map[os.Signal]func(context.Context)
+	by atomic.Pointer[map[os.Signal]func(context.Context)]
 }
 
 // set replaces the functions that are called for SIGHUP, SIGUSR1 and SIGUSR2, by the signal. A signal without a function has no
-// effect.
-func (h *signalHandlers) set(by map[os.Signal]func(context.Context)) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.by = by
-}
+// effect. It is called before [signalHandlers.handleSignals].
+func (h *signalHandlers) set(by map[os.Signal]func(context.Context)) { h.by.Store(&by) }
 
 // handleSignals starts a goroutine that calls the present function for each SIGHUP, SIGUSR1 and SIGUSR2, one after the other,
 // until ctx ends. A signal that arrives while another one waits for its function is lost. These signals and SIGPIPE no longer
@@ -188,10 +179,7 @@ func (h *signalHandlers) handleSignals(ctx context.Context) {
 		for {
 			select {
 			case s := <-signals:
-				h.mu.Lock()
-				do := h.by[s]
-				h.mu.Unlock()
-				if do != nil {
+				if do := (*h.by.Load())[s]; do != nil {
 					do(ctx)
 				}
 			case <-ctx.Done():

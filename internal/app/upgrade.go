@@ -58,30 +58,17 @@ const (
 // An olderProcess is the process that this one replaces in an upgrade. The methods of nil do nothing.
 type olderProcess struct{ conn net.Conn }
 
-// newOlderProcess returns the older process, which this one replaces, at the other end of the socket f; nil if f is no socket.
-// It closes f, and uses a duplicate.
-func newOlderProcess(f *os.File) *olderProcess {
-	defer f.Close()
-	conn, err := net.FileConn(f)
-	if err != nil {
-		return nil
-	}
-	return &olderProcess{conn}
-}
-
-// reportStage reports to the older process, if any, which stage this one has reached. It always returns nil: if the older process
-// is gone, this one continues without it.
-func (o *olderProcess) reportStage(is stage) error {
+// report sends m to the older process, if any. If that is gone, this one continues without it.
+func (o *olderProcess) report(m message) {
 	if o != nil {
-		_ = json.NewEncoder(o.conn).Encode(message{Is: is})
+		_ = json.NewEncoder(o.conn).Encode(m)
 	}
-	return nil
 }
 
 // reportFailure reports to the older process why this one ends, if err is not nil.
 func (o *olderProcess) reportFailure(err error) {
-	if o != nil && err != nil {
-		_ = json.NewEncoder(o.conn).Encode(message{Is: hasFailed, Error: err.Error()})
+	if err != nil {
+		o.report(message{Is: hasFailed, Error: err.Error()})
 	}
 }
 
@@ -93,7 +80,7 @@ func (o *olderProcess) awaitStore(ctx context.Context) error {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = o.conn.SetReadDeadline(time.Now()) })
 	defer stop()
-	_ = o.reportStage(isChecked)
+	o.report(message{Is: isChecked})
 	var m message
 	err := json.NewDecoder(o.conn).Decode(&m)
 	switch {
@@ -361,8 +348,15 @@ const (
 // returns both when the new one serves. It returns an error if the old one continues, or neither serves within upgradeTimeout.
 // With an error, from and to have what is known of the processes.
 func Upgrade(ctx context.Context, data string) (from, to Process, err error) {
-	from, started, err := requestUpgrade(ctx, data)
+	client, err := dialRunning(ctx, data)
 	if err != nil {
+		return from, to, err
+	}
+	var started UpgradeStarted
+	if from, err = OpProcess.Ask(ctx, client, struct{}{}, nil); err == nil {
+		started, err = OpUpgrade.Ask(ctx, client, struct{}{}, nil)
+	}
+	if err = errors.Join(err, client.Close()); err != nil {
 		return from, to, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, upgradeTimeout)
@@ -378,18 +372,4 @@ func Upgrade(ctx context.Context, data string) (from, to Process, err error) {
 			return from, to, fmt.Errorf("neither process %d nor process %d serves; their log says why: %w", started.From, started.To, context.Cause(ctx))
 		}
 	}
-}
-
-// requestUpgrade requests an upgrade from the process on the data folder data. It returns the state of that process before, and
-// the ids of both processes once the newer one has passed its checks.
-func requestUpgrade(ctx context.Context, data string) (from Process, started UpgradeStarted, err error) {
-	client, err := dialRunning(ctx, data)
-	if err != nil {
-		return from, started, err
-	}
-	defer client.Close()
-	if from, err = OpProcess.Ask(ctx, client, struct{}{}, nil); err == nil {
-		started, err = OpUpgrade.Ask(ctx, client, struct{}{}, nil)
-	}
-	return from, started, err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/npm"
 	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/cluster"
@@ -132,10 +133,7 @@ func openWriter(s *settings.Settings, o writerConfig, logger *slog.Logger) (*Wri
 	}
 	w := &Writer{folder: r}
 	w.filler.open = func() (*filler, error) { return w.newFiller(o, logger.With("part", "bot")) }
-	w.filler.close = func(f *filler) error {
-		f.bot.Close()
-		return nil
-	}
+	w.filler.close = func(f *filler) { f.bot.Close() }
 	return w, nil
 }
 
@@ -158,7 +156,9 @@ func (r *Reader) acceptBehind() error {
 
 // Close waits for running operations, whose contexts must have ended, closes the bot, if it was opened, signs the new entries
 // of the log if w has a signer, and closes the folder. It does each step also after an error, and returns all errors.
-func (w *Writer) Close() error { return w.folder.closeAfter(w.filler.closeIfOpen, w.signature.close) }
+func (w *Writer) Close() error {
+	return w.folder.closeAfter(parts.StopBy(w.filler.closeIfOpen), w.signature.close)
+}
 
 // dependencies are the parts of a filler besides the folder. Opening them can fail because of wrong settings or a wrong
 // catalogue.

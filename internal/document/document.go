@@ -204,16 +204,14 @@ func Decode(kind Kind, data []byte) (Result, error) {
 	if kind == Imports {
 		for line := range strings.Lines(body) {
 			line = strings.TrimSuffix(line, "\n")
-			specifier, dynamic := strings.CutPrefix(line, "d ")
-			if !dynamic {
-				if specifier, ok = strings.CutPrefix(line, "s "); !ok {
-					return malformed("not a list of imports")
-				}
+			form, specifier, ok := strings.Cut(line, " ")
+			if !ok || form != "s" && form != "d" {
+				return malformed("not a list of imports")
 			}
 			if len(r.Imports) == MaxImports {
 				return malformed(fmt.Sprintf("over %d imports", MaxImports))
 			}
-			r.Imports = append(r.Imports, Import{specifier, dynamic})
+			r.Imports = append(r.Imports, Import{specifier, form == "d"})
 		}
 		return r, nil
 	}

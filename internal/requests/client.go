@@ -130,7 +130,7 @@ func (p *Proxies) Trust(peer netip.Addr) bool {
 // [Scheme]. It removes the fields in which proxies name these.
 func (p *Proxies) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p.isRelayed(r) {
+		if _, relayed := p.peerOf(r.RemoteAddr); relayed {
 			r = p.original(r)
 		}
 		for _, field := range forwardingClaims {
@@ -153,31 +153,23 @@ func (p *Proxies) Field() string {
 // values of the field that names the client, have for it, or else the proxy's own. Otherwise lines do not count. A nil p trusts none. The
 // result is invalid for a Unix socket without such an address.
 func (p *Proxies) Client(remote string, lines []string) netip.Addr {
-	var at netip.AddrPort
-	network := strings.Contains(remote, ":") // else a Unix socket's
-	if network {
-		at, _ = netip.ParseAddrPort(remote)
+	peer, relayed := p.peerOf(remote)
+	if len(lines) > 0 && relayed {
+		if said, _, _ := p.findClient(nil, strings.Join(lines, ",")); said.IsValid() {
+			return said
+		}
 	}
-	if len(lines) == 0 || p == nil || network && !p.Trust(at.Addr()) || !network && !p.unix {
-		return at.Addr()
-	}
-	list := lines[0]
-	if len(lines) > 1 {
-		list = strings.Join(lines, ",")
-	}
-	if said, _, _ := p.findClient(nil, list); said.IsValid() {
-		return said
-	}
-	return at.Addr()
+	return peer
 }
 
-// isRelayed reports whether a trusted proxy sent r.
-func (p *Proxies) isRelayed(r *http.Request) bool {
-	at, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return p.unix && !strings.Contains(r.RemoteAddr, ":")
+// peerOf returns the address of the peer of a connection, an invalid one for a Unix socket, and whether it is a trusted proxy. A nil p
+// trusts none.
+func (p *Proxies) peerOf(remote string) (peer netip.Addr, trusted bool) {
+	if !strings.Contains(remote, ":") { // a Unix socket's
+		return peer, p != nil && p.unix
 	}
-	return p.Trust(at.Addr())
+	at, err := netip.ParseAddrPort(remote)
+	return at.Addr(), err == nil && p != nil && p.Trust(at.Addr())
 }
 
 // original returns a copy of r as the client sent it to the outermost trusted proxy: with the client's address, scheme and host

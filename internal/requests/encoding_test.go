@@ -123,3 +123,10 @@ func TestPrefer(t *testing.T) {
 		}
 	}
 }
+
+// TestUnknownCoding holds that a coding of a damaged row is neither sent nor the end of the process.
+func TestUnknownCoding(t *testing.T) {
+	if w := ParseAcceptEncoding([]string{"*, br, gzip, dcz"}).Of(coding.DCZ + 1); w != Refused {
+		t.Errorf("its weight is %d, want that it is refused", w)
+	}
+}

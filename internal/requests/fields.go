@@ -27,8 +27,8 @@ const (
 	unlisted    Weight = -1
 )
 
-// Weights is what an Accept-Encoding field says about each of our codings.
-type Weights struct{ identity, brotli, gzip, dcz Weight }
+// Weights is what an Accept-Encoding field says about each of our codings, by the coding.
+type Weights [coding.DCZ + 1]Weight
 
 // ParseAcceptEncoding reads the lines of a request's Accept-Encoding field (RFC
 // 9110 §12.5.3).
@@ -41,7 +41,8 @@ type Weights struct{ identity, brotli, gzip, dcz Weight }
 //   - A member that is malformed is ignored, and so is an unknown coding. Of a
 //     coding listed repeatedly the greatest weight counts: the client can decode it.
 func ParseAcceptEncoding(lines []string) Weights {
-	star, identity, brotli, gzip, dcz := unlisted, unlisted, unlisted, unlisted, Refused
+	star := unlisted
+	weights := Weights{coding.Identity: unlisted, coding.Brotli: unlisted, coding.Gzip: unlisted, coding.DCZ: Refused}
 	for _, line := range lines {
 		for more := true; more; {
 			var name string
@@ -60,47 +61,35 @@ func ParseAcceptEncoding(lines []string) Weights {
 			case name == "*":
 				star = max(star, w)
 			case equalToken(name, "br"):
-				brotli = max(brotli, w)
+				weights[coding.Brotli] = max(weights[coding.Brotli], w)
 			case equalToken(name, "gzip"), equalToken(name, "x-gzip"): // RFC 9110 §8.4.1.3
-				gzip = max(gzip, w)
+				weights[coding.Gzip] = max(weights[coding.Gzip], w)
 			case equalToken(name, "identity"):
-				identity = max(identity, w)
+				weights[coding.Identity] = max(weights[coding.Identity], w)
 			case equalToken(name, "dcz"):
-				dcz = max(dcz, w)
+				weights[coding.DCZ] = max(weights[coding.DCZ], w)
 			}
 		}
 	}
-	return Weights{
-		identity: resolveWeight(identity, star, leastWeight),
-		brotli:   resolveWeight(brotli, star, Refused),
-		gzip:     resolveWeight(gzip, star, Refused),
-		dcz:      dcz,
+	for c, otherwise := range [...]Weight{coding.Identity: leastWeight, coding.Brotli: Refused, coding.Gzip: Refused} {
+		switch {
+		case weights[c] != unlisted:
+		case star != unlisted:
+			weights[c] = star
+		default:
+			weights[c] = otherwise
+		}
 	}
+	return weights
 }
 
-// resolveWeight returns the weight of a coding: listed, if the client lists the coding, else star, the weight of "*", if that is
-// listed, else otherwise.
-func resolveWeight(listed, star, otherwise Weight) Weight {
-	switch {
-	case listed != unlisted:
-		return listed
-	case star != unlisted:
-		return star
-	}
-	return otherwise
-}
-
-// Of returns the weight that the client gives a coding; [Refused] if the coding must not be sent.
+// Of returns the weight that the client gives a coding; [Refused] if the coding must not be sent, or is none that this program knows,
+// such as one in a damaged row.
 func (w Weights) Of(c coding.Coding) Weight {
-	switch c {
-	case coding.Brotli:
-		return w.brotli
-	case coding.Gzip:
-		return w.gzip
-	case coding.DCZ:
-		return w.dcz
+	if int(c) >= len(w) {
+		return Refused
 	}
-	return w.identity
+	return w[c]
 }
 
 // A Representation is one of the encoded forms in which a response could be sent.
@@ -221,32 +210,21 @@ var tokenBytes = func() (set [256]bool) {
 	return set
 }()
 
+// mediaPrecisions says how precisely a media range names JSON and text, 0 for not at all.
+var mediaPrecisions = map[string][2]int{"*/*": {1, 1}, "application/*": {2, 0}, "text/*": {0, 2}, "application/json": {3, 0}, "text/plain": {0, 3}}
+
 // PrefersJSON reports whether the lines of an Accept field (RFC 9110 §12.5.1) prefer JSON to text: they give JSON a greater
 // weight, or the same weight and name it more precisely. Without the field they do not.
 func PrefersJSON(lines []string) bool {
-	type preference struct{ precision, quality int }
-	var json, text preference
+	var best [2]struct{ precision, quality int }
 	for mediaRange, parameters := range acceptMembers(lines) {
-		quality := qualityOf(parameters)
-		match := func(p *preference, precision int) {
-			if precision > p.precision {
-				*p = preference{precision, quality}
+		for i, precision := range mediaPrecisions[strings.ToLower(mediaRange)] {
+			if precision > best[i].precision {
+				best[i].precision, best[i].quality = precision, qualityOf(parameters)
 			}
 		}
-		switch strings.ToLower(mediaRange) {
-		case "*/*":
-			match(&json, 1)
-			match(&text, 1)
-		case "application/*":
-			match(&json, 2)
-		case "text/*":
-			match(&text, 2)
-		case "application/json":
-			match(&json, 3)
-		case "text/plain":
-			match(&text, 3)
-		}
 	}
+	json, text := best[0], best[1]
 	return json.quality > text.quality || json.quality > 0 && json.quality == text.quality && json.precision > text.precision
 }
 

@@ -39,17 +39,16 @@ func (s *Settings) Load(environ []string) error {
 	s.Token, s.TokenFrom = s.lookupEnv(TokenVariables...)
 	s.BucketRegion, _ = s.lookupEnv("AWS_REGION", "AWS_DEFAULT_REGION")
 	fromEnv, err := s.loadEnv(environ)
-	problems := []error{err}
 	if s.ConfigFile != "" {
-		problems = append(problems, s.loadFile(s.ConfigFile, fromEnv))
+		err = errors.Join(err, s.loadFile(s.ConfigFile, fromEnv))
 	}
-	if err := errors.Join(problems...); err != nil {
-		return err
+	if err == nil {
+		err = s.applyProfile()
 	}
-	if err := s.applyProfile(); err != nil {
-		return err
+	if err == nil {
+		err = s.check()
 	}
-	return s.check()
+	return err
 }
 
 // loadEnv sets settings that no flag has set from the environment variables in environ, and returns the names of those settings.
@@ -62,7 +61,6 @@ func (s *Settings) loadEnv(environ []string) (set map[string]bool, err error) {
 		names = append(names, EnvName(f.Name))
 	})
 	set = map[string]bool{}
-	var problems []error
 	for _, pair := range environ {
 		name, text, _ := strings.Cut(pair, "=")
 		if !strings.HasPrefix(name, envPrefix) || serviceLink.MatchString(name) || slices.Contains(TokenVariables, name) || name == SecretVariable {
@@ -70,18 +68,18 @@ func (s *Settings) loadEnv(environ []string) (set map[string]bool, err error) {
 		}
 		flag, ok := known[name]
 		if !ok {
-			problems = append(problems, fmt.Errorf("%s: no such setting%s", name, suggestName(name, names, "unset it")))
+			err = errors.Join(err, fmt.Errorf("%s: no such setting%s", name, suggestName(name, names, "unset it")))
 			continue
 		}
 		if flag.Changed {
 			continue
 		}
 		set[flag.Name] = true
-		if err := s.set(flag.Name, name, text); err != nil {
-			problems = append(problems, fmt.Errorf("%s=%q: %w", name, text, err))
+		if mistake := s.set(flag.Name, name, text); mistake != nil {
+			err = errors.Join(err, fmt.Errorf("%s=%q: %w", name, text, mistake))
 		}
 	}
-	return set, errors.Join(problems...)
+	return set, err
 }
 
 // loadFile sets settings from the configuration file, a flat YAML mapping, except those in fromEnv and those that a flag has set.

@@ -22,7 +22,7 @@ const (
 // thousands. It writes the first record at once. Those with the same level, message and attributes that follow within repeatInterval
 // it only counts, and then writes the last of them with the attribute repeated, the count. So it does with records that differ in
 // attributes only, such as a random reference, beyond maxAlike of them. Other levels it writes as they come. What it has counted when the
-// process ends is not written. [answers.Throttle] does the same for callers whose logger may be another one.
+// process ends is not written.
 type repeatHandler struct {
 	slog.Handler
 	prefix  string // the attributes and groups of the logger, as a part of keys

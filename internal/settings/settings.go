@@ -394,18 +394,18 @@ func (s *Settings) HTTPS() bool { return s.TLSCert != "" || len(s.ACMEDomains) >
 // KeyFolder returns the absolute path of the key folder, which need not exist. [Settings.CheckKeyFolder] says whether it may be
 // there.
 func (s *Settings) KeyFolder() string {
-	data := absolute(s.Data)
+	data := Absolute(s.Data)
 	switch {
 	case s.Keys != "":
-		return absolute(s.Keys)
+		return Absolute(s.Keys)
 	case filepath.Base(data) != "data":
 		return data + "-keys"
 	}
 	return filepath.Join(filepath.Dir(data), "keys")
 }
 
-// absolute returns the absolute form of a path; the path itself if the working directory is gone.
-func absolute(path string) string {
+// Absolute returns the absolute form of a path; the path itself if the working directory is gone.
+func Absolute(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		return abs
 	}
@@ -416,7 +416,7 @@ func absolute(path string) string {
 // checkpoint back, and a fork of the log would go unnoticed. It is not for a witness, whose keys have nothing to do with a data
 // folder.
 func (s *Settings) CheckKeyFolder() error {
-	below, err := filepath.Rel(absolute(s.Data), s.KeyFolder())
+	below, err := filepath.Rel(Absolute(s.Data), s.KeyFolder())
 	if err == nil && below != ".." && !strings.HasPrefix(below, ".."+string(filepath.Separator)) {
 		return Mistakef("%s: the key folder must not be in the data folder, because a backup of that must not take the last signed checkpoint back", s.Origin("keys"))
 	}

@@ -59,10 +59,8 @@ func runsOf(a, b []string, before string, edits []udiff.Edit) []hunk {
 	}
 	for i := range runs {
 		r := &runs[i]
-		for r.to == r.toEnd && r.fromEnd < len(a) && r.toEnd < len(b) && a[r.from] == a[r.fromEnd] && (i+1 == len(runs) || r.fromEnd+1 < runs[i+1].from) {
-			*r = hunk{r.from + 1, r.fromEnd + 1, r.to + 1, r.toEnd + 1}
-		}
-		for r.from == r.fromEnd && r.fromEnd < len(a) && r.toEnd < len(b) && b[r.to] == b[r.toEnd] && (i+1 == len(runs) || r.fromEnd+1 < runs[i+1].from) {
+		for r.fromEnd < len(a) && r.toEnd < len(b) && (i+1 == len(runs) || r.fromEnd+1 < runs[i+1].from) &&
+			(r.to == r.toEnd && a[r.from] == a[r.fromEnd] || r.from == r.fromEnd && b[r.to] == b[r.toEnd]) {
 			*r = hunk{r.from + 1, r.fromEnd + 1, r.to + 1, r.toEnd + 1}
 		}
 	}

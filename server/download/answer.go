@@ -166,7 +166,7 @@ var (
 )
 
 // failureOf returns the response to a request for the archive t after err: err itself if that is a failure, else unavailable. It counts
-// errors of the store, and logs them at most once a second.
+// errors of the store, and logs them.
 func (h *Handler) failureOf(t target, err error) failure {
 	var f failure
 	switch {
@@ -177,9 +177,7 @@ func (h *Handler) failureOf(t target, err error) failure {
 	default:
 		h.metrics.errors.WithLabelValues("store").Inc()
 	}
-	if n, ok := h.logged.Allow(); ok {
-		h.o.Logger.Error("download: couldn't make an archive", "package", t.pkg, "version", t.version, "err", err, "alike", n)
-	}
+	h.o.Logger.Error("download: couldn't make an archive", "package", t.pkg, "version", t.version, "err", err)
 	return unavailable
 }
 

@@ -59,7 +59,7 @@ type Options struct {
 	// CacheTags adds the header fields by whose tags a CDN can purge responses.
 	// Default: none.
 	CacheTags server.CacheTags
-	// Logger gets failures of the store, once a second at most. Default: nothing is
+	// Logger gets failures of the store; it has to bound what repeats. Default: nothing is
 	// logged.
 	Logger *slog.Logger
 	// Registerer gets the metrics. Default: none.
@@ -72,7 +72,6 @@ type Handler struct {
 	o       Options
 	slots   *answers.Shares // in which archives are made
 	metrics *metrics
-	logged  answers.Throttle
 }
 
 // New returns the handler that serves the releases in Options.Store as archives. It returns an error if the metrics cannot be

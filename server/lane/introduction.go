@@ -85,13 +85,13 @@ func readProxyHeader(r io.Reader) (*net.TCPAddr, error) {
 }
 
 // startLater starts a new connection that cannot be served at once, in its own goroutine: after delay if that is more than 0, else after
-// a trusted proxy has sent the header of the PROXY protocol. If that fails, it closes the connection. It logs, at most once a second,
+// a trusted proxy has sent the header of the PROXY protocol. If that fails, it closes the connection. It logs
 // why it refused a proxy, unless the connection was closed or its client has too many.
 func (l *Listener) startLater(c *conn, delay time.Duration) {
 	err := l.waitToStart(c, delay)
 	if err != nil {
-		if n, ok := l.refused.Allow(); ok && delay == 0 && !errors.Is(err, net.ErrClosed) {
-			l.o.Logger.Warn("server: a trusted proxy was refused", "err", err, "alike", n)
+		if delay == 0 && !errors.Is(err, net.ErrClosed) {
+			l.o.Logger.Warn("server: a trusted proxy was refused", "err", err)
 		}
 		l.mu.Lock()
 		delete(l.arriving, c)

@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/priority"
 	"github.com/larder-cdn/larder/internal/requests"
 )
@@ -123,7 +122,6 @@ type Listener struct {
 	leavers   int           // are being handed over
 	none      chan struct{} // closed by ended, when stopped and none is open
 	ended     sync.Once
-	refused   answers.Throttle
 
 	relay  string   // the field in which proxies name the client, or ""
 	source *limited // of descriptors; nil where inner is no TCP listener
