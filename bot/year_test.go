@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	charts "github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/bot/sources"
+	"github.com/larder-cdn/larder/internal/chart"
 	"github.com/larder-cdn/larder/internal/testkit/gittest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -175,15 +175,15 @@ func (r *rig) drawDays(all []yearDay) {
 		"polls": func(d yearDay) float64 { return d.polls }, "requests": func(d yearDay) float64 { return d.requests },
 		"rows": func(d yearDay) float64 { return d.rows }, "bytes": func(d yearDay) float64 { return d.bytes }, "entries": func(d yearDay) float64 { return d.entries },
 	} {
-		line := charts.ChartLine{Name: name, Step: 1}
+		line := chart.Line{Name: name, Step: 1}
 		for _, d := range all {
 			line.Values = append(line.Values, of(d))
 		}
 		highest := slices.Max(line.Values)
-		c := charts.Chart{
+		c := chart.Chart{
 			Title: name + " of four packages", Summary: fmt.Sprintf("%s grow to %.0f in %d days", name, highest, len(all)),
-			X: charts.ChartAxis{Title: "day", Max: float64(len(all)), Step: charts.ChartStep(float64(len(all)), 1)}, Y: charts.ChartAxis{Title: name, Max: highest, Step: charts.ChartStep(highest, 1)},
-			Lines: []charts.ChartLine{line},
+			X: chart.Axis{Title: "day", Max: float64(len(all)), Step: chart.Step(float64(len(all)), 1)}, Y: chart.Axis{Title: name, Max: highest, Step: chart.Step(highest, 1)},
+			Lines: []chart.Line{line},
 		}
 		if err := os.WriteFile(filepath.Join(dir, name+".svg"), c.File(), 0o600); err != nil {
 			r.Fatal(err)

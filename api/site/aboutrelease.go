@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/larder-cdn/larder/api/library"
+	"github.com/larder-cdn/larder/internal/chart"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
 )
@@ -144,10 +145,10 @@ func newSizeChart(versions []views.Version, sizes []int64) *sizeChart {
 		}
 	}
 	last := len(values) - 1
-	c := Chart{
-		X:     newSpanAxis(len(values), versions[0].Version, versions[last].Version),
-		Y:     newValueAxis(values[largest], func(v float64) string { return formatBytes(int64(v)) }),
-		Lines: []ChartLine{{Name: "bytes", Step: 1, Values: values, Filled: true}},
+	c := chart.Chart{
+		X:     chart.NewSpanAxis(len(values), versions[0].Version, versions[last].Version),
+		Y:     chart.NewValueAxis(values[largest], func(v float64) string { return formatBytes(int64(v)) }),
+		Lines: []chart.Line{{Name: "bytes", Step: 1, Values: values, Filled: true}},
 		Summary: "Size of the main file over " + strconv.Itoa(len(values)) + " versions: " + formatBytes(sizes[0]) + " in " + versions[0].Version + ", " +
 			formatBytes(sizes[last]) + " in " + versions[last].Version + ", at least " + formatBytes(sizes[smallest]) + ", in " + versions[smallest].Version +
 			", at most " + formatBytes(sizes[largest]) + ", in " + versions[largest].Version + ".",

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/chart"
 	"github.com/larder-cdn/larder/internal/text"
 	"github.com/larder-cdn/larder/server/waitingroom"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
@@ -171,12 +172,12 @@ func roomPath(name string) string { return "/rooms/" + name }
 // newRoomCharts returns four charts of the statistics of the waiting room s over the timespan shown: users in, waiting and
 // admitted, and waiting times. periods are all periods of that timespan, oldest first, and at least one.
 func newRoomCharts(s waitingroom.Status, periods []waitingroom.Period, shown timespan) []roomChart {
-	line := func(name string, value func(waitingroom.Period) float64) ChartLine {
+	line := func(name string, value func(waitingroom.Period) float64) chart.Line {
 		values := make([]float64, len(periods))
 		for i, p := range periods {
 			values[i] = value(p)
 		}
-		return ChartLine{Name: name, Step: 1, Values: values}
+		return chart.Line{Name: name, Step: 1, Values: values}
 	}
 	each, most := "minute", ""
 	perMinute := float64(s.NewUsersPerMinute)
@@ -229,15 +230,15 @@ func formatSeconds(seconds float64) string {
 type roomChart struct {
 	ID, Title, Unit string // ID is unique on the page
 	SVG             template.HTML
-	Lines           []ChartLine
+	Lines           []chart.Line
 }
 
 // newRoomChart returns a chart of lines over the timespan shown, with a summary in words. All lines have the same number of
 // values, at least one, oldest first. id identifies the chart on the page, and unit is that of the values. It draws limit
 // as a line, unless limit is 0 or over four times the highest value (or 1, if that is higher).
-func newRoomChart(shown timespan, id, title, unit string, limit float64, lines ...ChartLine) roomChart {
+func newRoomChart(shown timespan, id, title, unit string, limit float64, lines ...chart.Line) roomChart {
 	n := len(lines[0].Values)
-	c := Chart{X: newSpanAxis(n, shown.Ago, "now"), Lines: lines}
+	c := chart.Chart{X: chart.NewSpanAxis(n, shown.Ago, "now"), Lines: lines}
 	lines[0].Filled = true
 	highest := 0.0
 	var said []string
@@ -250,7 +251,7 @@ func newRoomChart(shown timespan, id, title, unit string, limit float64, lines .
 		highest = max(highest, limit)
 		c.Limit, c.LimitText = limit, "limit "+formatNumber(int(limit))
 	}
-	c.Y = newValueAxis(highest, nil)
+	c.Y = chart.NewValueAxis(highest, nil)
 	c.Summary = title + ", in " + unit + ", since " + shown.Ago + ". " + strings.Join(said, "; ") + "."
 	return roomChart{id, title, unit, template.HTML(c.Inline()), lines} //nolint:gosec // Inline escapes its texts
 }

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/chart"
 	"github.com/larder-cdn/larder/server/usage"
 )
 
@@ -51,10 +52,10 @@ func newUsageChart(version string, r *usage.Report) *usageChart {
 			highest, busiest = values[i], i
 		}
 	}
-	c := Chart{
-		X:     newSpanAxis(len(values), r.From.Format(time.DateOnly), "today"),
-		Y:     newValueAxis(highest, formatRound),
-		Lines: []ChartLine{{Name: "requests", Step: 1, Values: values, Filled: true}},
+	c := chart.Chart{
+		X:     chart.NewSpanAxis(len(values), r.From.Format(time.DateOnly), "today"),
+		Y:     chart.NewValueAxis(highest, formatRound),
+		Lines: []chart.Line{{Name: "requests", Step: 1, Values: values, Filled: true}},
 		Summary: "Requests each day, over the last " + strconv.Itoa(len(values)) + " days: " + formatNumber(int(r.Total.Requests)) + " in all, " +
 			formatNumber(int(values[len(values)-1])) + " today so far, at most " + formatNumber(int(highest)) + ", on " + r.From.AddDate(0, 0, busiest).Format(time.DateOnly) + ".",
 	}

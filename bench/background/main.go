@@ -32,8 +32,8 @@ import (
 	"syscall"
 	"time"
 
-	charts "github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/bench/internal/stage"
+	"github.com/larder-cdn/larder/internal/chart"
 	"github.com/larder-cdn/larder/internal/priority"
 )
 
@@ -392,14 +392,14 @@ func milliseconds(latencies []time.Duration, share float64) string {
 // drawLatencies draws the latency of each work by percentile. The further right, the rarer: each mark is ten times as rare.
 func drawLatencies(file string, latencies [][]time.Duration) error {
 	const most, step = 3.0, 0.02 // 99.9 %, in powers of ten of the rest
-	c := charts.Chart{
+	c := chart.Chart{
 		Title: "Latency of hot files while the process does other work",
-		X:     charts.ChartAxis{Title: "percent of the requests", Max: most, Marks: []charts.ChartMark{{At: 0, Text: "0 %"}, {At: 1, Text: "90 %"}, {At: 2, Text: "99 %"}, {At: 3, Text: "99.9 %"}}},
-		Y:     charts.ChartAxis{Title: "milliseconds"},
+		X:     chart.Axis{Title: "percent of the requests", Max: most, Marks: []chart.Mark{{At: 0, Text: "0 %"}, {At: 1, Text: "90 %"}, {At: 2, Text: "99 %"}, {At: 3, Text: "99.9 %"}}},
+		Y:     chart.Axis{Title: "milliseconds"},
 	}
 	var words []string
 	for i, w := range works {
-		l := charts.ChartLine{Name: w.name, Step: step}
+		l := chart.Line{Name: w.name, Step: step}
 		sorted := slices.Sorted(slices.Values(latencies[i]))
 		for x := 0.0; x <= most; x += step {
 			at := min(len(sorted)-1, int(float64(len(sorted))*(1-math.Pow(10, -x))))
@@ -409,7 +409,7 @@ func drawLatencies(file string, latencies [][]time.Duration) error {
 		c.Lines = append(c.Lines, l)
 		words = append(words, fmt.Sprintf("%s %s", w.name, milliseconds(latencies[i], 0.99)))
 	}
-	c.Y.Step = charts.ChartStep(c.Y.Max, 0)
+	c.Y.Step = chart.Step(c.Y.Max, 0)
 	c.Summary = "99 percent of the requests take less than: " + strings.Join(words, ", ") + "."
 	return os.WriteFile(file, c.File(), 0o666)
 }

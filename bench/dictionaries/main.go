@@ -20,9 +20,9 @@ import (
 	"slices"
 	"strings"
 
-	charts "github.com/larder-cdn/larder/api/site"
 	"github.com/larder-cdn/larder/bot/fetch"
 	"github.com/larder-cdn/larder/bot/npm"
+	"github.com/larder-cdn/larder/internal/chart"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/packages"
 	"github.com/larder-cdn/larder/packages/archive"
@@ -267,20 +267,20 @@ func (m *measurement) report(to io.Writer, picture string) error {
 	if picture == "" {
 		return nil
 	}
-	line := func(name string, values []float64) charts.ChartLine {
-		l := charts.ChartLine{Name: name, Step: 1}
+	line := func(name string, values []float64) chart.Line {
+		l := chart.Line{Name: name, Step: 1}
 		for p := range 101 {
 			l.Values = append(l.Values, min(100, percentile(values, p)))
 		}
 		return l
 	}
-	c := charts.Chart{
+	c := chart.Chart{
 		Title: "Bytes of an upgrade, in percent of the file in Brotli",
 		Summary: fmt.Sprintf("Half of %d upgrades by a patch release take less than %.1f percent of the Brotli bytes; by a minor release %.1f, by a major release %.1f.",
 			len(m.patches), percentile(m.patches, 50), percentile(m.minors, 50), percentile(m.majors, 50)),
-		X:     charts.ChartAxis{Title: "percent of the upgrades", Max: 100, Step: 20},
-		Y:     charts.ChartAxis{Title: "percent of the bytes", Max: 100, Step: 20},
-		Lines: []charts.ChartLine{line("previous patch", m.patches), line("previous minor", m.minors), line("previous major", m.majors)},
+		X:     chart.Axis{Title: "percent of the upgrades", Max: 100, Step: 20},
+		Y:     chart.Axis{Title: "percent of the bytes", Max: 100, Step: 20},
+		Lines: []chart.Line{line("previous patch", m.patches), line("previous minor", m.minors), line("previous major", m.majors)},
 		Limit: 5, LimitText: "5 %",
 	}
 	return cmp.Or(os.MkdirAll(path.Dir(picture), 0o777), os.WriteFile(picture, c.File(), 0o666))

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	charts "github.com/larder-cdn/larder/api/site"
+	"github.com/larder-cdn/larder/internal/chart"
 )
 
 //go:embed page.html
@@ -153,15 +153,15 @@ func (n *notes) timeline(length time.Duration, others []failure) figure {
 }
 
 // axes are those of a chart over the whole time.
-func axes(length time.Duration, highest float64) (x, y charts.ChartAxis) {
+func axes(length time.Duration, highest float64) (x, y chart.Axis) {
 	seconds := length.Seconds()
-	x = charts.ChartAxis{Max: seconds}
+	x = chart.Axis{Max: seconds}
 	for i := range timeSteps + 1 {
 		at := length * time.Duration(i) / timeSteps
-		x.Marks = append(x.Marks, charts.ChartMark{At: at.Seconds(), Text: clock(at)})
+		x.Marks = append(x.Marks, chart.Mark{At: at.Seconds(), Text: clock(at)})
 	}
-	step := charts.ChartStep(highest, 0)
-	return x, charts.ChartAxis{Max: max(step, math.Ceil(highest/step)*step), Step: step}
+	step := chart.Step(highest, 0)
+	return x, chart.Axis{Max: max(step, math.Ceil(highest/step)*step), Step: step}
 }
 
 // requestCharts draw how many requests succeeded each second, and how long they took.
@@ -182,14 +182,14 @@ func (n *notes) requestCharts(length time.Duration) []figure {
 		}
 	}
 	x, y := axes(length, slices.Max(rate))
-	asked := charts.Chart{Summary: fmt.Sprintf("Requests that succeeded in each second, at most %.0f", slices.Max(rate)), X: x, Y: y, Lines: []charts.ChartLine{{Name: "requests a second", Step: 1, Values: rate, Filled: true}}}
+	asked := chart.Chart{Summary: fmt.Sprintf("Requests that succeeded in each second, at most %.0f", slices.Max(rate)), X: x, Y: y, Lines: []chart.Line{{Name: "requests a second", Step: 1, Values: rate, Filled: true}}}
 	sorted := slices.Clone(late)
 	sort.Float64s(sorted)
 	_, y = axes(length, sorted[(len(sorted)-1)*98/100]*1.2)
 	for i := range late { // what is above the chart is drawn at its edge
 		late[i], median[i] = min(late[i], y.Max), min(median[i], y.Max)
 	}
-	took := charts.Chart{Summary: "How long requests took in each second: half of them, and 99 of 100", X: x, Y: y, Lines: []charts.ChartLine{{Name: "99 of 100", Step: 1, Values: late}, {Name: "half", Step: 1, Values: median}}}
+	took := chart.Chart{Summary: "How long requests took in each second: half of them, and 99 of 100", X: x, Y: y, Lines: []chart.Line{{Name: "99 of 100", Step: 1, Values: late}, {Name: "half", Step: 1, Values: median}}}
 	return []figure{
 		{Title: "Requests that succeeded, each second", Chart: true, SVG: template.HTML(asked.Inline())},                                                                                    //nolint:gosec // escaped by chart
 		{Title: "Milliseconds that requests took", Chart: true, Text: "The highest are drawn at the edge.", SVG: template.HTML(took.Inline()), Keys: []string{"99 of 100", "half of them"}}, //nolint:gosec // as above
@@ -199,7 +199,7 @@ func (n *notes) requestCharts(length time.Duration) []figure {
 // useChart draws what each process used.
 func (n *notes) useChart(length time.Duration, u use) figure {
 	const step = 2.0
-	c := charts.Chart{}
+	c := chart.Chart{}
 	f := figure{Chart: true, Title: strings.ToUpper(u.name[:1]) + u.name[1:] + " of each process, in " + u.unit}
 	highest := 0.0
 	for _, process := range slices.Sorted(maps.Keys(n.samples)) {
@@ -215,7 +215,7 @@ func (n *notes) useChart(length time.Duration, u use) figure {
 				values[i] = values[i-1]
 			}
 		}
-		c.Lines = append(c.Lines, charts.ChartLine{Name: process, Step: step, Values: values})
+		c.Lines = append(c.Lines, chart.Line{Name: process, Step: step, Values: values})
 		f.Keys = append(f.Keys, process)
 	}
 	c.X, c.Y = axes(length, highest)

@@ -11,7 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	charts "github.com/larder-cdn/larder/api/site"
+	"github.com/larder-cdn/larder/internal/chart"
 	"github.com/larder-cdn/larder/server/waitingroom/queue"
 )
 
@@ -194,7 +194,7 @@ func (r *Result) Draw(dir, name string) (files []string, err error) {
 	waits, room := r.waitsChart(), r.roomChart()
 	for _, p := range []struct {
 		name  string
-		chart *charts.Chart
+		chart *chart.Chart
 	}{{"waits", &waits}, {"room", &room}} {
 		file := filepath.Join(dir, name+"-"+p.name+".svg")
 		if err := os.WriteFile(file, p.chart.File(), 0o644); err != nil {
@@ -209,7 +209,7 @@ func (r *Result) Draw(dir, name string) (files []string, err error) {
 const waitBins = 30
 
 // waitsChart returns a heat map of the admitted visitors by the minute of their arrival and by their wait.
-func (r *Result) waitsChart() charts.Chart {
+func (r *Result) waitsChart() chart.Chart {
 	longest, minutes := time.Minute, 2
 	for _, v := range r.Visitors {
 		if v.In {
@@ -229,18 +229,18 @@ func (r *Result) waitsChart() charts.Chart {
 	}
 	all := r.Waits()
 	across, up := float64(minutes), (waitBins * bin).Minutes()
-	return charts.Chart{
+	return chart.Chart{
 		Title: "How long users wait, by minute of arrival (" + r.methodText() + ")",
 		Summary: fmt.Sprintf("Heat map of %d users: minute of arrival, from 0 to %d, against the wait. Half of them waited at most %s, nine of ten %s, all %s.",
 			len(all), minutes, secondsText(quantile(all, 0.5)), secondsText(quantile(all, 0.9)), secondsText(quantile(all, 1))),
-		X:    charts.ChartAxis{Title: "minute of arrival", Max: across, Step: charts.ChartStep(across, 1)},
-		Y:    charts.ChartAxis{Title: "wait in minutes", Max: up, Step: charts.ChartStep(up, 0)},
-		Heat: &charts.ChartHeat{Columns: counts, Unit: "users"},
+		X:    chart.Axis{Title: "minute of arrival", Max: across, Step: chart.Step(across, 1)},
+		Y:    chart.Axis{Title: "wait in minutes", Max: up, Step: chart.Step(up, 0)},
+		Heat: &chart.Heat{Columns: counts, Unit: "users"},
 	}
 }
 
 // roomChart returns a chart of the active and waiting users over time, with their limit.
-func (r *Result) roomChart() charts.Chart {
+func (r *Result) roomChart() chart.Chart {
 	limit := r.Settings.TotalActiveUsers
 	most := float64(limit)
 	active, waiting := make([]float64, len(r.Seconds)), make([]float64, len(r.Seconds))
@@ -248,13 +248,13 @@ func (r *Result) roomChart() charts.Chart {
 		active[i], waiting[i] = float64(s.Active), float64(s.Waiting)
 		most = max(most, active[i], waiting[i])
 	}
-	across, step := float64(max(1, len(r.Seconds)))/60, charts.ChartStep(most, 1)
-	return charts.Chart{
+	across, step := float64(max(1, len(r.Seconds)))/60, chart.Step(most, 1)
+	return chart.Chart{
 		Title:   "Active and waiting users (" + r.methodText() + ")",
 		Summary: fmt.Sprintf("Users over %.0f minutes: at most %d active, of %d allowed, and %.0f waiting.", across, r.PeakActive, limit, slices.Max(append(waiting, 0))),
-		X:       charts.ChartAxis{Title: "minute", Max: across, Step: charts.ChartStep(across, 0)},
-		Y:       charts.ChartAxis{Title: "users", Max: math.Ceil(most/step) * step, Step: step},
-		Lines:   []charts.ChartLine{{Name: "waiting", Step: 1. / 60, Values: waiting}, {Name: "active", Step: 1. / 60, Values: active}},
+		X:       chart.Axis{Title: "minute", Max: across, Step: chart.Step(across, 0)},
+		Y:       chart.Axis{Title: "users", Max: math.Ceil(most/step) * step, Step: step},
+		Lines:   []chart.Line{{Name: "waiting", Step: 1. / 60, Values: waiting}, {Name: "active", Step: 1. / 60, Values: active}},
 		Limit:   float64(limit), LimitText: fmt.Sprintf("limit %d", limit),
 	}
 }

@@ -1,9 +1,10 @@
-package site
-
-// This file draws charts as SVG: lines over time, and heat maps. It does not know what the values are about. A chart needs no script.
-// Inline it has only class names, which the page's style sheet gives colours (rule, tick, limit, limit-text, area, curve); as a file,
-// for the reports of benchmarks and simulations, it has a style of its own, for light and for dark. Every chart says in words what it
-// shows.
+// Package chart draws charts as SVG: lines over time, and heat maps.
+//
+// A chart needs no script. Inline it has only class names, which the page's style sheet
+// gives colours (rule, tick, limit, limit-text, area, curve); as a file it has a style of
+// its own, for light and for dark. Every chart says in words what it shows. The package
+// must not know what the values are about.
+package chart
 
 import (
 	_ "embed"
@@ -19,47 +20,47 @@ import (
 type Chart struct {
 	Title   string // of a file; a page has its own
 	Summary string // the chart in words, for readers who cannot see it
-	X, Y    ChartAxis
-	Lines   []ChartLine
-	Heat    *ChartHeat
+	X, Y    Axis
+	Lines   []Line
+	Heat    *Heat
 	// Limit is a value of the vertical axis that is marked with LimitText. 0 is none.
 	Limit     float64
 	LimitText string
 }
 
-// A ChartAxis is one of the two.
-type ChartAxis struct {
+// A Axis is one of the two.
+type Axis struct {
 	Title string // of a file
 	Max   float64
 	// Marks label the axis. Default: a mark at each Step, with the text of Format.
-	Marks  []ChartMark
-	Step   float64                // see [ChartStep]
+	Marks  []Mark
+	Step   float64                // see [Step]
 	Format func(v float64) string // default: a decimal number
 }
 
-// A ChartMark is the label of a value.
-type ChartMark struct {
+// A Mark is the label of a value.
+type Mark struct {
 	At   float64
 	Text string
 }
 
-// A ChartLine is a value at 0, Step, 2·Step and so on.
-type ChartLine struct {
+// A Line is a value at 0, Step, 2·Step and so on.
+type Line struct {
 	Name   string
 	Step   float64
 	Values []float64
 	Filled bool // down to 0
 }
 
-// ChartHeat is how many of something are in each cell of an even grid over both axes.
-type ChartHeat struct {
+// Heat is how many of something are in each cell of an even grid over both axes.
+type Heat struct {
 	Columns [][]float64 // from the left, each from below
 	Unit    string      // what is counted
 }
 
-// ChartStep returns a distance between marks in which people count: 1, 2 or 5 times a power of ten, which fits into highest five times at
+// Step returns a distance between marks in which people count: 1, 2 or 5 times a power of ten, which fits into highest five times at
 // most; or least if that is more.
-func ChartStep(highest, least float64) float64 {
+func Step(highest, least float64) float64 {
 	step := math.Pow(10, math.Floor(math.Log10(max(highest, 1e-9)/3)))
 	for _, m := range [...]float64{2, 2.5, 2} {
 		if highest/step <= 5 {
@@ -70,18 +71,18 @@ func ChartStep(highest, least float64) float64 {
 	return max(step, least)
 }
 
-// newSpanAxis returns the axis of lines with a value at 0, 1, 2 and so on, of which there are at least one. It has marks only at the
+// NewSpanAxis returns the axis of lines with a value at 0, 1, 2 and so on, of which there are at least one. It has marks only at the
 // first value and at the last one.
-func newSpanAxis(values int, first, last string) ChartAxis {
+func NewSpanAxis(values int, first, last string) Axis {
 	end := float64(max(1, values-1))
-	return ChartAxis{Max: end, Marks: []ChartMark{{0, first}, {end, last}}}
+	return Axis{Max: end, Marks: []Mark{{0, first}, {end, last}}}
 }
 
-// newValueAxis returns an axis of values up to highest, with a mark at each step up to the first one from there on. format returns the
+// NewValueAxis returns an axis of values up to highest, with a mark at each step up to the first one from there on. format returns the
 // texts of the marks; nil stands for decimal numbers.
-func newValueAxis(highest float64, format func(float64) string) ChartAxis {
-	step := ChartStep(highest, 1)
-	return ChartAxis{Max: math.Ceil(max(highest, step)/step) * step, Step: step, Format: format}
+func NewValueAxis(highest float64, format func(float64) string) Axis {
+	step := Step(highest, 1)
+	return Axis{Max: math.Ceil(max(highest, step)/step) * step, Step: step, Format: format}
 }
 
 // A plot is the edges of the plot.
@@ -145,7 +146,7 @@ func (f *plot) draw(b *strings.Builder) {
 }
 
 // marks returns the marks of the axis, or if these are nil, one at each step.
-func (a *ChartAxis) marks() []ChartMark {
+func (a *Axis) marks() []Mark {
 	marks := a.Marks
 	format := a.Format
 	if format == nil {
@@ -153,7 +154,7 @@ func (a *ChartAxis) marks() []ChartMark {
 	}
 	for i := 0; a.Marks == nil && a.Step > 0 && float64(i)*a.Step <= a.Max*1.0001; i++ {
 		v := float64(i) * a.Step
-		marks = append(marks, ChartMark{v, format(v)})
+		marks = append(marks, Mark{v, format(v)})
 	}
 	return marks
 }
@@ -163,7 +164,7 @@ const mostChartPoints = 1500
 
 // drawLine draws line number i of the chart, and fills the area below it if the line says so. If it has too many values for its
 // points, each point is the highest of several.
-func (f *plot) drawLine(b *strings.Builder, i int, l ChartLine) {
+func (f *plot) drawLine(b *strings.Builder, i int, l Line) {
 	stride := (len(l.Values) + mostChartPoints - 1) / mostChartPoints
 	var path strings.Builder
 	at := 0.0
@@ -182,7 +183,7 @@ func (f *plot) drawLine(b *strings.Builder, i int, l ChartLine) {
 	fmt.Fprintf(b, `<path class="curve curve-%d" d="%s"/>`+"\n", i, path.String())
 }
 
-//go:embed chart.css
+//go:embed file.css
 var chartFileStyle string
 
 const (
@@ -261,12 +262,12 @@ func (f *plot) cellPath(column, row, rows int) string {
 func (f *plot) drawScale(b *strings.Builder, most float64) {
 	const width = 18
 	left := f.right + 26
-	scale := plot{Chart: &Chart{X: ChartAxis{Max: 1}, Y: ChartAxis{Max: most}}, left: left, right: left + width, top: f.top + 22, bottom: f.bottom}
+	scale := plot{Chart: &Chart{X: Axis{Max: 1}, Y: Axis{Max: most}}, left: left, right: left + width, top: f.top + 22, bottom: f.bottom}
 	fmt.Fprintf(b, `<text class="tick" x="%s" y="%s" dy="10">%s</text>`+"\n", formatCoordinate(left), formatCoordinate(f.top), html.EscapeString(f.Heat.Unit))
 	for level := 1; level <= heatLevels; level++ {
 		fmt.Fprintf(b, `<path class="heat heat-%d" d="M%s %sh%dV%sh-%[4]dZ"/>`, level, formatCoordinate(left), scale.y(most*float64(level-1)/heatLevels), width, scale.y(most*float64(level)/heatLevels))
 	}
-	marks := ChartAxis{Max: most, Step: ChartStep(most, 1)}
+	marks := Axis{Max: most, Step: Step(most, 1)}
 	for _, m := range marks.marks() {
 		fmt.Fprintf(b, `<path class="frame" d="M%s %sh5"/><text class="tick" x="%[1]s" y="%[2]s" dx="9" dy="4">%[3]s</text>`+"\n", formatCoordinate(scale.right), scale.y(m.At), html.EscapeString(m.Text))
 	}

@@ -1,4 +1,4 @@
-package site
+package chart
 
 import (
 	"bytes"
@@ -12,11 +12,11 @@ import (
 
 func TestStep(t *testing.T) {
 	for _, highest := range []float64{0, 0.4, 1, 3, 4, 5, 7, 10, 11, 49, 99, 100, 101, 999, 12_345, 1e9} {
-		step := ChartStep(highest, 1)
+		step := Step(highest, 1)
 		if n := math.Ceil(highest / step); step < 1 || n > 6 || highest > 4 && n < 2 {
 			t.Errorf("%v: %v marks %v apart", highest, n, step)
 		}
-		if step := ChartStep(highest, 0); highest > 0 && (highest/step > 6 || highest/step < 2) {
+		if step := Step(highest, 0); highest > 0 && (highest/step > 6 || highest/step < 2) {
 			t.Errorf("%v, in parts: marks %v apart", highest, step)
 		}
 	}
@@ -58,8 +58,8 @@ func TestLines(t *testing.T) {
 	many := make([]float64, 10_000)
 	many[7777] = 90 // a peak that must not get lost
 	c := Chart{
-		Title: "Users <of> \"a\" & b", Summary: "Ups & downs", X: ChartAxis{Title: "minute", Max: 100, Step: 20}, Y: ChartAxis{Title: "users", Max: 100, Step: 50},
-		Lines: []ChartLine{{Name: "a", Step: 0.01, Values: many, Filled: true}, {Name: "b & c", Step: 50, Values: []float64{0, 50, 100}}, {Name: "none"}},
+		Title: "Users <of> \"a\" & b", Summary: "Ups & downs", X: Axis{Title: "minute", Max: 100, Step: 20}, Y: Axis{Title: "users", Max: 100, Step: 50},
+		Lines: []Line{{Name: "a", Step: 0.01, Values: many, Filled: true}, {Name: "b & c", Step: 50, Values: []float64{0, 50, 100}}, {Name: "none"}},
 		Limit: 75, LimitText: "limit 75",
 	}
 	texts, classes := parseChart(t, c.File())
@@ -81,7 +81,7 @@ func TestLines(t *testing.T) {
 }
 
 func TestHeat(t *testing.T) {
-	c := Chart{Title: "Waits", X: ChartAxis{Max: 3, Step: 1}, Y: ChartAxis{Max: 0.5, Step: 0.1}, Heat: &ChartHeat{Unit: "users", Columns: [][]float64{{0, 1}, {5, 50}, {49, 0}}}}
+	c := Chart{Title: "Waits", X: Axis{Max: 3, Step: 1}, Y: Axis{Max: 0.5, Step: 0.1}, Heat: &Heat{Unit: "users", Columns: [][]float64{{0, 1}, {5, 50}, {49, 0}}}}
 	texts, classes := parseChart(t, c.File())
 	if classes["heat-1"] != 2 || classes["heat-10"] != 2 || classes["heat-5"] != 1 || classes["heat-0"] != 0 {
 		t.Errorf("cells and scale: %v", classes)
