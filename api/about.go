@@ -32,7 +32,7 @@ func (p *public) addServiceRoutes(e *gin.Engine) {
 	addGet(e, "/health", func(c *gin.Context) { sendText(c, notCached, "OK") })
 	addGet(e, "/error", func(c *gin.Context) { respondError(c, p.Logger, errors.New("a client requested /error")) })
 	addGet(e, "/robots.txt", p.serveRobots)
-	addGet(e, "/opensearch.xml", p.handle(p.openSearch))
+	addGet(e, "/opensearch.xml", p.serveOpenSearch)
 	addGet(e, "/sitemap.xml", p.handle(p.sitemap))
 	for name, contentType := range icons {
 		data, err := marks.ReadFile("marks/" + name)
@@ -113,9 +113,14 @@ const (
 	maxDescription = 1024
 )
 
-// openSearch returns the response to /opensearch.xml, by which a browser adds the site to its search engines.
-func (p *public) openSearch(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	base := r.base(p.SiteBase)
+// serveOpenSearch handles /opensearch.xml, by which a browser adds the site to its search engines. It waits for no turn.
+func (p *public) serveOpenSearch(c *gin.Context) {
+	r := &request{Request: c.Request, c: c}
+	base, err := r.base(p.SiteBase)
+	if err != nil {
+		respondError(c, p.Logger, err)
+		return
+	}
 	document, err := xml.MarshalIndent(openSearchDescription{
 		ShortName:     text.CutRunes(p.Name, maxShortName),
 		Description:   text.CutRunes("Search the front-end libraries on "+p.Name, maxDescription),
@@ -123,7 +128,11 @@ func (p *public) openSearch(_ context.Context, r *request) (*answers.Body, answe
 		Image:         openSearchImage{Width: 16, Height: 16, Type: "image/x-icon", URL: base + "/favicon.ico"},
 		URL:           openSearchURL{Type: "text/html", Method: "get", Template: base + p.searchTemplate()},
 	}, "", "  ")
-	return answers.NewBody("application/opensearchdescription+xml", append([]byte(xml.Header), document...)), cachedForGood, err
+	if err != nil {
+		respondError(c, p.Logger, err)
+		return
+	}
+	send(c, r.caching(cachedForGood), answers.NewBody("application/opensearchdescription+xml", append([]byte(xml.Header), document...)))
 }
 
 // searchTemplate returns the path and query of the search page as an OpenSearch template. With an API host it is that of the
@@ -160,7 +169,10 @@ const maxSitemap = 50_000
 // libraries that are not hidden from search, up to maxSitemap together. On a host without pages the error is
 // [answers.NoEndpoint].
 func (p *public) sitemap(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	base := r.base(p.SiteBase)
+	base, err := r.base(p.SiteBase)
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
 	if !p.servesPages(r.Request) {
 		return nil, answers.Caching{}, answers.NoEndpoint
 	}
@@ -239,7 +251,10 @@ func (p *public) openAPI(_ context.Context, r *request) (*answers.Body, answers.
 	if isHost(r.Host, p.APIHost) {
 		base = requests.Scheme(r.Request) + "://" + p.APIHost
 	}
-	server := r.base(base)
+	server, err := r.base(base)
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
 	b, err := p.documents.Get(server, func() (*answers.Body, int, error) {
 		text := OpenAPI(p.Name, server)
 		return newJSON(text), 2 * len(text), nil

@@ -21,16 +21,6 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// Commands speak to the process that owns a data folder by a small protocol over HTTP on a Unix socket in that folder: an
-// operation is a POST of a JSON request to /{name}; the response is a stream of JSON lines, any number of {"event": …} followed
-// by one {"result": …} or {"error": "…"}. A stream without such an end was cut off. Ending the request cancels the operation.
-//
-// A request with contents is the JSON request, a line feed and the bytes of the contents, with its own content type. The
-// operation reads them before its first event.
-//
-// Access is the socket's permissions, nothing else: only the user who runs the process may connect. The protocol does not
-// know what the operations are; the same AdminHandler responds through [AdminInProcess] if no process runs.
-
 // An AdminClient sends operations to an AdminHandler in this process or another.
 type AdminClient struct {
 	http *http.Client
@@ -59,8 +49,8 @@ func newSocketClient(dial func(ctx context.Context) (net.Conn, error)) *AdminCli
 	}}}
 }
 
-// NewAdminClient returns a client of an AdminHandler that is reached through client at the URL at, which ends with a slash. It connects to
-// nothing and checks nothing: authentication is up to client and the server at that URL.
+// NewAdminClient returns a client of an AdminHandler that is reached through client at the URL at, which ends with a slash. It
+// connects to nothing and checks nothing: authentication is up to client and the server at that URL.
 func NewAdminClient(client *http.Client, at string) *AdminClient {
 	return &AdminClient{http: client, at: at}
 }
@@ -69,7 +59,9 @@ func NewAdminClient(client *http.Client, at string) *AdminClient {
 // returns its result. request is encoded as JSON; the bytes of contents, nil for none, follow it. When ctx ends, so does the
 // operation, and the error is the cause of that. [ErrCutOff] means that the process ended first; other errors are those of the
 // operation, as text, or of reaching it. A goroutine may still read from contents after SendOperation has returned.
-func SendOperation[Result, Event any](ctx context.Context, c *AdminClient, operation string, request any, contents io.Reader, report func(Event)) (Result, error) {
+func SendOperation[Result, Event any](
+	ctx context.Context, c *AdminClient, operation string, request any, contents io.Reader, report func(Event),
+) (Result, error) {
 	var result Result
 	raw, err := c.call(ctx, operation, request, contents, func(raw json.RawMessage) error {
 		if report == nil {
@@ -88,9 +80,11 @@ func SendOperation[Result, Event any](ctx context.Context, c *AdminClient, opera
 	return result, json.Unmarshal(raw, &result)
 }
 
-// ForwardOperation sends the request of an operation to another process, as [SendOperation] does, and returns the result without decoding it.
-// It passes the events to report, also undecoded. No goroutine reads the contents after ForwardOperation has returned.
-func ForwardOperation(ctx context.Context, c *AdminClient, operation string, r OperationRequest, report func(json.RawMessage)) (json.RawMessage, error) {
+// ForwardOperation sends the request of an operation to another process, as [SendOperation] does, and returns the result without
+// decoding it. It passes the events to report, also undecoded. No goroutine reads the contents after ForwardOperation has returned.
+func ForwardOperation(
+	ctx context.Context, c *AdminClient, operation string, r OperationRequest, report func(json.RawMessage),
+) (json.RawMessage, error) {
 	if r.Contents == http.NoBody {
 		return SendOperation[json.RawMessage](ctx, c, operation, r.JSON, nil, report)
 	}
@@ -158,7 +152,9 @@ func (c *AdminClient) newRequest(ctx context.Context, operation string, request 
 // call sends a request for an operation, and contents unless that is nil, to the process, passes each event of the response,
 // as JSON, to event, and returns the result as JSON. An error of event ends the call. [ErrCutOff] means that the response
 // ended without a result or error; if ctx ends, the error is its cause. An error of the operation is one with its text.
-func (c *AdminClient) call(ctx context.Context, operation string, request any, contents io.Reader, event func(json.RawMessage) error) (json.RawMessage, error) {
+func (c *AdminClient) call(
+	ctx context.Context, operation string, request any, contents io.Reader, event func(json.RawMessage) error,
+) (json.RawMessage, error) {
 	r, err := c.newRequest(ctx, operation, request, contents)
 	if err != nil {
 		return nil, err
@@ -381,6 +377,16 @@ type line struct {
 
 // AdminHandler returns a handler that runs operations for clients: each at a POST to /NAME, by its name in the map. It responds
 // to a malformed request with 400, and to all others with 404. logger logs panics and events that cannot be encoded.
+//
+// Commands speak to the process that owns a data folder by a small protocol over HTTP on a Unix socket in that folder: an
+// operation is a POST of a JSON request to /{name}; the response is a stream of JSON lines, any number of {"event": …} followed
+// by one {"result": …} or {"error": "…"}. A stream without such an end was cut off. Ending the request cancels the operation.
+//
+// A request with contents is the JSON request, a line feed and the bytes of the contents, with its own content type. The
+// operation reads them before its first event.
+//
+// Access is the socket's permissions, nothing else: only the user who runs the process may connect. The protocol does not
+// know what the operations are; the same AdminHandler responds through [AdminInProcess] if no process runs.
 func AdminHandler(operations map[string]Operation, logger *slog.Logger) http.Handler {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()

@@ -69,11 +69,15 @@ func TestForwardKeepsSize(t *testing.T) {
 		return nil, errors.Join(err, errors.New("no response"))
 	})}, "http://node/")
 	const names = `{"files":["<a>&.js"]}`
-	ForwardOperation(t.Context(), c, "import", OperationRequest{JSON: []byte(names), Contents: http.NoBody}, nil) //nolint:errcheck // there is no response
+	forward := func(contents io.Reader) {
+		r := OperationRequest{JSON: []byte(names), Contents: contents}
+		ForwardOperation(t.Context(), c, "import", r, nil) //nolint:errcheck // there is no response
+	}
+	forward(http.NoBody)
 	if sent != names {
 		t.Errorf("forwarded as %s", sent)
 	}
-	ForwardOperation(t.Context(), c, "import", OperationRequest{JSON: []byte(names), Contents: strings.NewReader("<")}, nil) //nolint:errcheck // there is no response
+	forward(strings.NewReader("<"))
 	if sent != names+"\n<" {
 		t.Errorf("forwarded with contents as %s", sent)
 	}

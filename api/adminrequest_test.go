@@ -50,11 +50,12 @@ func TestSend(t *testing.T) {
 				t.Errorf("contents of %d bytes: %d, event %d, %v", want, n, event, err)
 			}
 		}
-		if _, err := SendOperation[any, any](ctx, c, "refuse", countRequest{}, bytes.NewReader(large), nil); err == nil || err.Error() != "the disk is full" {
+		_, err := SendOperation[any, any](ctx, c, "refuse", countRequest{}, bytes.NewReader(large), nil)
+		if err == nil || err.Error() != "the disk is full" {
 			t.Errorf("refused while the client sends: %v", err)
 		}
 		broken := errors.New("the file cannot be read")
-		_, err := SendOperation[any, any](ctx, c, "receive", countRequest{}, io.MultiReader(bytes.NewReader(large), failing{broken}), nil)
+		_, err = SendOperation[any, any](ctx, c, "receive", countRequest{}, io.MultiReader(bytes.NewReader(large), failing{broken}), nil)
 		if !errors.Is(err, broken) {
 			t.Errorf("contents that cannot be read: %v", err)
 		}
@@ -106,7 +107,8 @@ func TestSendTakesLong(t *testing.T) {
 		server := &http.Server{Handler: AdminHandler(contentsOperations(nil), quiet), ReadTimeout: 30 * time.Second}
 		go server.Serve(l)
 		defer server.Shutdown(context.Background())
-		n, err := SendOperation[int64, any](t.Context(), newSocketClient(l.dial), "length", countRequest{}, &slowReader{parts: 10, each: 50 * time.Second}, nil)
+		contents := &slowReader{parts: 10, each: 50 * time.Second}
+		n, err := SendOperation[int64, any](t.Context(), newSocketClient(l.dial), "length", countRequest{}, contents, nil)
 		if n != 10 || err != nil {
 			t.Errorf("%d bytes arrived, %v", n, err)
 		}
@@ -133,10 +135,14 @@ func TestSendEndsWithTheProcess(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		process, end := context.WithCancel(t.Context())
 		l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-		server := &http.Server{Handler: AdminHandler(contentsOperations(make(chan error, 1)), quiet), BaseContext: func(net.Listener) context.Context { return process }}
+		server := &http.Server{
+			Handler:     AdminHandler(contentsOperations(make(chan error, 1)), quiet),
+			BaseContext: func(net.Listener) context.Context { return process },
+		}
 		go server.Serve(l)
 		time.AfterFunc(time.Minute, end)
-		if _, err := SendOperation[any, any](t.Context(), newSocketClient(l.dial), "receive", countRequest{}, &slowReader{parts: 1000, each: 10 * time.Second}, nil); err == nil {
+		contents := &slowReader{parts: 1000, each: 10 * time.Second}
+		if _, err := SendOperation[any, any](t.Context(), newSocketClient(l.dial), "receive", countRequest{}, contents, nil); err == nil {
 			t.Error("the operation succeeded")
 		}
 		time.Sleep(10 * time.Second) // the client's connection sees that the server has closed it

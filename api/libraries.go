@@ -195,7 +195,10 @@ func (p *public) listAll(ranking *library.Ranking, set, facts fieldSet, assetBas
 // names; "limit" bounds their number.
 func (p *public) libraries(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 	limit, _ := parseLimit(r.query) // like the public service, it ignores what is not a number
-	assetBase := r.base(p.AssetBase)
+	assetBase, err := r.base(p.AssetBase)
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
 	set, _ := resultFields.parse(r.query["fields"])
 	set |= alwaysInResults
 	facts := factFields.named(r.query["fields"])
@@ -239,12 +242,12 @@ var libraryFields = vocabulary{
 	"author", "autoupdate", "versions", "assets",
 }
 
-// An answerOfLibrary returns the response to a request about a library, and its caching.
-type answerOfLibrary func(context.Context, *request, *library.Library) (*answers.Body, answers.Caching, error)
+// A libraryResponder returns the response to a request about a library, and its caching.
+type libraryResponder func(context.Context, *request, *library.Library) (*answers.Body, answers.Caching, error)
 
 // withLibrary returns a handler that looks up the library that the path names, and sends the response that the function
 // answer returns about it, or the failure that its error means. See handle.
-func (p *public) withLibrary(answer answerOfLibrary) gin.HandlerFunc {
+func (p *public) withLibrary(answer libraryResponder) gin.HandlerFunc {
 	return p.handle(func(ctx context.Context, r *request) (*answers.Body, answers.Caching, error) {
 		l, err := p.Library.Library(ctx, r.params["library"])
 		if err != nil {
@@ -257,7 +260,10 @@ func (p *public) withLibrary(answer answerOfLibrary) gin.HandlerFunc {
 // library returns the response to /libraries/{library}: the fields and facts that the query names, or if it names none all
 // fields and no facts. It reads only what these need.
 func (p *public) library(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
-	assetBase := r.base(p.AssetBase)
+	assetBase, err := r.base(p.AssetBase)
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
 	set := libraryFields.parseOrAll(r.query["fields"])
 	var w jsonWriter
 	w.beginObject()

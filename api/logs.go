@@ -148,8 +148,8 @@ const (
 var noMoreStreams = newUnavailable("There are too many streams of changes", 60)
 
 // streamLog handles /logs/stream: it sends the log entries that a request asks for (see parseLogFilter and parseStreamStart) as
-// server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html), as they are added, until the context of openEventStream ends or reading fails, which it logs. It returns an error only if
-// it has sent nothing.
+// server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html), as they are added, until the context of
+// openEventStream ends or reading fails, which it logs. It returns an error only if it has sent nothing.
 func (p *public) streamLog(r *request) error {
 	q, err := p.parseLogFilter(r)
 	if err != nil {
@@ -312,7 +312,10 @@ type (
 // as releases, or of the kinds in the query, about all packages or up to 20 in the query. Malformed parameters are a failure
 // with status 400.
 func (p *public) logFeed(_ context.Context, r *request) (*answers.Body, answers.Caching, error) {
-	base := r.base(p.SiteBase)
+	base, err := r.base(p.SiteBase)
+	if err != nil {
+		return nil, answers.Caching{}, err
+	}
 	names := slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(r.query["package"]))), func(name string) bool { return name == "" })
 	if len(names) > feedPackages {
 		return nil, answers.Caching{}, newBadValue("package", fmt.Sprintf("may be given at most %d times", feedPackages))

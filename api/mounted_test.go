@@ -1,12 +1,15 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/larder-cdn/larder/internal/answers"
 )
 
 func TestOrigin(t *testing.T) {
@@ -30,6 +33,43 @@ func TestOrigin(t *testing.T) {
 		if got := s.get("/health", "Host: "+host); got.status != 200 {
 			t.Errorf("health at %q: %d", host, got.status)
 		}
+	}
+}
+
+// A request without a valid Host that needs its own address is refused before anything else is done for it: the answer does not
+// depend on what it asks for, and no cache gets an entry.
+func TestBadHostFirst(t *testing.T) {
+	s := newService(t, func(o *PublicOptions) { o.AssetBase, o.SiteBase = "", "" })
+	targets := []string{"/libraries", "/openapi.json", "/opensearch.xml", "/sitemap.xml", "/logs.atom?package=none", "/packages/jquery/modules/9.9.9"}
+	for _, target := range targets {
+		if got := s.get(target, "Host: a b"); got.status != 400 || !strings.Contains(got.body, badHost.Message) {
+			t.Errorf("%s: %d %s", target, got.status, got.body)
+		}
+	}
+	s.public.lists.Remove(func(k listKey) bool {
+		t.Errorf("the list %v is cached", k)
+		return true
+	})
+	s.public.documents.Remove(func(at string) bool {
+		t.Errorf("the document for %q is cached", at)
+		return true
+	})
+}
+
+// A browser gets the search description even if no turn comes.
+func TestOpenSearchWaitsForNoTurn(t *testing.T) {
+	turns := answers.NewTurns(1)
+	_, leave, err := turns.Enter(t.Context(), "192.0.2.1:1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leave()
+	s := newService(t, func(o *PublicOptions) { o.Turns = turns })
+	r := newRequest("GET", "/opensearch.xml")
+	ctx, cancel := context.WithCancel(r.Context())
+	cancel() // a request that waits fails at once
+	if got := serve(s.handler, r.WithContext(ctx)); got.status != 200 {
+		t.Errorf("%d %s", got.status, got.body)
 	}
 }
 

@@ -132,9 +132,9 @@ func (p *public) packageVersions(_ context.Context, _ *request, l *library.Libra
 	return encodeJSON(names), fiveMinutes, nil
 }
 
-// ofRelease returns a function that returns the response that write makes of the release that the path names. It adds the
+// respondWithRelease returns a function that returns the response that write makes of the release that the path names. It adds the
 // version's cache tags to the header. kind is the kind of the response, see releaseBody.
-func (p *public) ofRelease(kind string, write func(*library.Release) *answers.Body) answerOfLibrary {
+func (p *public) respondWithRelease(kind string, write func(*library.Release) *answers.Body) libraryResponder {
 	return func(ctx context.Context, r *request, l *library.Library) (*answers.Body, answers.Caching, error) {
 		release, err := p.findRelease(ctx, r, l)
 		if err != nil {

@@ -1,5 +1,5 @@
-// Package api handles all requests that are not for assets: the public routes beside /ajax/libs/, and the private ones for
-// the operator of the process; and the admin socket, by which commands speak to it. The pages (api/site) and the downloads are mounted here.
+// Package api handles all requests that are not for assets: the public routes beside /ajax/libs/, the private ones for the
+// operator, and the admin socket of commands. The pages (api/site) and the downloads are mounted here.
 //
 // The public routes are cdnjs's API as its clients know it, and the metadata behind it; openapi.json describes them.
 // public.go routes a request by its encoded path; a function in libraries.go, packages.go, logs.go or about.go returns
@@ -139,8 +139,8 @@ func (p *public) newHandler() *gin.Engine {
 	addGet(e, "/packages/:library/states", p.withLibrary(p.packageStates))
 	addGet(e, "/packages/:library/usage", p.withLibrary(p.packageUsage))
 	addGet(e, "/packages/:library/versions", p.withLibrary(p.packageVersions))
-	addGet(e, "/packages/:library/versions/:version", p.withLibrary(p.ofRelease("paths", newPathsBody)))
-	addGet(e, "/packages/:library/sris/:version", p.withLibrary(p.ofRelease("sris", newSRIsBody)))
+	addGet(e, "/packages/:library/versions/:version", p.withLibrary(p.respondWithRelease("paths", newPathsBody)))
+	addGet(e, "/packages/:library/sris/:version", p.withLibrary(p.respondWithRelease("sris", newSRIsBody)))
 	addGet(e, "/packages/:library/modules/:version", p.withLibrary(p.packageModules))
 	addGet(e, "/logs", p.handle(p.logEntries))
 	addGet(e, "/logs.atom", p.handle(p.logFeed))
@@ -204,8 +204,7 @@ type request struct {
 	query  url.Values
 	params map[string]string // of the route's path
 
-	ownOrigin bool  // the response has addresses that begin with the origin of the request
-	err       error // why base failed
+	ownOrigin bool // the response has addresses that begin with the origin of the request
 }
 
 // parseRequest returns the request that gin passes to a handler. The error is [answers.NoEndpoint] if a parameter of the route's
@@ -225,18 +224,26 @@ func parseRequest(c *gin.Context) (*request, error) {
 }
 
 // base returns the base of addresses in the response: the configured one, or if that is "" the scheme and host of the address at
-// which the client reached this server, such as https://example.com. In the latter case no cache may store the response, because
-// it has the client's Host, and if the Host header is missing or malformed, the response is the failure badHost (400); handle
-// sees to both.
-func (r *request) base(configured string) string {
+// which the client reached this server, such as https://example.com, or the failure badHost (400) if the Host header is missing
+// or malformed. A response with the origin of the request has the client's Host, so base sets r.ownOrigin.
+func (r *request) base(configured string) (string, error) {
 	if configured != "" {
-		return configured
+		return configured, nil
 	}
+	r.ownOrigin = true
 	origin, ok := requests.Origin(r.Request)
-	if r.ownOrigin = true; !ok {
-		r.err = badHost
+	if !ok {
+		return "", badHost
 	}
-	return origin
+	return origin, nil
+}
+
+// caching returns how caches may store the response: as k says, or not at all if it has the origin of the request.
+func (r *request) caching(k answers.Caching) answers.Caching {
+	if r.ownOrigin {
+		return notCached
+	}
+	return k
 }
 
 // stream returns a handler that calls send, which streams events until the client disconnects or the process stops, and responds
@@ -264,7 +271,8 @@ const libraryTimeout = 10 * time.Second
 
 // handle returns a handler that calls answer when it is the client's turn, and sends the response that it returns, or the
 // failure that its error means. Waiting and answer have 10 s together, after which the context ends. If large responses that
-// are being sent take too much memory, the client gets 503.
+// are being sent take too much memory, the client gets 503. No cache may store a response whose handler has used the origin of
+// the request, see base.
 func (p *public) handle(answer func(context.Context, *request) (*answers.Body, answers.Caching, error)) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		ctx, cancel := context.WithTimeout(c.Request.Context(), libraryTimeout)
@@ -274,10 +282,10 @@ func (p *public) handle(answer func(context.Context, *request) (*answers.Body, a
 		r, err := parseRequest(c)
 		if err == nil {
 			err = p.runInTurn(ctx, c.Request, func() (err error) {
-				if b, k, err = answer(ctx, r); cmp.Or(err, r.err) == nil {
+				if b, k, err = answer(ctx, r); err == nil {
 					b.Prepare(c.Request)
 				}
-				return cmp.Or(err, r.err)
+				return err
 			})
 		}
 		if err != nil {
@@ -289,10 +297,7 @@ func (p *public) handle(answer func(context.Context, *request) (*answers.Body, a
 			return
 		}
 		defer p.sending.release(b)
-		if r.ownOrigin {
-			k = notCached
-		}
-		send(c, k, b)
+		send(c, r.caching(k), b)
 	}
 }
 

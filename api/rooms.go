@@ -103,9 +103,9 @@ func encodeCSV(periods []waitingroom.Period) *answers.Body {
 // roomBeat is how often a stream compares the state of the rooms, which report every two seconds.
 const roomBeat = 2 * time.Second
 
-// streamRooms handles /rooms.stream: it sends the status of the waiting rooms, or of the one in the query, as server-sent events, each a JSON array:
-// at once, when it has changed and each minute, until the context of openEventStream ends. It returns an error only if it
-// has sent nothing; for an unknown room that is a failure with status 404.
+// streamRooms handles /rooms.stream: it sends the status of the waiting rooms, or of the one in the query, as server-sent
+// events, each a JSON array: at once, when it has changed and each minute, until the context of openEventStream ends. It returns
+// an error only if it has sent nothing; for an unknown room that is a failure with status 404.
 func (p *public) streamRooms(r *request) error {
 	if p.Rooms == nil {
 		return noRoom

@@ -16,8 +16,8 @@ import (
 
 // Advisories are the known vulnerabilities of npm packages, read from a file in the OSV format
 // (https://ossf.github.io/osv-schema/): one record, a list of them, one a line, or a .zip of such files, which is how
-// osv.dev exports them; or a file of [WriteCheckedPackages]. The methods read the file again when it changes. They may be
-// called at the same time. A nil Advisories knows no vulnerability.
+// osv.dev exports them; or a file of [WriteCheckedPackages]. Its methods read the file again if it has changed, which they
+// check once a minute. They may be called at the same time. A nil Advisories knows no vulnerability.
 type Advisories struct {
 	file    string
 	later   bool // the file is one of WriteCheckedPackages, which may be created later

@@ -17,17 +17,19 @@ func importsDocument(owner string, module kvstore.Hash, size int, read func() ([
 	if size > document.MaxSource {
 		return RenderRequest{}, &document.RefusedError{Reason: fmt.Sprintf("it has over %d bytes", document.MaxSource)}
 	}
-	return RenderRequest{Kind: document.Imports, Key: document.ImportsKey(owner, module), Owner: owner, Request: func(context.Context) (document.Request, error) {
+	request := func(context.Context) (document.Request, error) {
 		source, err := read()
 		return document.Request{Kind: document.Imports, Text: string(source)}, err
-	}}, nil
+	}
+	return RenderRequest{Kind: document.Imports, Key: document.ImportsKey(owner, module), Owner: owner, Request: request}, nil
 }
 
 // rangesDocument returns the request to parse the version ranges all, such as "^1.2", of the release owner (NAME@VERSION).
 func rangesDocument(owner string, all []string) RenderRequest {
-	return RenderRequest{Kind: document.Ranges, Key: document.RangesKey(owner, all), Owner: owner, Request: func(context.Context) (document.Request, error) {
+	request := func(context.Context) (document.Request, error) {
 		return document.Request{Kind: document.Ranges, Ranges: all}, nil
-	}}
+	}
+	return RenderRequest{Kind: document.Ranges, Key: document.RangesKey(owner, all), Owner: owner, Request: request}
 }
 
 // Documents returns functions that return the imports of modules and the parsed version ranges of releases from the cache.
@@ -56,7 +58,8 @@ func (x *Renderer) DocumentsNow() Documents {
 
 // newDocuments returns functions that get the imports of modules and the parsed version ranges of releases by calling get, which
 // reports whether a result is pending. With read, the source of a module is read again by its hash when a worker is to parse it,
-// so that a queued one takes no memory; without, get must not return before that.
+// so that a queued one takes no memory. If read is nil, get waits for the result, and the worker parses the source that the
+// caller passed.
 func newDocuments(read func(kvstore.Hash) ([]byte, error), get func(context.Context, RenderRequest) (document.Result, bool, error)) Documents {
 	return Documents{
 		Imports: func(ctx context.Context, owner string, module kvstore.Hash, source []byte) ([]document.Import, bool, error) {

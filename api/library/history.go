@@ -43,11 +43,11 @@ func Entries(store *kvstore.Store, q logs.Query) (logs.Page, error) {
 
 // Entry returns the log entry with this index, counted from 0, or [ErrNoEntry].
 func (x *Index) Entry(index int64) (logs.Indexed, error) {
-	return orNoEntry(logs.ReadEntry(x.store, index))
+	return translateNotFound(logs.ReadEntry(x.store, index))
 }
 
-// orNoEntry returns an entry and the error of reading it, but [ErrNoEntry] if the store does not have it.
-func orNoEntry(e logs.Indexed, err error) (logs.Indexed, error) {
+// translateNotFound returns an entry and the error of reading it, but [ErrNoEntry] if the store does not have it.
+func translateNotFound(e logs.Indexed, err error) (logs.Indexed, error) {
 	if errors.Is(err, kvstore.ErrNotFound) {
 		return logs.Indexed{}, ErrNoEntry
 	}
@@ -78,7 +78,7 @@ func (x *Index) FirstEntry(name string) (logs.Indexed, error) {
 	if name == "" {
 		return x.Entry(0)
 	}
-	return orNoEntry(logs.FirstEntry(x.store, name))
+	return translateNotFound(logs.FirstEntry(x.store, name))
 }
 
 // EntryManifest returns the manifest with the hash e.Manifest, nil without an error if the entry has none, as one from before the

@@ -7,7 +7,11 @@
 // from the store when they are asked for. What it returns is shared and must
 // not be changed.
 //
-// The package must not know HTTP, or how anything is shown.
+// Renderer has workers render documents that strangers wrote, and caches the
+// results. The serving process parses no such document.
+//
+// The package must not know HTTP, what pages look like, or how worker processes
+// are run.
 package library
 
 import (

@@ -15,12 +15,6 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
-// Renderers render documents that strangers wrote for pages, in worker processes, and cache the results. The serving process
-// parses no such document. A document that is not cached is queued, and its page shows plain text until a worker has rendered
-// it. Queue and cache are bounded, and clients share the queue. A result is cached under its inputs and the renderer's version,
-// in this store only: it is part of no manifest, log or content, and is copied from no other Larder. It is checked when it is
-// made and when it is read.
-
 // RendererOptions configures a Renderer. Store and Render are required.
 type RendererOptions struct {
 	// Store has the cache. If it is read-only, results are read from it, and new ones are cached in memory only.
@@ -35,7 +29,11 @@ type RendererOptions struct {
 	Logger *slog.Logger
 }
 
-// A Renderer queues, renders and caches documents. It is safe for concurrent use.
+// A Renderer renders documents that strangers wrote for pages, in worker processes, and caches the results. The serving process
+// parses no such document. A document that is not cached is queued, and its page shows plain text until a worker has rendered
+// it. Queue and cache are bounded, and clients share the queue. A result is cached under its inputs and the renderer's version,
+// in this store only: it is part of no manifest, log or content, and is copied from no other Larder. It is checked when it is
+// made and when it is read. A Renderer is safe for concurrent use.
 type Renderer struct {
 	render func(ctx context.Context, owner string, r document.Request) (document.Result, error)
 	logger *slog.Logger

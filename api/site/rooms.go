@@ -133,11 +133,11 @@ func (s *Site) roomPage(q *request) (*pageAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	recent, stays, err := s.options.Rooms.Analytics(q.Context(), name, 1)
+	recent, exists, err := s.options.Rooms.Analytics(q.Context(), name, 1)
 	if err != nil {
 		return nil, err
 	}
-	if !found || !known || !stays { // the configuration may change between the calls
+	if !found || !known || !exists { // the configuration may change between the calls
 		return nil, newRefusal(http.StatusNotFound, "Waiting room not found", "No waiting room here is called “"+text.Cut(name, maxText)+"”.")
 	}
 	p := roomPage{

@@ -210,16 +210,16 @@ func TestRoomStatusWords(t *testing.T) {
 	}
 }
 
-// A leavingHouse is a house whose room goes after its status was read.
-type leavingHouse struct{ house }
+// A removedRoomFixture is a house whose room is removed after its status was read.
+type removedRoomFixture struct{ house }
 
-func (leavingHouse) Analytics(context.Context, string, int) ([]waitingroom.Period, bool, error) {
+func (removedRoomFixture) Analytics(context.Context, string, int) ([]waitingroom.Period, bool, error) {
 	return nil, false, nil
 }
 
 // A room that goes while its page is made is not found.
 func TestRoomGoes(t *testing.T) {
-	w := get(t, newSite(t, testkit.NewShelf(t), func(o *Options) { o.Rooms = leavingHouse{} }), "/rooms/shop")
+	w := get(t, newSite(t, testkit.NewShelf(t), func(o *Options) { o.Rooms = removedRoomFixture{} }), "/rooms/shop")
 	if w.Code != http.StatusNotFound {
 		t.Errorf("the page of a room that has gone has the status %d", w.Code)
 	}

@@ -28,7 +28,7 @@ type Chart struct {
 	LimitText string
 }
 
-// A Axis is one of the two.
+// An Axis is one of the two.
 type Axis struct {
 	Title string // of a file
 	Max   float64
@@ -78,27 +78,27 @@ func NewSpanAxis(values int, first, last string) Axis {
 	return Axis{Max: end, Marks: []Mark{{0, first}, {end, last}}}
 }
 
-// NewValueAxis returns an axis of values up to highest, with a mark at each step up to the first one from there on. format returns the
-// texts of the marks; nil stands for decimal numbers.
+// NewValueAxis returns an axis of values from 0, with a mark at each step; the last mark is the first step at or above highest.
+// format returns the texts of the marks; nil stands for decimal numbers.
 func NewValueAxis(highest float64, format func(float64) string) Axis {
 	step := Step(highest, 1)
 	return Axis{Max: math.Ceil(max(highest, step)/step) * step, Step: step, Format: format}
 }
 
-// A plot is the edges of the plot.
+// A plot is a chart with the edges of its plotting area.
 type plot struct {
 	*Chart
 	left, right, top, bottom float64
 }
 
 // x returns the horizontal coordinate of a value, for SVG.
-func (f *plot) x(v float64) string { return formatCoordinate(f.left + (f.right-f.left)*v/f.X.Max) }
+func (f *plot) x(v float64) string { return decimal(f.left + (f.right-f.left)*v/f.X.Max) }
 
 // y returns the vertical coordinate of a value, for SVG.
-func (f *plot) y(v float64) string { return formatCoordinate(f.bottom - (f.bottom-f.top)*v/f.Y.Max) }
+func (f *plot) y(v float64) string { return decimal(f.bottom - (f.bottom-f.top)*v/f.Y.Max) }
 
-// formatCoordinate returns a coordinate as text, rounded to one decimal.
-func formatCoordinate(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
+// decimal returns a coordinate as text, rounded to one decimal.
+func decimal(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
 
 // Inline returns the chart as an SVG element for an HTML page whose style sheet has the classes.
 func (c *Chart) Inline() string {
@@ -112,7 +112,7 @@ func (c *Chart) Inline() string {
 	fmt.Fprintf(&b, `<svg viewBox="0 0 %d %d" role="img" aria-label="%s">`+"\n", width, height, html.EscapeString(c.Summary))
 	f.draw(&b)
 	if c.Limit != 0 {
-		fmt.Fprintf(&b, `<text class="limit-text" x="%s" y="%s" dx="-4" dy="-5" text-anchor="end">%s</text>`+"\n", formatCoordinate(f.right), f.y(c.Limit), html.EscapeString(c.LimitText))
+		fmt.Fprintf(&b, `<text class="limit-text" x="%s" y="%s" dx="-4" dy="-5" text-anchor="end">%s</text>`+"\n", decimal(f.right), f.y(c.Limit), html.EscapeString(c.LimitText))
 	}
 	b.WriteString("</svg>")
 	return b.String()
@@ -120,7 +120,7 @@ func (c *Chart) Inline() string {
 
 // draw writes what is inside the axes, and their marks.
 func (f *plot) draw(b *strings.Builder) {
-	left, right := formatCoordinate(f.left), formatCoordinate(f.right)
+	left, right := decimal(f.left), decimal(f.right)
 	for _, m := range f.Y.marks() {
 		fmt.Fprintf(b, `<path class="rule" d="M%s %sH%s"/><text class="tick" x="%[1]s" y="%[2]s" dx="-8" dy="4" text-anchor="end">%[4]s</text>`+"\n", left, f.y(m.At), right, html.EscapeString(m.Text))
 	}
@@ -141,7 +141,7 @@ func (f *plot) draw(b *strings.Builder) {
 		case f.X.Marks != nil && m.At == f.X.Max:
 			anchor = "end"
 		}
-		fmt.Fprintf(b, `<text class="tick" x="%s" y="%s" dy="18" text-anchor="%s">%s</text>`+"\n", f.x(m.At), formatCoordinate(f.bottom), anchor, html.EscapeString(m.Text))
+		fmt.Fprintf(b, `<text class="tick" x="%s" y="%s" dy="18" text-anchor="%s">%s</text>`+"\n", f.x(m.At), decimal(f.bottom), anchor, html.EscapeString(m.Text))
 	}
 }
 
@@ -159,13 +159,13 @@ func (a *Axis) marks() []Mark {
 	return marks
 }
 
-// mostChartPoints bounds the points of a line; of several values at one point the highest is drawn.
-const mostChartPoints = 1500
+// mostPoints bounds the points of a line; of several values at one point the highest is drawn.
+const mostPoints = 1500
 
 // drawLine draws line number i of the chart, and fills the area below it if the line says so. If it has too many values for its
 // points, each point is the highest of several.
 func (f *plot) drawLine(b *strings.Builder, i int, l Line) {
-	stride := (len(l.Values) + mostChartPoints - 1) / mostChartPoints
+	stride := (len(l.Values) + mostPoints - 1) / mostPoints
 	var path strings.Builder
 	at := 0.0
 	for k := 0; k < len(l.Values); k += stride {
@@ -177,14 +177,14 @@ func (f *plot) drawLine(b *strings.Builder, i int, l Line) {
 		path.WriteString(command + f.x(at) + " " + f.y(slices.Max(l.Values[k:min(k+stride, len(l.Values))])))
 	}
 	if l.Filled {
-		bottom := formatCoordinate(f.bottom)
-		fmt.Fprintf(b, `<path class="area" d="%sL%s %sL%s %[3]sZ"/>`, path.String(), f.x(at), bottom, formatCoordinate(f.left))
+		bottom := decimal(f.bottom)
+		fmt.Fprintf(b, `<path class="area" d="%sL%s %sL%s %[3]sZ"/>`, path.String(), f.x(at), bottom, decimal(f.left))
 	}
 	fmt.Fprintf(b, `<path class="curve curve-%d" d="%s"/>`+"\n", i, path.String())
 }
 
 //go:embed file.css
-var chartFileStyle string
+var style string
 
 const (
 	fileWidth, fileHeight = 820, 520
@@ -200,14 +200,14 @@ func (c *Chart) File() []byte {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%[2]d" role="img" aria-labelledby="title summary">`+"\n", fileWidth, fileHeight)
-	fmt.Fprintf(&b, "<title id=\"title\">%s</title>\n<desc id=\"summary\">%s</desc>\n<style>\n%s</style>\n", html.EscapeString(c.Title), html.EscapeString(c.Summary), chartFileStyle)
-	fmt.Fprintf(&b, `<rect class="ground" width="%d" height="%d"/><text class="title" x="%s" y="36">%s</text>`+"\n", fileWidth, fileHeight, formatCoordinate(f.left), html.EscapeString(c.Title))
+	fmt.Fprintf(&b, "<title id=\"title\">%s</title>\n<desc id=\"summary\">%s</desc>\n<style>\n%s</style>\n", html.EscapeString(c.Title), html.EscapeString(c.Summary), style)
+	fmt.Fprintf(&b, `<rect class="ground" width="%d" height="%d"/><text class="title" x="%s" y="36">%s</text>`+"\n", fileWidth, fileHeight, decimal(f.left), html.EscapeString(c.Title))
 	middle := (f.top + f.bottom) / 2
-	fmt.Fprintf(&b, `<text class="axis" x="%s" y="%s" text-anchor="middle">%s</text>`, formatCoordinate((f.left+f.right)/2), formatCoordinate(f.bottom+48), html.EscapeString(c.X.Title))
-	fmt.Fprintf(&b, `<text class="axis" transform="translate(26 %s) rotate(-90)" text-anchor="middle">%s</text>`+"\n", formatCoordinate(middle), html.EscapeString(c.Y.Title))
+	fmt.Fprintf(&b, `<text class="axis" x="%s" y="%s" text-anchor="middle">%s</text>`, decimal((f.left+f.right)/2), decimal(f.bottom+48), html.EscapeString(c.X.Title))
+	fmt.Fprintf(&b, `<text class="axis" transform="translate(26 %s) rotate(-90)" text-anchor="middle">%s</text>`+"\n", decimal(middle), html.EscapeString(c.Y.Title))
 	x := f.left
 	key := func(class, text string) {
-		fmt.Fprintf(&b, `<path class="%s" d="M%s %dh26"/><text class="axis" x="%s" y="%[3]d" dy="5">%[5]s</text>`+"\n", class, formatCoordinate(x), keyTop, formatCoordinate(x+34), html.EscapeString(text))
+		fmt.Fprintf(&b, `<path class="%s" d="M%s %dh26"/><text class="axis" x="%s" y="%[3]d" dy="5">%[5]s</text>`+"\n", class, decimal(x), keyTop, decimal(x+34), html.EscapeString(text))
 		x += 60 + 9*float64(len(text))
 	}
 	for i, l := range c.Lines {
@@ -217,7 +217,7 @@ func (c *Chart) File() []byte {
 		key("limit", c.LimitText)
 	}
 	f.draw(&b)
-	fmt.Fprintf(&b, `<path class="frame" d="M%s %sV%sH%s"/>`+"\n", formatCoordinate(f.left), formatCoordinate(f.top), formatCoordinate(f.bottom), formatCoordinate(f.right))
+	fmt.Fprintf(&b, `<path class="frame" d="M%s %sV%sH%s"/>`+"\n", decimal(f.left), decimal(f.top), decimal(f.bottom), decimal(f.right))
 	b.WriteString("</svg>\n")
 	return []byte(b.String())
 }
@@ -263,12 +263,12 @@ func (f *plot) drawScale(b *strings.Builder, most float64) {
 	const width = 18
 	left := f.right + 26
 	scale := plot{Chart: &Chart{X: Axis{Max: 1}, Y: Axis{Max: most}}, left: left, right: left + width, top: f.top + 22, bottom: f.bottom}
-	fmt.Fprintf(b, `<text class="tick" x="%s" y="%s" dy="10">%s</text>`+"\n", formatCoordinate(left), formatCoordinate(f.top), html.EscapeString(f.Heat.Unit))
+	fmt.Fprintf(b, `<text class="tick" x="%s" y="%s" dy="10">%s</text>`+"\n", decimal(left), decimal(f.top), html.EscapeString(f.Heat.Unit))
 	for level := 1; level <= heatLevels; level++ {
-		fmt.Fprintf(b, `<path class="heat heat-%d" d="M%s %sh%dV%sh-%[4]dZ"/>`, level, formatCoordinate(left), scale.y(most*float64(level-1)/heatLevels), width, scale.y(most*float64(level)/heatLevels))
+		fmt.Fprintf(b, `<path class="heat heat-%d" d="M%s %sh%dV%sh-%[4]dZ"/>`, level, decimal(left), scale.y(most*float64(level-1)/heatLevels), width, scale.y(most*float64(level)/heatLevels))
 	}
 	marks := Axis{Max: most, Step: Step(most, 1)}
 	for _, m := range marks.marks() {
-		fmt.Fprintf(b, `<path class="frame" d="M%s %sh5"/><text class="tick" x="%[1]s" y="%[2]s" dx="9" dy="4">%[3]s</text>`+"\n", formatCoordinate(scale.right), scale.y(m.At), html.EscapeString(m.Text))
+		fmt.Fprintf(b, `<path class="frame" d="M%s %sh5"/><text class="tick" x="%[1]s" y="%[2]s" dx="9" dy="4">%[3]s</text>`+"\n", decimal(scale.right), scale.y(m.At), html.EscapeString(m.Text))
 	}
 }

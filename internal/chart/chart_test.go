@@ -23,7 +23,7 @@ func TestStep(t *testing.T) {
 }
 
 // parse reads a picture as XML, and returns its texts and how many of each class it has.
-func parseChart(t *testing.T, svg []byte) (texts string, classes map[string]int) {
+func parse(t *testing.T, svg []byte) (texts string, classes map[string]int) {
 	t.Helper()
 	classes = map[string]int{}
 	d := xml.NewDecoder(bytes.NewReader(svg))
@@ -62,7 +62,7 @@ func TestLines(t *testing.T) {
 		Lines: []Line{{Name: "a", Step: 0.01, Values: many, Filled: true}, {Name: "b & c", Step: 50, Values: []float64{0, 50, 100}}, {Name: "none"}},
 		Limit: 75, LimitText: "limit 75",
 	}
-	texts, classes := parseChart(t, c.File())
+	texts, classes := parse(t, c.File())
 	for _, want := range []string{c.Title, c.Summary, "minute", "users", "\n80\n", "\n50\n", "b & c", "limit 75"} {
 		if !strings.Contains(texts, want) {
 			t.Errorf("lacks %q", want)
@@ -72,7 +72,7 @@ func TestLines(t *testing.T) {
 		t.Errorf("%v", classes)
 	}
 	inline := c.Inline()
-	if _, classes = parseChart(t, []byte(inline)); classes["curve-0"] != 1 || classes["ground"] != 0 || classes["limit-text"] != 1 || strings.Contains(inline, "<style") {
+	if _, classes = parse(t, []byte(inline)); classes["curve-0"] != 1 || classes["ground"] != 0 || classes["limit-text"] != 1 || strings.Contains(inline, "<style") {
 		t.Errorf("inline: %v", classes)
 	}
 	if peak := (&plot{Chart: &c, left: 46, right: 512, top: 20, bottom: 176}).y(90); !strings.Contains(inline, " "+peak+"L") || len(inline) > 40_000 {
@@ -82,7 +82,7 @@ func TestLines(t *testing.T) {
 
 func TestHeat(t *testing.T) {
 	c := Chart{Title: "Waits", X: Axis{Max: 3, Step: 1}, Y: Axis{Max: 0.5, Step: 0.1}, Heat: &Heat{Unit: "users", Columns: [][]float64{{0, 1}, {5, 50}, {49, 0}}}}
-	texts, classes := parseChart(t, c.File())
+	texts, classes := parse(t, c.File())
 	if classes["heat-1"] != 2 || classes["heat-10"] != 2 || classes["heat-5"] != 1 || classes["heat-0"] != 0 {
 		t.Errorf("cells and scale: %v", classes)
 	}
@@ -92,7 +92,7 @@ func TestHeat(t *testing.T) {
 		}
 	}
 	c.Heat.Columns = [][]float64{{0, 0}}
-	if _, classes := parseChart(t, c.File()); classes["heat"] != 0 {
+	if _, classes := parse(t, c.File()); classes["heat"] != 0 {
 		t.Errorf("of nothing: %v", classes)
 	}
 }
