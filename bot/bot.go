@@ -158,7 +158,7 @@ type Bot struct {
 // DownloadsAtOnce is how many releases a bot fetches and processes at once, besides fresh ones.
 const DownloadsAtOnce = 4
 
-// RequestsAtOnce is how many requests a bot has under way, beside the downloads of its options: polls of upstreams,
+// RequestsAtOnce is how many requests a bot has under way, besides [DownloadsAtOnce] downloads: polls of upstreams,
 // downloads of fresh releases and the feed.
 const RequestsAtOnce = discovery.RequestsAtOnce + ingest.FreshDownloads
 
@@ -196,8 +196,9 @@ func (b *Bot) open(o Options) (err error) {
 	}
 	b.Publisher, err = ingest.New(ingest.Options{
 		Store: o.Store, Log: o.Log, Logger: o.Logger, Npm: o.Npm, Sources: upstreams, Records: records, Breakers: b.breakers,
-		Recompressor: b.Recompressor, Budget: budget, Downloads: DownloadsAtOnce, Workers: priority.Processors(), Encoders: o.Encoders, MemoryBytes: o.MemoryBytes,
-		TempDir: o.TempDir, Program: o.Worker, Changed: o.Changed, Events: o.Events, Now: o.Now, Sleep: o.Sleep,
+		Recompressor: b.Recompressor, Budget: budget, Downloads: DownloadsAtOnce, Workers: priority.Processors(),
+		Encoders: o.Encoders, MemoryBytes: o.MemoryBytes, TempDir: o.TempDir, Program: o.Worker,
+		Changed: o.Changed, Events: o.Events, Now: o.Now, Sleep: o.Sleep,
 		Reschedule: func(ctx context.Context, pkg string, at time.Time) { b.Scheduler.Reschedule(ctx, pkg, at) },
 	})
 	if err != nil {

@@ -138,7 +138,8 @@ func TestDeltasAreMadeThoughContentsLeaveTheQueue(t *testing.T) {
 	}
 }
 
-// TestReleasesAreQueuedForDeltas tests that releases are queued again from an entry of the log on, and that the queue says when all their deltas are made.
+// TestReleasesAreQueuedForDeltas tests that releases are queued again from an entry of the log on, and that the queue says when
+// all their deltas are made.
 func TestReleasesAreQueuedForDeltas(t *testing.T) {
 	r := newRig(t)
 	r.dictionaries = true

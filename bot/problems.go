@@ -35,14 +35,14 @@ var problemTexts = []struct {
 	{RefusedProblem, "release refused", "releases refused", "; `larder add --retry NAME` tries again"},
 }
 
-// rank returns the index of the kind in problemTexts.
+// rank returns the index of the kind in problemTexts, or their number for a kind that only a newer version knows.
 func (k ProblemKind) rank() int {
 	for i := range problemTexts {
 		if problemTexts[i].kind == k {
 			return i
 		}
 	}
-	panic("bot: no such kind of problem: " + string(k))
+	return len(problemTexts)
 }
 
 // A Problem is one cause, and the releases that are not published because of it. A registry that is down is one problem,

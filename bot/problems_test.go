@@ -49,7 +49,7 @@ func TestARegistryThatIsDownIsOneTrouble(t *testing.T) {
 	for i := range 40 {
 		s.Versions = append(s.Versions, views.Account{State: views.State{Package: fmt.Sprintf("p%d", i%4), Version: fmt.Sprintf("1.%d.0", i), Kind: views.Failed, Reason: "connection refused"}})
 	}
-	s.Problems = s.groupProblems()
+	s.Problems = append(s.groupProblems(), Problem{Kind: "of a newer server", Count: 1})
 	var got []string
 	for _, l := range s.Lines() {
 		got = append(got, fmt.Sprintf("%d %s (%s): %s", l.Count, l.What, l.Packages, l.Why))

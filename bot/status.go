@@ -385,9 +385,13 @@ func (s *Status) Lines() []Line {
 		}
 	}
 	for _, t := range s.Problems {
-		t.Cause, _, _ = strings.Cut(t.Cause, "\n")
-		words := problemTexts[t.Kind.rank()]
-		why := t.Cause + words.help
+		rank := t.Kind.rank()
+		if rank == len(problemTexts) { // the status is that of a newer server
+			continue
+		}
+		words := problemTexts[rank]
+		cause, _, _ := strings.Cut(t.Cause, "\n")
+		why := cause + words.help
 		if t.Waiting > 0 {
 			why = text.Count(t.Waiting, "release waits", "releases wait") + " for that, too; " + why
 		}

@@ -10,11 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/ingest"
 	"github.com/larder-cdn/larder/internal/testkit/npmtest"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
 	"github.com/larder-cdn/larder/logs/views"
+	"github.com/larder-cdn/larder/packages"
 )
 
 // treeOf writes files of noon below a new folder; "-> x" is a link to x.
@@ -141,6 +143,41 @@ func TestImportTree(t *testing.T) {
 	r.once()
 	if s := r.state("a", "4.0.0"); s.Kind != views.Published {
 		t.Errorf("4.0.0 is %s", s.Kind)
+	}
+	r.sound()
+}
+
+// TestImportTreeKeepsChangedPackages changes a package JSON during an import, which goes on with the package as it was.
+func TestImportTreeKeepsChangedPackages(t *testing.T) {
+	r := newRig(t)
+	r.register("a", "")
+	files := make(map[string]string)
+	for i := range 3 * bot.DownloadsAtOnce {
+		files[fmt.Sprintf("a/1.%d.0/a.js", i)] = library
+	}
+	tree := ingest.Tree{Dir: treeOf(t, files), Released: ingest.ByTimes}
+	r.open()
+	var changed *packages.Package
+	sum, err := r.bot.ImportTree(r.Context(), tree, func(ingest.TreeEvent) {
+		if changed != nil {
+			return
+		}
+		r.register("a", fromNpm("changed", "*.js"))
+		catalogue, err := packages.Open(r.catalogue)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		changed, _ = catalogue.Get("a")
+		if err := r.bot.Register(r.Context(), changed); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil || sum.Published != len(files) {
+		t.Errorf("%v, %+v", err, sum)
+	}
+	if p, err := views.LookupPackage(r.store, "a"); err != nil || !strings.Contains(string(p.JSON), "changed") {
+		t.Errorf("the package is %s, %v", p.JSON, err)
 	}
 	r.sound()
 }

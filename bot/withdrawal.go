@@ -130,7 +130,10 @@ func (s *WithdrawalService) appendEntry(e logs.Entry, name, version, reason stri
 // newWithdrawalOutcome returns the description of what the entry e did to its release, whose manifest is m: the files, and their
 // bytes together.
 func newWithdrawalOutcome(e logs.Indexed, m *logs.Manifest) WithdrawalOutcome {
-	out := WithdrawalOutcome{Package: e.Package, Version: e.Version, Reason: e.Reason, Entry: e.Index, Files: text.Each(m.Files, func(f logs.File) string { return f.Path })}
+	out := WithdrawalOutcome{
+		Package: e.Package, Version: e.Version, Reason: e.Reason, Entry: e.Index,
+		Files: text.Each(m.Files, func(f logs.File) string { return f.Path }),
+	}
 	for _, f := range m.Files {
 		out.Bytes += f.Size
 	}

@@ -138,7 +138,7 @@ func TestNewestIn(t *testing.T) {
 		about.Dependencies["of "+wanted] = wanted
 	}
 	w, _, err := ReadWanted(t.Context(), "jar@1.0.0", about, func(_ context.Context, _ string, ranges []string) ([]document.Range, bool, error) {
-		r, err := worker.RenderRequest(document.Request{Kind: document.Ranges, Ranges: ranges})
+		r, err := worker.RenderDocument(document.Request{Kind: document.Ranges, Ranges: ranges})
 		return r.Ranges, false, err
 	})
 	if err != nil {

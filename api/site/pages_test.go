@@ -188,7 +188,7 @@ func TestUnrenderedPages(t *testing.T) {
 		if refuse {
 			return document.Result{}, &document.RefusedError{Reason: "it is a bomb"}
 		}
-		return worker.RenderRequest(r)
+		return worker.RenderDocument(r)
 	}})
 	s := newSite(t, shelf, func(o *Options) {
 		o.Renderer, o.SiteBase, o.AssetBase = renderer, "http://larder.example", "http://larder.example"

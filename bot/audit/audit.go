@@ -98,8 +98,11 @@ func (c *comparison) run(ctx context.Context) error {
 		return err
 	}
 	err = c.compareFiles(ctx, src)
-	if source := c.claim.Manifest.Source; source.Tree == "" && source.Type == "git" && c.o.Git.AtGitHub(source.Name) && errors.As(err, new(*verify.Difference)) {
-		return fmt.Errorf("the release was published by version 0.1 from the host's archive of the commit, in which files may be missing or changed, so it cannot be compared with the commit: %v", err) //nolint:errorlint // not a difference
+	source := c.claim.Manifest.Source
+	fromArchive := source.Tree == "" && source.Type == "git" && c.o.Git.AtGitHub(source.Name)
+	if fromArchive && errors.As(err, new(*verify.Difference)) {
+		return fmt.Errorf("the release was published by version 0.1 from the host's archive of the commit, in which files may be missing "+
+			"or changed, so it cannot be compared with the commit: %v", err) //nolint:errorlint // not a difference
 	}
 	if err != nil {
 		return err

@@ -54,7 +54,8 @@ type planning struct {
 // starts with its newest releases that can be published and with the one that upstream calls latest; a known one takes every
 // release that is new and newer than the newest known one, by time or by version. It is a pure function.
 func planPackage(s planInput) planned {
-	p := &planning{planInput: s, out: planned{UpstreamVersions: sources.UpstreamVersions{Tried: make(map[string]string), Deprecated: sources.GroupDeprecations(s.listed)}}, first: packages.NewStart(s.newest), before: setOf(s.known.Seen)}
+	versions := sources.UpstreamVersions{Tried: make(map[string]string), Deprecated: sources.GroupDeprecations(s.listed)}
+	p := &planning{planInput: s, out: planned{UpstreamVersions: versions}, first: packages.NewStart(s.newest), before: setOf(s.known.Seen)}
 	states := make(map[string]views.State, len(s.states))
 	for _, state := range s.states {
 		states[state.Version] = state

@@ -46,10 +46,10 @@ func (q *queue) push(tasks ...ingest.Task) {
 	q.wakeAll()
 }
 
-// markFresh marks the first waiting task that is meant as fresh, which moves it ahead, if there is one. The caller holds mu, and
+// markFresh marks the first waiting task that matches as fresh, which moves it ahead, if there is one. The caller holds mu, and
 // wakes the goroutines in pop.
-func (q *queue) markFresh(isMeant func(ingest.Task) bool) {
-	if i := slices.IndexFunc(q.tasks, isMeant); i >= 0 {
+func (q *queue) markFresh(matches func(ingest.Task) bool) {
+	if i := slices.IndexFunc(q.tasks, matches); i >= 0 {
 		q.tasks[i].Fresh = true
 		heap.Fix(&q.tasks, i)
 	}

@@ -61,7 +61,7 @@ type Options struct {
 	// Pause is the longest pause before the second try, doubled for each further one up to MaxPause; the
 	// pause taken is a random part of it. Defaults 1 s and 1 min.
 	Pause, MaxPause time.Duration
-	// Stall limits how long a request waits for a response, and for as many bytes of the body as 4 KiB a second
+	// Stall limits how long a request waits for a response, redirects included, and for as many bytes of the body as 4 KiB a second
 	// are in that time; default 1 min. So a body may pause, but not trickle.
 	Stall time.Duration
 	// Network is how hosts are reached.
@@ -237,6 +237,7 @@ func (c *Client) tryOnce(ctx context.Context, r *Request, target *url.URL, read 
 		return r.Authorization(u)
 	}}
 	client := http.Client{Transport: c.Transport(options), CheckRedirect: func(next *http.Request, via []*http.Request) error {
+		next.Response.Body.Close() // else the client reads it first, however slow it is
 		atHome = atHome && SameOrigin(next.URL, target)
 		next.Header.Del("Referer")
 		if len(via) > maxRedirects {
@@ -263,7 +264,7 @@ func (c *Client) tryOnce(ctx context.Context, r *Request, target *url.URL, read 
 	at := response.Request.URL
 	switch {
 	case response.StatusCode/100 == 2, response.StatusCode == http.StatusNotModified:
-	case response.StatusCode/100 == 3: // without a Location
+	case isRedirect(response.StatusCode): // without a Location
 		return c.newError(at, errLocation)
 	default:
 		return c.newStatusError(at, response)
@@ -271,6 +272,15 @@ func (c *Client) tryOnce(ctx context.Context, r *Request, target *url.URL, read 
 	body := response.Body.(*body)
 	err = read(&Response{Status: response.StatusCode, Header: response.Header, URL: at, Body: body})
 	return cmp.Or(body.err, err)
+}
+
+// isRedirect reports whether the http.Client follows responses with a status.
+func isRedirect(status int) bool {
+	switch status {
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return true
+	}
+	return false
 }
 
 // The causes of an [Error] on which callers decide.

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -103,6 +104,7 @@ func TestRetries(t *testing.T) {
 		name    string
 		fail    int // how many answers fail
 		status  int
+		length  int    // of the body
 		after   string // Retry-After
 		calls   int64  // requests made
 		pauses  string
@@ -125,6 +127,8 @@ func TestRetries(t *testing.T) {
 		{name: "next century", fail: 99, status: 503, after: "Sat, 01 Jan 2099 00:00:00 GMT", calls: 1, pauses: "[]", retryAt: now.Add(24 * time.Hour)},
 		{name: "negative", fail: 1, status: 503, after: "-5", calls: 2, pauses: "[500ms]"},
 		{name: "not found", fail: 99, status: 404, calls: 1, pauses: "[]", want: ErrNotFound},
+		{name: "not found, with a long page", fail: 99, status: 404, length: 2 << 10, calls: 1, pauses: "[]", want: ErrNotFound},
+		{name: "503 with a long page", fail: 99, status: 503, length: 2 << 10, after: "3600", calls: 1, pauses: "[]", retryAt: now.Add(time.Hour)},
 		{name: "gone", fail: 99, status: 410, calls: 1, pauses: "[]", want: ErrNotFound},
 		{name: "unauthorised", fail: 99, status: 401, calls: 1, pauses: "[]"},
 		{name: "teapot", fail: 99, status: 418, calls: 1, pauses: "[]"},
@@ -135,7 +139,9 @@ func TestRetries(t *testing.T) {
 			s := plain(t, func(w http.ResponseWriter, r *http.Request) {
 				if calls.Add(1) <= int64(test.fail) {
 					w.Header().Set("Retry-After", test.after)
+					w.Header().Set("Content-Length", strconv.Itoa(test.length))
 					w.WriteHeader(test.status)
+					w.Write(make([]byte, test.length))
 				}
 			})
 			pauses := []time.Duration{}
@@ -147,7 +153,7 @@ func TestRetries(t *testing.T) {
 					return nil
 				},
 			}, s)
-			_, err := text(c, Request{URL: s.URL})
+			_, err := text(c, Request{URL: s.URL, Limit: 1 << 10})
 			if calls.Load() != test.calls || fmt.Sprint(pauses) != test.pauses {
 				t.Errorf("%d requests, pauses %v; want %d, %s", calls.Load(), pauses, test.calls, test.pauses)
 			}
@@ -353,8 +359,24 @@ func TestCredentials(t *testing.T) {
 }
 
 func TestRedirects(t *testing.T) {
+	quit := make(chan struct{})
 	s := secure(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
+		case "/there":
+			fmt.Fprint(w, "there")
+		case "/long":
+			w.Header().Set("Location", "/there")
+			w.Header().Set("Content-Length", "2000")
+			w.WriteHeader(http.StatusFound)
+			w.Write(make([]byte, 2000))
+		case "/slow":
+			w.Header().Set("Location", "/there")
+			w.WriteHeader(http.StatusFound)
+			w.(http.Flusher).Flush()
+			<-quit
+		case "/300", "/305", "/306":
+			status, _ := strconv.Atoi(r.URL.Path[1:])
+			w.WriteHeader(status)
 		case "/loop":
 			http.Redirect(w, r, "/loop", http.StatusFound)
 		case "/nowhere":
@@ -382,6 +404,52 @@ func TestRedirects(t *testing.T) {
 			t.Errorf("%s: %v tells a secret", path, err)
 		}
 	}
+	for _, status := range []int{300, 305, 306} { // which say nothing that a client could follow
+		_, err := text(c, Request{URL: fmt.Sprintf("%s/%d", s.URL, status)})
+		if failure, ok := errors.AsType[*Error](err); !ok || failure.Status != status || failure.Temporary {
+			t.Errorf("%d: got %#v", status, err)
+		}
+	}
+	if got, err := text(c, Request{URL: s.URL + "/long", Limit: 1000}); got != "there" || err != nil {
+		t.Errorf("a redirect longer than the limit: got %q, %v", got, err)
+	}
+	// The client does not wait for the end of a redirect's body.
+	waits := time.AfterFunc(20*time.Second, func() { close(quit) })
+	got, err := text(c, Request{URL: s.URL + "/slow"})
+	if got != "there" || err != nil {
+		t.Errorf("a redirect without end: got %q, %v", got, err)
+	}
+	if waits.Stop() {
+		close(quit)
+	} else {
+		t.Error("the client waited for the end of a redirect's body")
+	}
+}
+
+// TestSlowRedirects has a server that is slow to redirect, with the clock of a bubble: all redirects together are limited.
+func TestSlowRedirects(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		var served sync.WaitGroup
+		defer served.Wait()
+		c := client(t, Options{Tries: 1, Allow: []string{"pipe.example"}})
+		c.trusted.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			served.Go(func() {
+				defer theirs.Close()
+				if _, err := http.ReadRequest(bufio.NewReader(theirs)); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(25 * time.Second)
+				fmt.Fprint(theirs, "HTTP/1.1 302 Found\r\nConnection: close\r\nLocation: /\r\nContent-Length: 0\r\n\r\n")
+			})
+			return ours, nil
+		}
+		start := time.Now()
+		_, err := text(c, Request{URL: "http://pipe.example/"})
+		if elapsed := time.Since(start); !errors.Is(err, errSlow) || !temporary(err) || elapsed != time.Minute {
+			t.Errorf("%v after %v", err, elapsed)
+		}
+	})
 }
 
 func TestErrorsTellNoSecrets(t *testing.T) {

@@ -247,7 +247,14 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return abandon(context.Cause(r.Context()))
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
-	stall := time.AfterFunc(c.o.Stall, func() {
+	wait := c.o.Stall
+	if r.Response != nil { // a redirect, whose response took a part of the time
+		if redirect, ok := r.Response.Body.(*body); ok {
+			wait = redirect.wait
+		}
+	}
+	started := time.Now()
+	stall := time.AfterFunc(wait, func() {
 		cancel(fmt.Errorf("%w: less than %d bytes a second for %v", errSlow, minRate, c.o.Stall))
 	})
 	end := func() {
@@ -269,13 +276,16 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		end()
 		return abandon(err)
 	}
-	if response.ContentLength > t.o.Limit {
+	if response.StatusCode/100 == 2 && response.ContentLength > t.o.Limit { // the status of others says more than their size
 		response.Body.Close()
 		end()
 		return nil, c.newError(r.URL, newSizeError(t.o.Limit))
 	}
 	stall.Reset(c.o.Stall) // the response is there
-	response.Body = &body{ctx: ctx, client: c, at: r.URL, from: response.Body, limit: t.o.Limit, stall: stall, end: end}
+	response.Body = &body{
+		ctx: ctx, client: c, at: r.URL, from: response.Body, limit: t.o.Limit,
+		wait: wait - time.Since(started), stall: stall, end: end,
+	}
 	response.Request = r
 	return response, nil
 }
@@ -288,6 +298,7 @@ type body struct {
 	from     io.ReadCloser
 	limit    int64
 	read     int64
+	wait     time.Duration // how long the response may take to which this one redirects
 	stall    *time.Timer
 	reported int64  // read when the timer was last set back
 	err      error  // the first failure, kept in case the reader rewords it

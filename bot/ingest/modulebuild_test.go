@@ -70,7 +70,8 @@ func newPool(o worker.Options) *worker.Pool {
 	return worker.NewPool(o)
 }
 
-// jarHash is the hash of the modules of jar on every machine. It changes with esbuild's version and with esm.Options, never without.
+// jarHash is the hash of the modules of jar on every machine. It changes with esbuild's version and with worker's moduleOptions,
+// never without.
 const jarHash = "4f37b16b929a62f1fd23519dd86a68dc9258b2f1e4ca5962556c65a57c9f2245"
 
 // hashBuild returns a hash of the modules of jar, or why they were not built.

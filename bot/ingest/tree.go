@@ -138,8 +138,11 @@ type treePackage struct {
 	*packages.Package
 	laid     *packages.Package
 	versions []string // newest first
-	// dates requests, at the first call, when npm published the versions.
+	// dates requests, at the first call, when npm published the versions. importAll sets it.
 	dates func() (map[string]time.Time, error)
+
+	mu         sync.Mutex
+	registered bool
 }
 
 // ImportTree publishes the releases that lie in a folder as they are: no fileMap applies, and no minified copies are made.
@@ -162,7 +165,7 @@ func (pb *Publisher) ImportTree(ctx context.Context, tree Tree, report func(Tree
 	}
 	defer t.listed.close()
 	pb.Recover()
-	if err := t.scan(ctx); err != nil {
+	if err := t.scan(); err != nil {
 		return TreeSummary{}, err
 	}
 	err = t.importAll(ctx)
@@ -176,7 +179,7 @@ func (pb *Publisher) ImportTree(ctx context.Context, tree Tree, report func(Tree
 // in t.packages, without reading files. It counts packages, releases, other folders, and missing releases in the summary. A
 // package's folder that cannot be read is reported as a refusal. If there are no releases at all and no such folder, scan returns
 // an error. It runs before other goroutines start.
-func (t *treeImport) scan(ctx context.Context) error {
+func (t *treeImport) scan() error {
 	folders, err := t.listFolders(".")
 	if err != nil {
 		return fmt.Errorf("couldn't read the tree: %w", err)
@@ -193,8 +196,7 @@ func (t *treeImport) scan(ctx context.Context) error {
 			continue
 		}
 		slices.SortFunc(versions, func(x, y string) int { return packages.CompareVersions(y, x) })
-		dates := sync.OnceValues(func() (map[string]time.Time, error) { return t.requestDates(ctx, p, versions) })
-		t.packages = append(t.packages, &treePackage{p, p.LaidOut(), versions, dates})
+		t.packages = append(t.packages, &treePackage{Package: p, laid: p.LaidOut(), versions: versions})
 		t.sum.Releases += len(versions)
 		t.listed.markFound(name, versions)
 	}
@@ -244,6 +246,7 @@ func (t *treeImport) importAll(ctx context.Context) error {
 	g, groupCtx := errgroup.WithContext(ctx)
 	g.SetLimit(t.options.Downloads)
 	for _, p := range t.packages {
+		p.dates = sync.OnceValues(func() (map[string]time.Time, error) { return t.requestDates(groupCtx, p.Package, p.versions) })
 		for _, version := range p.versions {
 			if groupCtx.Err() != nil {
 				break
@@ -352,7 +355,7 @@ func (t *treeImport) importOne(ctx context.Context, p *treePackage, version stri
 
 // publishOne publishes one release of the tree, whose version the caller has locked, and returns the manifest. source has its
 // files, and listed the integrities that they must have, by path; files that are not listed are not checked. If the release date
-// is not known, it returns an error and writes nothing. Otherwise it registers the package first. If an integrity does not match,
+// is not known, it returns an error and writes nothing. Otherwise it registers the package first, once in an import. If an integrity does not match,
 // it returns an error, and the log gets no entry about the release. A version that has been published is an error. If the package
 // requires an attestation and the operator has not overridden that (t.Override), publishOne also returns an error, and records
 // the refusal in the log unless the version has a state.
@@ -361,7 +364,7 @@ func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version str
 	if err != nil {
 		return nil, err
 	}
-	if err := t.Register(ctx, p.Package); err != nil {
+	if err := t.registerOnce(ctx, p); err != nil {
 		return nil, err
 	}
 	if err := t.refuseImport(ctx, p.Package, version, t.Override); err != nil {
@@ -372,6 +375,19 @@ func (t *treeImport) publishOne(ctx context.Context, p *treePackage, version str
 		pkg:     p.laid, version: version, override: t.Override, actor: ActorOperator,
 		check: func(m *logs.Manifest) error { return checkIntegrities(listed, m) },
 	})
+}
+
+// registerOnce registers a package unless the import has done so already: its JSON may have changed since, and that change stays. It
+// locks p.mu.
+func (t *treeImport) registerOnce(ctx context.Context, p *treePackage) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.registered {
+		return nil
+	}
+	err := t.Register(ctx, p.Package)
+	p.registered = err == nil
+	return err
 }
 
 // checkSame returns nil if published, a release that was published before, has the files that the tree has of it in source, no

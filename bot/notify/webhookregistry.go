@@ -52,8 +52,9 @@ func (registry) Handle(ctx context.Context, s *durable.State, c command) (respon
 	return c(ctx, s)
 }
 
-// addHook returns the command that stores h, a webhook or the purge hook, and changes the version. If no other one is stored, the log is read from the hook's
-// first entry on. It returns an error if there are MaxWebhooks webhooks already; the purge hook does not count.
+// addHook returns the command that stores h, a webhook or the purge hook, and changes the version. If no other one is stored,
+// the log is read from the hook's first entry on. It returns an error if there are MaxWebhooks webhooks already; the purge hook
+// does not count.
 func addHook(h hook) command {
 	return func(ctx context.Context, s *durable.State) (response, error) {
 		a, err := readRegistry(ctx, s)
@@ -111,8 +112,8 @@ func readHook(ctx context.Context, s *durable.State, id string) (hook, error) {
 	return h, err
 }
 
-// countPending is the command that returns all webhooks, the cursor and the version, as readRegistry does, and sets in each webhook how many of its messages are
-// pending: neither delivered nor given up.
+// countPending is the command that returns all webhooks, the cursor and the version, as readRegistry does, and sets in each
+// webhook how many of its messages are pending: neither delivered nor given up.
 func countPending(ctx context.Context, s *durable.State) (response, error) {
 	a, err := readRegistry(ctx, s)
 	if err != nil {
@@ -191,9 +192,9 @@ func removePending(message string) command {
 	}
 }
 
-// recordAttempt returns the command that stores the result of an attempt to send a message with its webhook, and updates the webhook's counts of failures, of
-// delivered messages and of those given up. A message that was delivered or given up is pending no longer. It returns
-// ErrNoWebhook if the webhook was removed.
+// recordAttempt returns the command that stores the result of an attempt to send a message with its webhook, and updates the
+// webhook's counts of failures, of delivered messages and of those given up. A message that was delivered or given up is pending
+// no longer. It returns ErrNoWebhook if the webhook was removed.
 func recordAttempt(message string, after State) command {
 	return func(ctx context.Context, s *durable.State) (response, error) {
 		h, err := readHook(ctx, s, webhookOf(message))
@@ -205,14 +206,17 @@ func recordAttempt(message string, after State) command {
 		if err != nil {
 			return response{}, err
 		}
-		h.Failures++
-		switch {
-		case after.Status == Delivered && pending:
-			h.Failures, h.Delivered = 0, h.Delivered+1
-		case after.Status == Delivered:
+		switch after.Status {
+		case Delivered:
 			h.Failures = 0
-		case after.Status == GivenUp && pending:
-			h.GivenUp++
+			if pending {
+				h.Delivered++
+			}
+		default:
+			h.Failures++
+			if after.Status == GivenUp && pending {
+				h.GivenUp++
+			}
 		}
 		if after.Status != Waiting {
 			err = s.Delete(ctx, pendingPrefix+message)

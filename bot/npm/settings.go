@@ -26,7 +26,8 @@ func loadSettings(dir string) ([]setting, error) {
 		return settings
 	}
 	environment := environmentSettings(os.Environ())
-	builtin, project := read(builtinFile()), read(filepath.Join(dir, ".npmrc"))
+	builtin := read(builtinFile())
+	project := read(filepath.Join(dir, ".npmrc"))
 	userFile, ok := findPath("userconfig", builtin, project, environment)
 	if !ok {
 		if home, err := os.UserHomeDir(); err == nil {
@@ -44,7 +45,8 @@ func loadSettings(dir string) ([]setting, error) {
 			globalFile = filepath.Join(prefix, "etc", "npmrc")
 		}
 	}
-	return slices.Concat(builtin, read(globalFile), user, project, environment), failed
+	global := read(globalFile)
+	return slices.Concat(builtin, global, user, project, environment), failed
 }
 
 // findPath returns the path that the last source with a value for the key has for it, with ~ expanded. ok is false if none has one.

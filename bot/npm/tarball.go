@@ -208,6 +208,6 @@ func (h hashes) check(got []byte) error {
 // *[fetch.LocalError].
 func IsPermanent(err error) bool {
 	integrity, ok := errors.AsType[*IntegrityError](err)
-	return ok && integrity.Got == "" || errors.As(err, new(*SignatureError)) || errors.As(err, new(*MalformedError)) || errors.As(err, new(*NameError)) ||
-		errors.Is(err, fetch.ErrTooLarge) || errors.Is(err, fetch.ErrForbidden)
+	return ok && integrity.Got == "" || errors.As(err, new(*SignatureError)) || errors.As(err, new(*MalformedError)) ||
+		errors.As(err, new(*NameError)) || errors.Is(err, fetch.ErrTooLarge) || errors.Is(err, fetch.ErrForbidden)
 }

@@ -80,7 +80,8 @@ func wrongArchiveHash(err error) string {
 // another error.
 func WrongMetadataHash(err error) string {
 	broken, ok := errors.AsType[*npm.IntegrityError](err)
-	if errors.As(err, new(*npm.SignatureError)) || errors.As(err, new(*npm.MalformedError)) || ok && broken.Got == "" || errors.Is(err, fetch.ErrForbidden) {
+	if errors.As(err, new(*npm.SignatureError)) || errors.As(err, new(*npm.MalformedError)) ||
+		ok && broken.Got == "" || errors.Is(err, fetch.ErrForbidden) {
 		return kvstore.Sum([]byte(err.Error())).String()
 	}
 	return ""

@@ -92,10 +92,11 @@ func (r *Release) Made() (minified, built int) {
 // fetchedAtOnce is how many archives are fetched at once.
 const fetchedAtOnce = 3
 
-// NewPreview fetches the latest stable release of a package, which has an upstream, and up to older of its newest others, at most two of them prereleases, and returns what
-// the bot would publish of them. If older is positive, the release that upstream tags as latest is among the others even beyond that number. Errors
-// are those of the source about the list or the latest release, [ErrNoReleases], and that of ctx. A release that would be refused is no error: its
-// Refused says why. An older release has its own error in Err.
+// NewPreview fetches the latest stable release of a package, which has an upstream, and up to older of its newest others, at
+// most two of them prereleases, and returns what the bot would publish of them. If older is
+// positive, the release that upstream tags as latest is among the others even beyond that number. Errors are those of the source
+// about the list or the latest release, [ErrNoReleases], and that of ctx. A release that would be refused is no error: its Refused
+// says why. An older release has its own error in Err.
 func NewPreview(ctx context.Context, source sources.Source, p *packages.Package, older int) (*Preview, error) {
 	listing, err := source.List(ctx, p.Autoupdate.Target, fetch.Validators{})
 	if err != nil {

@@ -228,7 +228,10 @@ func (p *Preview) AsJSON(problems []packages.Problem) any {
 		Tags     []string      `json:"tags"`
 		Change   *Change       `json:"change,omitempty"`
 		Problems []string      `json:"problems"`
-	}{Package: p.Package.Name, Latest: p.Latest.asJSON(), Older: []releaseJSON{}, Tags: append([]string{}, p.Tags...), Change: p.Change, Problems: []string{}}
+	}{
+		Package: p.Package.Name, Latest: p.Latest.asJSON(), Older: []releaseJSON{}, Tags: append([]string{}, p.Tags...),
+		Change: p.Change, Problems: []string{},
+	}
 	for _, f := range p.Latest.Files {
 		shown.Latest.List = append(shown.Latest.List, fileJSON{Path: f.Path, Bytes: f.Size, Minified: f.Minified, Built: f.Source == ""})
 	}

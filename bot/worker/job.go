@@ -97,7 +97,7 @@ var tasks = map[Task]func(data []byte) ([]byte, error){
 	MinifyCSS:   func(data []byte) ([]byte, error) { return minify(data, api.LoaderCSS) },
 	FindFormat:  findFormat,
 	FindImports: findImports,
-	Render:      renderDocument,
+	Render:      runRender,
 	SqueezeBr:   func(data []byte) ([]byte, error) { return coding.Encode(coding.Brotli, coding.Best, data) },
 	SqueezeGzip: func(data []byte) ([]byte, error) { return coding.Encode(coding.Gzip, coding.Best, data) },
 

@@ -91,7 +91,7 @@ func FuzzReadme(f *testing.F) {
 		if len(source) > 16<<10 {
 			return
 		}
-		result, err := RenderRequest(document.Request{Kind: document.Readme, Name: name, Text: source, Library: "barrel", Version: "1.0.0", Repository: "https://github.com/a/b"})
+		result, err := RenderDocument(document.Request{Kind: document.Readme, Name: name, Text: source, Library: "barrel", Version: "1.0.0", Repository: "https://github.com/a/b"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func TestCostlyReadmes(t *testing.T) {
 		strings.Repeat("> > - a\n", 2000):     "",
 		strings.Repeat("```\n~~~\n```\n", 50): "",
 	} {
-		_, err := RenderRequest(document.Request{Kind: document.Readme, Name: "README.md", Text: text})
+		_, err := RenderDocument(document.Request{Kind: document.Readme, Name: "README.md", Text: text})
 		if (err != nil) != (refused != "") || err != nil && !strings.Contains(err.Error(), refused) {
 			t.Errorf("%.60q: %v, want %q", text, err, refused)
 		}

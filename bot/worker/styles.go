@@ -27,26 +27,30 @@ type bracket struct {
 	isPseudo bool
 }
 
-// checkNesting returns an error if too many brackets of a kind are open.
-func checkNesting(open []bracket) error {
-	var blocks, brackets, selectors int
-	for _, b := range open {
-		switch {
-		case b.closing == css.RightBraceToken:
-			blocks++
-		case b.isPseudo:
-			selectors++
-			fallthrough
-		default:
-			brackets++
-		}
-	}
+// A nesting counts the brackets that are open. Lists of selectors count as brackets, too.
+type nesting struct{ blocks, brackets, selectors int }
+
+// count adds by, 1 for a bracket that opens and -1 for one that closes, to the counts of b's kind.
+func (n *nesting) count(b bracket, by int) {
 	switch {
-	case blocks > maxBlocks:
+	case b.closing == css.RightBraceToken:
+		n.blocks += by
+	case b.isPseudo:
+		n.selectors += by
+		fallthrough
+	default:
+		n.brackets += by
+	}
+}
+
+// check returns an error if too many brackets of a kind are open.
+func (n *nesting) check() error {
+	switch {
+	case n.blocks > maxBlocks:
 		return fmt.Errorf("over %d blocks in each other", maxBlocks)
-	case brackets > maxBrackets:
+	case n.brackets > maxBrackets:
 		return fmt.Errorf("over %d brackets in each other", maxBrackets)
-	case selectors > maxSelectors:
+	case n.selectors > maxSelectors:
 		return fmt.Errorf("over %d lists of selectors in each other", maxSelectors)
 	}
 	return nil
@@ -56,7 +60,8 @@ func checkNesting(open []bracket) error {
 // such a style sheet, and the minifier's time for it grows with the square of their number. It is nil for other style sheets,
 // also for invalid ones.
 func checkStyles(data []byte) error {
-	var open []bracket
+	var stack []bracket
+	var open nesting
 	l := css.NewLexer(parse.NewInputBytes(data[:len(data):len(data)]))
 	for before := css.TokenType(0); ; {
 		t, text := l.Next()
@@ -67,12 +72,15 @@ func checkStyles(data []byte) error {
 		case t == css.IdentToken && len(text) > maxName:
 			return fmt.Errorf("a name of %d bytes, over the limit of %d", len(text), maxName)
 		case opens:
-			open = append(open, bracket{closing, t == css.FunctionToken && before == css.ColonToken})
-			if err := checkNesting(open); err != nil {
+			b := bracket{closing, t == css.FunctionToken && before == css.ColonToken}
+			stack = append(stack, b)
+			open.count(b, 1)
+			if err := open.check(); err != nil {
 				return err
 			}
-		case len(open) > 0 && open[len(open)-1].closing == t: // as in browsers, one of another kind closes nothing
-			open = open[:len(open)-1]
+		case len(stack) > 0 && stack[len(stack)-1].closing == t: // as in browsers, one of another kind closes nothing
+			open.count(stack[len(stack)-1], -1)
+			stack = stack[:len(stack)-1]
 		}
 		if t != css.CommentToken { // which the minifier skips, also between the colon and the name of a pseudo-class
 			before = t

@@ -15,7 +15,7 @@ import (
 func Renderer(tb testing.TB, store *kvstore.Store) *library.Renderer {
 	tb.Helper()
 	x := library.NewRenderer(library.RendererOptions{Store: store, Render: func(_ context.Context, _ string, r document.Request) (document.Result, error) {
-		result, err := worker.RenderRequest(r)
+		result, err := worker.RenderDocument(r)
 		if err != nil {
 			return result, &document.RefusedError{Reason: err.Error()}
 		}
