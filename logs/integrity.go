@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/base64"
-	"hash"
 	"slices"
 	"strings"
 )
@@ -33,8 +32,18 @@ func StrongestHashes(integrity string) []string {
 // algorithm, in the form ALGORITHM-BASE64, and reports whether it is among them.
 func MatchHashes(hashes []string, data []byte) (own string, matches bool) {
 	algorithm, _, _ := strings.Cut(hashes[0], "-")
-	sum := map[string]func() hash.Hash{"sha256": sha256.New, "sha384": sha512.New384, "sha512": sha512.New}[algorithm]()
-	sum.Write(data)
-	own = algorithm + "-" + base64.StdEncoding.EncodeToString(sum.Sum(nil))
+	var sum []byte
+	switch algorithm {
+	case "sha256":
+		s := sha256.Sum256(data)
+		sum = s[:]
+	case "sha384":
+		s := sha512.Sum384(data)
+		sum = s[:]
+	default:
+		s := sha512.Sum512(data)
+		sum = s[:]
+	}
+	own = algorithm + "-" + base64.StdEncoding.EncodeToString(sum)
 	return own, slices.Contains(hashes, own)
 }

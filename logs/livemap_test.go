@@ -24,7 +24,7 @@ func set(t testing.TB, m *logs.LiveMap, pkg, version string, r logs.LiveRelease)
 }
 
 // TestGoldenRoots keeps the format: what is signed cannot be hashed in another way later. The
-// roots were computed by another program, from the package comment.
+// roots were computed by another program, from the doc comment of LiveMap.
 func TestGoldenRoots(t *testing.T) {
 	m := logs.NewLiveMap()
 	want := func(root string) {
@@ -297,7 +297,10 @@ func TestProofsAreOfOneThing(t *testing.T) {
 			wrong["another entry"] = logs.LiveMapProof{Live: &logs.LiveRelease{Manifest: p.Live.Manifest, Entry: 9999}, Path: p.Path}
 			wrong["itself as another"] = logs.LiveMapProof{Other: &logs.OtherRelease{Key: logs.LiveKey("vue", version), LiveRelease: *p.Live}, Path: p.Path}
 			other := (n + 1) % 200
-			wrong["another's place"] = logs.LiveMapProof{Other: &logs.OtherRelease{Key: logs.LiveKey("vue", fmt.Sprint(other)), LiveRelease: release(other)}, Path: p.Path}
+			wrong["another's place"] = logs.LiveMapProof{
+				Other: &logs.OtherRelease{Key: logs.LiveKey("vue", fmt.Sprint(other)), LiveRelease: release(other)},
+				Path:  p.Path,
+			}
 		} else {
 			wrong["a release"] = logs.LiveMapProof{Live: new(release(n)), Path: p.Path}
 		}

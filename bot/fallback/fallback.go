@@ -146,7 +146,8 @@ func New(o Options) (*Fallback, error) {
 	}
 	f := &Fallback{
 		o: o, id: rand.Text(), getter: getter, asking: answers.NewTurns(mostAsking),
-		flights: map[release]*flight{}, failed: failedReleases{}, clients: clientBudgets{}, requests: map[Outcome]int64{}, releases: map[Outcome]int64{},
+		flights: map[release]*flight{}, failed: failedReleases{}, clients: clientBudgets{},
+		requests: map[Outcome]int64{}, releases: map[Outcome]int64{},
 	}
 	f.stored.Store(-1)
 	f.follow = follower{Fallback: f, backoffs: map[release]backoff{}, caughtUp: map[release]bool{}, applied: map[release]int64{}, stale: map[string]bool{}}
@@ -315,7 +316,7 @@ func (f *Fallback) takeQuota(bytes int64) error {
 	defer f.counting.Unlock()
 	if f.stored.Load() < 0 {
 		var sum int64
-		for v, err := range f.mirroredVersions() {
+		for v, err := range f.mirroredVersions(f.ctx) {
 			if err != nil {
 				return err
 			}

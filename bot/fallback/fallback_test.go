@@ -2,6 +2,7 @@ package fallback
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -284,7 +285,7 @@ func TestMirroredReleaseWithoutARow(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for v, err := range r.fallback.mirroredVersions() {
+	for v, err := range r.fallback.mirroredVersions(t.Context()) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -292,6 +293,46 @@ func TestMirroredReleaseWithoutARow(t *testing.T) {
 	}
 	if !slices.Equal(got, []string{"1.0.0"}) {
 		t.Errorf("mirrored: %q", got)
+	}
+}
+
+// TestUnreadableMirroredEntry tests that newer mirrored releases are found although an older entry cannot be read, and that an end of the context
+// ends the search.
+func TestUnreadableMirroredEntry(t *testing.T) {
+	c := newCDN(t)
+	c.files["1.0.0"], c.files["2.0.0"] = map[string]string{"a.js": "one"}, map[string]string{"a.js": "two"}
+	r := newRig(t, c.origin())
+	for _, version := range []string{"1.0.0", "2.0.0"} {
+		r.ask(version, "a.js")
+		r.waitIdle()
+	}
+	var oldest int64
+	for e, err := range (logs.Query{Kinds: []logs.Kind{logs.Mirrored}}).Newest(r.Store) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		oldest = e.Index
+	}
+	err := r.Log.Update(func(tx *logs.Tx) error {
+		tx.Batch.Set(kvstore.LogEntries, binary.BigEndian.AppendUint64(nil, uint64(oldest)), []byte("damaged"))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for ctx, want := range map[context.Context][]string{t.Context(): {"2.0.0", "an error"}, canceled: {"an error"}} {
+		var got []string
+		for v, err := range r.fallback.mirroredVersions(ctx) {
+			if err != nil {
+				v.Version = "an error"
+			}
+			got = append(got, v.Version)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("mirrored: %q, want %q", got, want)
+		}
 	}
 }
 

@@ -50,7 +50,7 @@ func (f *Fallback) CheckMirrored(ctx context.Context) {
 	bySource := map[string]map[release]views.Version{}
 	before := f.stored.Load()
 	var sum int64
-	for v, err := range f.mirroredVersions() {
+	for v, err := range f.mirroredVersions(ctx) {
 		if ctx.Err() != nil {
 			return
 		}
@@ -75,7 +75,9 @@ func (f *Fallback) CheckMirrored(ctx context.Context) {
 			continue
 		}
 		if len(bySource[source.String()]) == 0 { // it can have withdrawn nothing that is here
-			source.age.Store(&logAge{cosigned: source.age.Load().cosigned})
+			if old := source.age.Load(); old.opened {
+				source.age.CompareAndSwap(old, &logAge{cosigned: old.cosigned})
+			}
 			continue
 		}
 		if err := f.follow.applyChanges(ctx, source, bySource[source.String()]); err != nil && ctx.Err() == nil {
@@ -99,15 +101,16 @@ func (f *follower) reportAge(o *larder) {
 }
 
 // mirroredVersions iterates over the versions that were mirrored and whose files are stored, also if they are withdrawn, each
-// once, the last mirrored first. It ends after an error of reading the log, and goes on after one about a version.
-func (f *Fallback) mirroredVersions() iter.Seq2[views.Version, error] {
+// once, the last mirrored first. It goes on after an error about a version. An error of reading the log, or that of ctx, is the
+// last thing that it yields, after the versions of the entries that it could read.
+func (f *Fallback) mirroredVersions(ctx context.Context) iter.Seq2[views.Version, error] {
 	return func(yield func(views.Version, error) bool) {
 		seen := map[release]bool{}
 		var ids []release
+		var failure error
 		for e, err := range (logs.Query{Kinds: []logs.Kind{logs.Mirrored}}).Newest(f.o.Store) {
-			if err != nil {
-				yield(views.Version{}, err)
-				return
+			if failure = errors.Join(err, ctx.Err()); failure != nil {
+				break
 			}
 			if id := (release{e.Package, e.Version}); !seen[id] {
 				seen[id] = true
@@ -118,6 +121,9 @@ func (f *Fallback) mirroredVersions() iter.Seq2[views.Version, error] {
 			if v, here, err := f.lookupMirrored(id); (here || err != nil) && !yield(v, err) {
 				return
 			}
+		}
+		if failure != nil {
+			yield(views.Version{}, failure)
 		}
 	}
 }

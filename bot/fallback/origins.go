@@ -10,7 +10,6 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -150,9 +149,11 @@ func parseListing(data []byte, pkg, version string) ([]logs.File, error) {
 	var files []logs.File
 	for path, integrity := range listed.SRI {
 		f := logs.File{Path: path, Origin: logs.Taken}
-		stated := slices.ContainsFunc(logs.StrongestHashes(integrity), func(hash string) bool { return f.SRI.UnmarshalText([]byte(hash)) == nil })
-		if stated && isFilePath(path) {
-			files = append(files, f)
+		for _, hash := range logs.StrongestHashes(integrity) {
+			if f.SRI.UnmarshalText([]byte(hash)) == nil && isFilePath(path) {
+				files = append(files, f)
+				break
+			}
 		}
 	}
 	if len(files) == 0 {

@@ -47,19 +47,26 @@ func (m fallbackMetrics) Collect(all chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		all <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	number := map[bool]float64{true: 1}
 	gauge(fallbackUnderWay, float64(s.UnderWay))
 	gauge(fallbackWaiting, float64(s.Waiting))
 	gauge(fallbackBytes, float64(s.Bytes))
 	gauge(fallbackQuota, float64(s.Quota))
 	for _, o := range s.Origins {
 		gauge(fallbackBudget, float64(o.Budget), o.Origin)
-		gauge(fallbackResting, number[!o.Rests.IsZero()], o.Origin)
-		gauge(fallbackStale, number[o.Stale != ""], o.Origin)
+		gauge(fallbackResting, flag(!o.Rests.IsZero()), o.Origin)
+		gauge(fallbackStale, flag(o.Stale != ""), o.Origin)
 		age := math.NaN()
 		if !o.Cosigned.IsZero() {
 			age = m.of.o.Now().Sub(o.Cosigned).Seconds()
 		}
 		gauge(fallbackAge, age, o.Origin)
 	}
+}
+
+// flag returns the value of a gauge that is 1 while something is so, and else 0.
+func flag(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }

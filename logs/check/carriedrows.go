@@ -37,6 +37,9 @@ func (e *engine) carryAbsent(ctx context.Context) error {
 		return nil
 	}
 	for _, part := range carried {
+		if part.ns == kvstore.Deltas {
+			continue // its rows are carried as rows of the queue
+		}
 		if err := e.deleteRows(ctx, part.ns); err != nil {
 			return err
 		}
@@ -112,21 +115,21 @@ func (e *engine) carriedScan(ctx context.Context) (func(kvstore.Namespace) iter.
 	return nil, nil
 }
 
-// carryRows copies those rows of a namespace that carriedRow and wantsState select to the new store. It lists in the result, under name, rows of which
-// two versions contradict each other, and damaged parts of the damaged store's files that may have had such rows; without a name it lists none. Rows
-// that were committed before an error stay.
+// carryRows copies those rows of a namespace that carriedRow and wantsState select to the new store. It lists in the result, under name, rows of
+// which two versions contradict each other, and damaged parts of the damaged store's files that may have had such rows; without a name it lists
+// none. Rows that were committed before an error stay.
 func (e *engine) carryRows(rows iter.Seq2[kvstore.Item, error], ns kvstore.Namespace, name string) error {
 	w := newRowWriter(e.store, rowsPerCommit)
 	defer func() { w.batch.Close() }()
 	for row, err := range rows {
 		undecided := errors.Is(err, kvstore.ErrUndecided)
-		switch carried, ok := carriedRow(ns, row); {
+		switch copied, ok := carriedRow(ns, row); {
 		case undecided && name != "":
 			e.result.NotCarried = append(e.result.NotCarried, fmt.Sprintf("%s: %q: %v", name, row.Key, err))
 		case err != nil && !undecided:
 			return err
 		case ok && (ns != kvstore.States || e.wantsState(row)):
-			if err := w.replace(carried.Namespace, kvstore.Item{Key: carried.Key, Value: carried.Value}, true); err != nil {
+			if err := w.replace(copied.Namespace, kvstore.Item{Key: copied.Key, Value: copied.Value}, true); err != nil {
 				return err
 			}
 		}
@@ -153,8 +156,8 @@ func CarriedRows(r kvstore.Reader) iter.Seq2[CarriedRow, error] {
 	return func(yield func(CarriedRow, error) bool) {
 		for _, part := range carried {
 			for row, err := range r.Scan(part.ns, kvstore.Range{}) {
-				carried, ok := carriedRow(part.ns, row)
-				if (ok || err != nil) && (!yield(carried, err) || err != nil) {
+				copied, ok := carriedRow(part.ns, row)
+				if (ok || err != nil) && (!yield(copied, err) || err != nil) {
 					return
 				}
 			}
@@ -171,7 +174,7 @@ type RowSource interface {
 // carriedRow returns a copy of a row of a namespace as a repair and a backup carry it; ok is false for one that they do not: a few settings and, of
 // the state of the log, all but the signed checkpoint and which key signed it. A new store writes those itself. For a delta it returns the row that
 // queues it to be made or fetched again.
-func carriedRow(ns kvstore.Namespace, row kvstore.Item) (carried CarriedRow, ok bool) {
+func carriedRow(ns kvstore.Namespace, row kvstore.Item) (copied CarriedRow, ok bool) {
 	switch ns {
 	case kvstore.Deltas:
 		h, dictionary, ok := kvstore.ParseDeltaRow(row.Key)

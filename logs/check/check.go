@@ -271,13 +271,13 @@ func (c *check) run(ctx context.Context, signed logs.Checkpoint, from int64) err
 	if c.repair != nil && c.underivable != nil {
 		return fmt.Errorf("%w: %w", ErrUnderivable, c.underivable)
 	}
-	if err := inOrder(ctx, c.reportSharedFiles, c.compareViews); err != nil {
+	if err := runSteps(ctx, c.reportSharedFiles, c.compareViews); err != nil {
 		return err
 	}
 	if from > 0 {
-		return inOrder(ctx, c.compareChangedLive, c.reportMissing)
+		return runSteps(ctx, c.compareChangedLive, c.reportMissing)
 	}
-	return inOrder(ctx, c.compareLive, c.reportMissing, c.checkDeltas, c.countOrphans)
+	return runSteps(ctx, c.compareLive, c.reportMissing, c.checkDeltas, c.countOrphans)
 }
 
 // reportDamagedFiles reports what is wrong with the store's files, if it was opened read-only although it is damaged.

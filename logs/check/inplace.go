@@ -58,8 +58,8 @@ func (e *engine) findDamage(ctx context.Context) (why, err error) {
 	return why, errors.Join(err, ctx.Err(), store.Close())
 }
 
-// findMissingEntries returns as why that the store has fewer entries than were signed, nil if it has all. Opening such a store for writing would delete
-// files in which they may be. It reads the last signed checkpoint from the key folder, and restores the folder from the store if it lost it.
+// findMissingEntries returns as why that the store has fewer entries than were signed, nil if it has all. Opening such a store for writing would
+// delete files in which they may be. It reads the last signed checkpoint from the key folder, and restores the folder from the store if it lost it.
 func (e *engine) findMissingEntries(store *kvstore.Store) (why, err error) {
 	if err := e.restoreKeys(signing.StoredNoteSeq(store)); err != nil {
 		return nil, err
@@ -122,7 +122,11 @@ func (e *engine) repairInPlace(ctx context.Context) (why, err error) {
 	}
 	c := e.newContents(have.Size)
 	defer c.pins.Release()
-	if err := inOrder(ctx, c.repairDocuments, c.repairFiles, c.queueEncodings, c.repairDeltas, c.listLost); err != nil {
+	err = runSteps(ctx, c.repairDocuments, c.repairFiles)
+	if err == nil {
+		err = errors.Join(c.queueEncodings(), c.repairDeltas(ctx), c.listLost(ctx))
+	}
+	if err != nil {
 		return nil, err
 	}
 	_, err = e.runFinalCheck(func(report func(Finding)) (summary Summary, err error) {

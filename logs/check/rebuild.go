@@ -39,7 +39,7 @@ func (e *engine) rebuild(ctx context.Context, why error) (err error) {
 	if err := e.restoreKeys(e.signedNotes(ctx)); err != nil {
 		return err
 	}
-	if err := inOrder(ctx, e.readLog, e.buildLog); err != nil {
+	if err := runSteps(ctx, e.readLog, e.buildLog); err != nil {
 		return err
 	}
 	built := e.store
@@ -291,7 +291,7 @@ func (e *engine) addLostEntries(from, to int64, err error) {
 func (e *engine) buildRest(ctx context.Context) error {
 	c := e.newContents(e.log.Checkpoint().Size)
 	defer c.pins.Release()
-	if err := inOrder(ctx, e.carryAbsent, c.repairDocuments, e.checkSpaceForFiles, c.repairFiles, e.deriveViews, e.carryAll); err != nil {
+	if err := runSteps(ctx, e.carryAbsent, c.repairDocuments, e.checkSpaceForFiles, c.repairFiles, e.deriveViews, e.carryAll); err != nil {
 		return err
 	}
 	if err := signing.RebuildKeyChanges(e.store); err != nil {
@@ -302,7 +302,7 @@ func (e *engine) buildRest(ctx context.Context) error {
 			return err
 		}
 	}
-	return inOrder(ctx, c.queueEncodings, c.listLost)
+	return errors.Join(c.queueEncodings(), c.listLost(ctx))
 }
 
 // deriveViews writes the views that follow from the log into the new store. It skips entries whose contents are lost.
@@ -318,7 +318,10 @@ func (e *engine) deriveViews(ctx context.Context) error {
 		if err != nil {
 			continue // it is listed as lost
 		}
-		if err := errors.Join(w.apply(change), w.countAdded(0)); err != nil {
+		if err := w.apply(change); err != nil {
+			return err
+		}
+		if err := w.countAdded(0); err != nil {
 			return err
 		}
 		e.reportProgress("views", entry.Index+1, of)

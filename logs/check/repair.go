@@ -333,8 +333,8 @@ func Repair(ctx context.Context, o RepairOptions) (RepairResult, error) {
 	return e.finishResult(), err
 }
 
-// inOrder calls the steps of a check or a repair, up to the first that returns an error, and returns that.
-func inOrder(ctx context.Context, steps ...func(context.Context) error) error {
+// runSteps calls the steps of a check or a repair, up to the first that returns an error, and returns that.
+func runSteps(ctx context.Context, steps ...func(context.Context) error) error {
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err

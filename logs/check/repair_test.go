@@ -7,10 +7,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/larder-cdn/larder/internal/testkit"
+	"github.com/larder-cdn/larder/internal/testkit/unsynced"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/kvstore/coding"
 	"github.com/larder-cdn/larder/logs"
@@ -140,6 +144,46 @@ func TestDamageHeals(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestLostIsListedDespiteFailure tests that a repair on a disk that becomes full, which cannot repair a delta, lists what is lost.
+func TestLostIsListedDespiteFailure(t *testing.T) {
+	r := newRig(t, 2)
+	allCodings(r)
+	r.row(kvstore.Deltas, []byte("malformed"), []byte("damaged"))
+	disk := &limitedDisk{FS: unsynced.FS}
+	store, err := kvstore.Open(filepath.Join(r.data, "store"), kvstore.Options{FS: disk})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	log, err := logs.Open(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk.full.Store(true)
+	result, err := check.RepairInPlace(t.Context(), store, log, r.options())
+	if !errors.Is(err, kvstore.ErrDiskFull) {
+		t.Errorf("the repair ended with %v", err)
+	}
+	if len(result.Lost) != 1 || result.Lost[0].Where != "/ajax/libs/many/1.1.0/dist/part3.js" {
+		t.Errorf("lost: %+v", result.Lost)
+	}
+}
+
+// A limitedDisk has no space left while full is true.
+type limitedDisk struct {
+	vfs.FS
+	full atomic.Bool
+}
+
+func (d *limitedDisk) Unwrap() vfs.FS { return d.FS }
+
+func (d *limitedDisk) GetDiskUsage(path string) (vfs.DiskUsage, error) {
+	if d.full.Load() {
+		return vfs.DiskUsage{TotalBytes: 1 << 40}, nil
+	}
+	return d.FS.GetDiskUsage(path)
 }
 
 // queued counts the contents that are to be squeezed.

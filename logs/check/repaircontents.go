@@ -227,8 +227,8 @@ var errNoSource = errors.New("no source was given")
 // describeContent returns a content's hash and the place that needs it, for messages.
 func describeContent(w replication.Wanted) string { return fmt.Sprintf("%s (%s)", w.Hash, placeOf(w)) }
 
-// placeOf returns the place that needs a content, for messages: for a file the path of its URL (/ajax/libs/...), not encoded, and else the entry, with
-// its index, kind, package and version.
+// placeOf returns the place that needs a content, for messages: for a file the path of its URL (/ajax/libs/...), not encoded, and else the entry,
+// with its index, kind, package and version.
 func placeOf(w replication.Wanted) string {
 	if w.File != nil {
 		return "/ajax/libs/" + fileName(w.Entry, w.File)
@@ -237,7 +237,7 @@ func placeOf(w replication.Wanted) string {
 }
 
 // queueEncodings writes the queue rows for encodings and deltas that have to be made or fetched again, because the restored contents lack them.
-func (c *contentRepair) queueEncodings(context.Context) error {
+func (c *contentRepair) queueEncodings() error {
 	w := newRowWriter(c.store, rowsPerCommit)
 	defer func() { w.batch.Close() }()
 	for _, key := range c.queue {
@@ -311,12 +311,12 @@ func (x erasures) has(e logs.Indexed, h kvstore.Hash) bool {
 // contents that cannot be read makes its release unknown, without an error.
 func readErasures(ctx context.Context, store *kvstore.Store, from int64) (erasures, error) {
 	x := erasures{unknown: make(map[release]struct{})}
-	end, err := views.ScanErasures(ctx, store, store, from, func(e logs.Indexed, _ error) error {
+	erased, err := views.ScanErasures(ctx, store, logs.Entries(store, from), func(e logs.Indexed, _ error) error {
 		if e.Kind == logs.Erased {
 			x.unknown[release{e.Package, e.Version}] = struct{}{}
 		}
 		return nil
 	})
-	x.contents = end.Erased
+	x.contents = erased
 	return x, err
 }

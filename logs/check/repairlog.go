@@ -60,8 +60,8 @@ func (e *engine) lossError(problems []error) error {
 
 var errOtherLog = errors.New("what it has there are not the entries that were signed")
 
-// sourceOrders returns the orders in which sources are tried for the log: all of them together, and each alone, because one of the others may lie. The
-// damaged store precedes the others in some of them.
+// sourceOrders returns the orders in which sources are tried for the log: all of them together, and each alone, because one of the others may lie.
+// The damaged store precedes the others in some of them.
 func (e *engine) sourceOrders() (orders [][]Source) {
 	others := e.RepairOptions.Sources
 	damaged := e.sources[:len(e.sources)-len(others)]

@@ -189,12 +189,18 @@ func (c *check) compareView(ctx context.Context, ns kvstore.Namespace, rows *Row
 		return nil, nil
 	}
 	for want, err := range c.derived.store.Scan(ns, kvstore.Range{}) {
-		if err != nil {
+		if err := errors.Join(err, ctx.Err()); err != nil {
 			return nil, err
 		}
-		key := bytes.Clone(want.Key)
-		if damage, err := c.compareRange(ctx, ns, kvstore.Range{From: key, To: append(bytes.Clone(key), 0)}, rows); damage != nil || err != nil {
-			return damage, err
+		var have *kvstore.Item
+		switch value, err := c.snapshot.Get(ns, want.Key); {
+		case err == nil:
+			have = &kvstore.Item{Key: want.Key, Value: value}
+		case !errors.Is(err, kvstore.ErrNotFound):
+			return err, nil
+		}
+		if err := c.compareRow(ns, have, &want, rows); err != nil {
+			return nil, err
 		}
 	}
 	return nil, nil

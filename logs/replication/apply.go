@@ -194,9 +194,9 @@ func (f *Follower) wants(pkg, version string) bool {
 	return (f.Only == nil || f.Only(pkg, version)) && (!partial || p.Has(pkg, version))
 }
 
-// fetchEntry pins all contents that a pending entry needs, and fetches and stores those that the store lacks: the contents that the entry names itself,
-// and the files of its release unless they are left out. It returns a [RefusedError] if the manifest does not belong to the entry. Its errors name
-// the entry.
+// fetchEntry pins all contents that a pending entry needs, and fetches and stores those that the store lacks: the contents that the entry names
+// itself, and the files of its release unless they are left out. It returns a [RefusedError] if the manifest does not belong to the entry. Its errors
+// name the entry.
 func (f *Follower) fetchEntry(ctx context.Context, c *pendingEntry) error {
 	for _, h := range c.entry.Contents() {
 		if err := f.fetchMissing(ctx, c, Wanted{Hash: h, Limit: logs.MaxManifest, Entry: c.entry}); err != nil {
@@ -281,9 +281,12 @@ func (f *Follower) fetchMissing(ctx context.Context, c *pendingEntry, w Wanted) 
 					c.dictionaries[w.Hash] = found.Dictionaries
 					c.mu.Unlock()
 				}
+				if err := f.Store.PutContent(w.Hash, int64(len(data)), found.Squeezed, found.Coded); err != nil {
+					return err
+				}
 				f.files.Add(1)
 				f.bytes.Add(int64(len(data)))
-				return f.Store.PutContent(w.Hash, int64(len(data)), found.Squeezed, found.Coded)
+				return nil
 			})
 			if err != nil && ctx.Err() != nil {
 				err = ctx.Err() // net/http returns the cause, which is about another file

@@ -7,11 +7,15 @@ import (
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/larder-cdn/larder/internal/testkit"
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs/replication"
 	"github.com/larder-cdn/larder/logs/views"
@@ -265,6 +269,50 @@ func TestInterrupted(t *testing.T) {
 		m.Follower.Close()
 	}
 	m.same(t, u)
+}
+
+// TestOnlyStoredContentsAreCounted tests that contents which the store refuses, because the disk is full, are not counted as fetched.
+func TestOnlyStoredContentsAreCounted(t *testing.T) {
+	u := newUpstream(t)
+	u.Publish("lib", "1.0.0", "lib.js", map[string]string{"lib.js": "some text"})
+	u.signNow(t)
+	disk := vfs.NewMem()
+	setFree := func(bytes uint64) { disk.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: bytes, TotalBytes: 1 << 40}) }
+	setFree(1 << 40)
+	store, err := kvstore.Open("store", kvstore.Options{FS: disk})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &mirror{Shelf: testkit.NewShelfOver(t, store), keys: filepath.Join(t.TempDir(), "keys")}
+	fill := true // the disk when a file is fetched
+	m.open(t, u.url, func(o *replication.Options) {
+		honest := replication.NewServer(serverOptions(u.url))
+		o.Source = memorySource{o.Source, func(ctx context.Context, w replication.Wanted) (replication.Found, error) {
+			if w.File != nil && fill {
+				setFree(0)
+			}
+			return honest.Content(ctx, w)
+		}}
+	})
+	for range 2 {
+		setFree(1 << 40)
+		if err := m.CatchUp(t.Context()); !errors.Is(err, kvstore.ErrDiskFull) {
+			t.Errorf("on a full disk: %v", err)
+		}
+	}
+	fill = false
+	setFree(1 << 40)
+	m.catchUp(t)
+	var stored int64
+	for _, err := range store.Scan(kvstore.Contents, kvstore.Range{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored++
+	}
+	if got := m.State().Files; got != stored {
+		t.Errorf("%d contents are counted as fetched, and %d are stored", got, stored)
+	}
 }
 
 // TestContentOfTwoEntries tests that an entry is applied although the fetch of one of its contents ended with a later entry that

@@ -77,7 +77,8 @@ func (s *Server) Await(ctx context.Context, checkpoint []byte) error {
 }
 
 // requestRetried calls do, with a time limit for a response of size bytes, until it succeeds or fails permanently, three times at most, and
-// returns what the last call returned. After [Server.MaxFailures] failures in a row, of any requests to the server, this call and later ones return an error without a request.
+// returns what the last call returned. After [Server.MaxFailures] failures in a row, of any requests to the server, this call and later ones return
+// an error without a request.
 func requestRetried[T any](ctx context.Context, s *Server, size int64, do func(context.Context) (T, error)) (result T, err error) {
 	final := func(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errGivenUp) }
 	err = retry.Transient(ctx, final, func(ctx context.Context) (err error) {

@@ -34,11 +34,18 @@ func RegisterMetrics(r prometheus.Registerer, f *Follower, started time.Time) {
 		}
 		return f.Now().Sub(s.Cosigned).Seconds()
 	})
-	number := map[bool]float64{true: 1}
 	gauge("stale", "1 while the source's checkpoint may not be the newest of its log, because no cosignature is younger than 24 hours.", func(s State) float64 {
-		return number[s.Stale != ""]
+		return flag(s.Stale != "")
 	})
-	gauge("refused", "1 while the source is refused because it contradicts itself.", func(s State) float64 { return number[s.Refused] })
+	gauge("refused", "1 while the source is refused because it contradicts itself.", func(s State) float64 { return flag(s.Refused) })
 	gauge("fetched_files", "Contents fetched since the start.", func(s State) float64 { return float64(s.Files) })
 	gauge("fetched_bytes", "Uncompressed bytes fetched since the start.", func(s State) float64 { return float64(s.Bytes) })
+}
+
+// flag returns the value of a gauge that is 1 while something is so, and else 0.
+func flag(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }

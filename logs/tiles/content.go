@@ -69,7 +69,7 @@ func (h *handler) readContent(t target) ([]byte, error) {
 		return nil, err
 	}
 	if !slices.Contains(e.Contents(), t.hash) {
-		return nil, fail(http.StatusNotFound, fmt.Sprintf("Entry %d names no such content", t.n))
+		return nil, newFailure(http.StatusNotFound, fmt.Sprintf("Entry %d names no such content", t.n))
 	}
 	return h.Store.Identity(t.hash)
 }

@@ -30,7 +30,7 @@ func parseProof(rest string) target {
 }
 
 // errNoFile is that the release has no such file.
-var errNoFile = fail(http.StatusNotFound, "The release has no such file")
+var errNoFile = newFailure(http.StatusNotFound, "The release has no such file")
 
 // proveLiveFile returns the proof that a file of a live release was published. The error for a release that is not live, such as a withdrawn one, is
 // an [answers.Failure] with 410 if the log has an entry about it, because a proof would convince offline clients. For a release without an entry, or
@@ -52,9 +52,9 @@ func (h *handler) proveLiveFile(f file, signed signing.Signed) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case known:
-		return nil, fail(http.StatusGone, "The release is not live, so there are no proofs of its files")
+		return nil, newFailure(http.StatusGone, "The release is not live, so there are no proofs of its files")
 	}
-	return nil, fail(http.StatusNotFound, "The signed log has no such release")
+	return nil, newFailure(http.StatusNotFound, "The signed log has no such release")
 }
 
 // proveFile returns the proof that the signed log has a file of the release found, in the form of

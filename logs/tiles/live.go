@@ -95,10 +95,10 @@ var errNoLiveMap = errors.New("the map of live releases is not kept for that siz
 // tree. The error for what cannot be proven is an [answers.Failure].
 func (h *handler) prove(r *http.Request, t target, signed signing.Signed, refused error) ([]byte, error) {
 	if signed.Size == 0 {
-		return nil, fail(http.StatusNotFound, "The log has no entries")
+		return nil, newFailure(http.StatusNotFound, "The log has no entries")
 	}
 	if refused != nil && h.Signer.SignedInStore() != signed.Checkpoint {
-		return nil, fail(http.StatusServiceUnavailable, "That part of the log is not here: "+publicReason(refused))
+		return nil, newFailure(http.StatusServiceUnavailable, "That part of the log is not here: "+publicReason(refused))
 	}
 	if t.kind == proof {
 		return h.proveLiveFile(t.file, signed)
@@ -107,7 +107,7 @@ func (h *handler) prove(r *http.Request, t target, signed signing.Signed, refuse
 	if text := r.URL.Query().Get("size"); text != "" {
 		size, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || size <= 0 || size > signed.Size {
-			return nil, fail(http.StatusNotFound, fmt.Sprintf("The log has %d entries, and no tree of that size", signed.Size))
+			return nil, newFailure(http.StatusNotFound, fmt.Sprintf("The log has %d entries, and no tree of that size", signed.Size))
 		}
 		if size < signed.Size {
 			tree.Size = size
@@ -118,7 +118,7 @@ func (h *handler) prove(r *http.Request, t target, signed signing.Signed, refuse
 	}
 	p, err := proveLive(h.Store, tree, t.file)
 	if errors.Is(err, errNoLiveMap) && tree.Size < signed.Size {
-		return nil, fail(http.StatusNotFound, fmt.Sprintf("The log has grown since it had %d entries; there are proofs for its newest checkpoint", tree.Size))
+		return nil, newFailure(http.StatusNotFound, fmt.Sprintf("The log has grown since it had %d entries; there are proofs for its newest checkpoint", tree.Size))
 	}
 	if err != nil {
 		return nil, err

@@ -114,7 +114,7 @@ func (h *handler) respond(w http.ResponseWriter, r *http.Request, t target) int 
 		var failure *answers.Failure
 		if !errors.As(err, &failure) {
 			h.Logger.Error("couldn't read the log", "path", r.URL.Path, "err", err)
-			failure = fail(http.StatusServiceUnavailable, "That part of the log cannot be read")
+			failure = newFailure(http.StatusServiceUnavailable, "That part of the log cannot be read")
 		}
 		failure.SendJSON(w, r)
 		return failure.Status
@@ -148,7 +148,7 @@ func (h *handler) find(r *http.Request, t target) ([]byte, error) {
 		return nil, answers.WrongMethod
 	}
 	if t.kind == noKind {
-		return nil, fail(http.StatusNotFound, "The log has no such path")
+		return nil, newFailure(http.StatusNotFound, "The log has no such path")
 	}
 	signed, refused := h.Signer.Checkpoint()
 	switch {
@@ -163,7 +163,7 @@ func (h *handler) find(r *http.Request, t target) ([]byte, error) {
 	case t.kind == keyList:
 		return h.readKeyList()
 	case signed.Note == nil:
-		return nil, fail(http.StatusServiceUnavailable, "The log is not signed: "+publicReason(refused))
+		return nil, newFailure(http.StatusServiceUnavailable, "The log is not signed: "+publicReason(refused))
 	case t.kind == checkpoint:
 		return signed.Note, nil
 	case t.kind == live || t.kind == proof:
@@ -174,11 +174,11 @@ func (h *handler) find(r *http.Request, t target) ([]byte, error) {
 		defer leave()
 		return h.prove(r, t, signed, refused)
 	case !t.isWithin(signed.Size):
-		return nil, fail(http.StatusNotFound, fmt.Sprintf("The log has %d entries, so it does not have all of that", signed.Size))
+		return nil, newFailure(http.StatusNotFound, fmt.Sprintf("The log has %d entries, so it does not have all of that", signed.Size))
 	}
 	held := h.Signer.SignedInStore()
 	if refused != nil && !t.isWithin(held.Size) {
-		return nil, fail(http.StatusServiceUnavailable, "That part of the log is not here: "+publicReason(refused))
+		return nil, newFailure(http.StatusServiceUnavailable, "That part of the log is not here: "+publicReason(refused))
 	}
 	data, err := h.read(t)
 	if err == nil && refused != nil {
@@ -215,13 +215,13 @@ func (h *handler) readKeyList() ([]byte, error) {
 		list, err = h.KeyList()
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fail(http.StatusNotFound, "The log has no list of keys that a root key has signed")
+		return nil, newFailure(http.StatusNotFound, "The log has no list of keys that a root key has signed")
 	}
 	return list, err
 }
 
-// fail returns a failure with a message, with 503 also the time after which to try again.
-func fail(status int, message string) *answers.Failure {
+// newFailure returns a failure with a message, with 503 also the time after which to try again.
+func newFailure(status int, message string) *answers.Failure {
 	f := &answers.Failure{Status: status, Message: message}
 	if status == http.StatusServiceUnavailable {
 		f.Retry = retryAfter

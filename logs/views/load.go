@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 
 	"github.com/larder-cdn/larder/kvstore"
 	"github.com/larder-cdn/larder/logs"
@@ -50,7 +51,21 @@ func Load(store *kvstore.Store, e logs.Indexed) (Change, error) {
 // manifests, except those of absent releases. Files of withdrawn releases are needed as evidence until an Erased entry lists
 // them.
 func Contents(ctx context.Context, store *kvstore.Store, r kvstore.Reader, fn func(kvstore.Hash)) error {
-	end, err := ScanErasures(ctx, store, r, 0, func(_ logs.Indexed, err error) error { return err })
+	served := make(map[[2]string]struct{}) // releases that the log leaves served, by package and version
+	entries := func(yield func(logs.Indexed, error) bool) {
+		for e, err := range logs.Entries(r, 0) {
+			switch {
+			case e.Kind.Serves():
+				served[[2]string{e.Package, e.Version}] = struct{}{}
+			case e.Kind == logs.Withdrawn:
+				delete(served, [2]string{e.Package, e.Version})
+			}
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
+	erased, err := ScanErasures(ctx, store, entries, func(_ logs.Indexed, err error) error { return err })
 	if err != nil {
 		return err
 	}
@@ -68,9 +83,9 @@ func Contents(ctx context.Context, store *kvstore.Store, r kvstore.Reader, fn fu
 		if c.Manifest == nil {
 			continue
 		}
-		_, live := end.Served[[2]string{e.Package, e.Version}]
+		_, live := served[[2]string{e.Package, e.Version}]
 		for _, f := range c.Manifest.Files {
-			if _, gone := end.Erased[f.SHA256]; !c.Absent && (live || !gone) {
+			if _, gone := erased[f.SHA256]; !c.Absent && (live || !gone) {
 				fn(f.SHA256)
 			}
 		}
@@ -78,52 +93,35 @@ func Contents(ctx context.Context, store *kvstore.Store, r kvstore.Reader, fn fu
 	return nil
 }
 
-// Erasures are the contents that entries of the log erased and no later entry published or restored again, and the releases, by package and version,
-// that these entries leave served.
-type Erasures struct {
-	Erased map[kvstore.Hash]struct{}
-	Served map[[2]string]struct{}
-}
-
-// ScanErasures reads the entries of the log in r from an index on, and which contents they erase and which releases they leave served. For an entry
-// whose erasure or manifest cannot be read it calls unreadable, and continues without what the entry names if that returns nil.
+// ScanErasures reads entries of the log in their order, and returns the contents that they erase and no later one publishes or restores again. For an
+// entry whose erasure or manifest cannot be read it calls unreadable, and continues without what the entry names if that returns nil.
 func ScanErasures(
-	ctx context.Context, store *kvstore.Store, r kvstore.Reader, from int64, unreadable func(logs.Indexed, error) error,
-) (Erasures, error) {
-	end := Erasures{make(map[kvstore.Hash]struct{}), make(map[[2]string]struct{})}
-	for e, err := range logs.Entries(r, from) {
+	ctx context.Context, store *kvstore.Store, entries iter.Seq2[logs.Indexed, error], unreadable func(logs.Indexed, error) error,
+) (map[kvstore.Hash]struct{}, error) {
+	erased := make(map[kvstore.Hash]struct{})
+	for e, err := range entries {
 		if err := errors.Join(err, ctx.Err()); err != nil {
-			return end, err
+			return erased, err
 		}
-		name := [2]string{e.Package, e.Version}
-		switch {
-		case e.Kind.Serves():
-			end.Served[name] = struct{}{}
-			if len(end.Erased) == 0 {
-				continue
-			}
-		case e.Kind == logs.Withdrawn:
-			delete(end.Served, name)
-			continue
-		case e.Kind != logs.Erased:
+		if e.Kind != logs.Erased && (len(erased) == 0 || !e.Kind.Serves()) {
 			continue
 		}
 		c, err := Load(store, e)
 		if err != nil {
 			if err := unreadable(e, err); err != nil {
-				return end, err
+				return erased, err
 			}
 			continue
 		}
 		if c.Erasure != nil {
 			for _, h := range c.Erasure.Contents {
-				end.Erased[h] = struct{}{}
+				erased[h] = struct{}{}
 			}
 			continue
 		}
 		for _, f := range c.Manifest.Files {
-			delete(end.Erased, f.SHA256)
+			delete(erased, f.SHA256)
 		}
 	}
-	return end, nil
+	return erased, nil
 }
