@@ -42,18 +42,27 @@ func NewHosts(filesBase, siteBase, apiHost string, shared ...string) *Hosts {
 	return h
 }
 
-// hostOf returns the host of a URL in lower case, without port, brackets and final dot; "" if none exists or the URL is malformed.
+// hostOf returns the host of a URL in lower case, without port and final dot; "" if none exists or the URL is malformed.
 func hostOf(base string) string {
 	u, err := url.Parse(base)
 	if err != nil {
 		return ""
 	}
-	return strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
+	return strings.ToLower(strings.TrimSuffix(trimPort(u.Host), "."))
+}
+
+// trimPort returns a Host field's value without its last colon and what follows, a port or not, so that an invalid port does not make another
+// host of it. It leaves the colons of an address in brackets.
+func trimPort(host string) string {
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && strings.IndexByte(host[i:], ']') < 0 {
+		host = host[:i]
+	}
+	return host
 }
 
 // hasName reports whether host, the value of a Host field, has the given name, on any port and in any case. It is false for an empty name.
 func hasName(host, name string) bool {
-	return name != "" && strings.EqualFold(strings.TrimSuffix((&url.URL{Host: host}).Hostname(), "."), name)
+	return name != "" && strings.EqualFold(strings.TrimSuffix(trimPort(host), "."), name)
 }
 
 // Handler returns a handler that passes requests to next if their host serves their path, and responds 404 to others. For nil Hosts it returns next.

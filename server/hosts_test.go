@@ -25,6 +25,8 @@ func TestHosts(t *testing.T) {
 		{"files, name of a root", "https://files.test.", "https://site.test", "", "files.test", file, "/"},
 		{"site", "https://files.test", "https://site.test", "", "site.test", "/ /library/demo /libraries /robots.txt /download/demo/1.0.0.zip /log/checkpoint", file + " /ajax/libs/ /ajax //ajax/libs/x /x/../ajax/libs/x"},
 		{"site, name of a root", "https://files.test", "https://site.test", "", "Site.Test.:80", "/", file},
+		{"site, odd port", "https://files.test", "https://site.test", "", "site.test:x", "/", file},
+		{"files, odd port", "https://files.test", "https://site.test", "", "files.test:x", file, "/"},
 		{"site, by address", "http://[::1]:80", "http://[::2]", "", "[::2]:80", "/", file},
 		{"files, by address", "http://[::1]:80", "http://[::2]", "", "[::1]", file, "/"},
 		{"an address", "https://files.test", "https://site.test", "", "127.0.0.1:8080", "/ " + file, ""},
