@@ -2,6 +2,7 @@ package usage
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
@@ -150,19 +151,27 @@ func (s *snapshot) eachCount(rows func(month int) []kvstore.Range, put func(vers
 }
 
 // takeSnapshot returns the rows of the store, and the counts of a package that are not in them, at one moment, for the last days, today
-// included; days is bounded to 1 to [MostDays]. It waits while counts are being written, and gathers those of all counters. The caller must
-// close the snapshot's rows.
+// included; days is bounded to 1 to [MostDays]. Before, it gathers the counts of all counters. It does not wait for a save that is under
+// way: the number of the last save in the store says whether the rows have the counts of that one, or they are added from memory. The
+// caller must close the snapshot's rows.
 func (u *Usage) takeSnapshot(pkg string, days int) *snapshot {
-	u.saving.Lock()
-	defer u.saving.Unlock()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.changeDay()
 	u.gather()
 	s := &snapshot{pkg: pkg, from: u.day + 1 - min(max(days, 1), MostDays), day: u.day, rows: u.store.Snapshot(), fresh: map[slot]Amount{}}
-	for at, n := range u.fresh {
-		if at.pkg == pkg {
-			s.fresh[at] = n
+	add := func(counts map[slot]Amount) {
+		for at, n := range counts {
+			if at.pkg == pkg {
+				s.fresh[at] = s.fresh[at].plus(n)
+			}
+		}
+	}
+	add(u.fresh)
+	if u.writing != nil {
+		value, err := s.rows.Get(kvstore.Usage, []byte{kindSaves})
+		if written, _ := binary.Uvarint(value); err != nil || written != u.saves {
+			add(u.writing)
 		}
 	}
 	return s

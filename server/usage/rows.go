@@ -16,6 +16,7 @@ import (
 //	'p', month, package              days of all versions together
 //	'v', month, package, 0, version  days of a version
 //	'w'                              the most requested files
+//	's'                              the number of the last save that was written
 //	'P', month, package, 0, store             days of a package as another store has reported them
 //	'V', month, package, 0, version, 0, store days of a version as another store has reported them
 //	'i'                              the name of this store, see [Usage.Name]
@@ -25,6 +26,7 @@ const (
 	kindPackage  = 'p'
 	kindVersion  = 'v'
 	kindTopFiles = 'w'
+	kindSaves    = 's'
 
 	kindOthersPackage = 'P'
 	kindOthersVersion = 'V'
@@ -123,16 +125,21 @@ func (r *reader) readText() string {
 	return s
 }
 
-// load reads from the store what Usage has in memory: the scores of packages, and the most requested files. If it cannot read one of
-// these, it goes on with the others, and returns all errors. It takes no lock: Open calls it before other goroutines have u.
+// load reads from the store what Usage has in memory: the scores of packages, the most requested files, and the number of the last
+// save. If it cannot read one of these, it goes on with the others, and returns all errors. It takes no lock: Open calls it before
+// other goroutines have u.
 func (u *Usage) load() error {
-	value, err := u.store.Get(kvstore.Usage, []byte{kindTopFiles})
-	if err == nil {
-		err = u.topFiles.decode(value, u.day)
-	} else if errors.Is(err, kvstore.ErrNotFound) {
-		err = nil
+	saves, savesErr := u.store.Get(kvstore.Usage, []byte{kindSaves})
+	if u.saves, _ = binary.Uvarint(saves); errors.Is(savesErr, kvstore.ErrNotFound) {
+		savesErr = nil
 	}
-	return errors.Join(err, u.loadScores(kindPackage), u.loadScores(kindOthersPackage))
+	files, filesErr := u.store.Get(kvstore.Usage, []byte{kindTopFiles})
+	if filesErr == nil {
+		filesErr = u.topFiles.decode(files, u.day)
+	} else if errors.Is(filesErr, kvstore.ErrNotFound) {
+		filesErr = nil
+	}
+	return errors.Join(savesErr, filesErr, u.loadScores(kindPackage), u.loadScores(kindOthersPackage))
 }
 
 // loadScores adds the requests of this month and the nine before in the rows of a kind, with the counts of this store's
@@ -163,9 +170,9 @@ func (u *Usage) loadScores(kind byte) error {
 }
 
 // writeRows adds counts to their rows of packages and of versions in the store, in one batch, and replaces the row of the
-// most requested files by files unless that is nil. A damaged row starts again at 0, which is logged. After an error nothing is
-// written.
-func (u *Usage) writeRows(counts map[slot]Amount, files []byte) error {
+// most requested files by files unless that is nil. saves is the number of this save, which it writes, too. A damaged row starts
+// again at 0, which is logged. After an error nothing is written.
+func (u *Usage) writeRows(counts map[slot]Amount, saves uint64, files []byte) error {
 	rows := map[string]*daily{}
 	add := func(key []byte, at slot, n Amount) error {
 		row := rows[string(key)]
@@ -197,6 +204,7 @@ func (u *Usage) writeRows(counts map[slot]Amount, files []byte) error {
 	for key, row := range rows {
 		batch.Set(kvstore.Usage, []byte(key), row.encode())
 	}
+	batch.Set(kvstore.Usage, []byte{kindSaves}, binary.AppendUvarint(nil, saves))
 	if files != nil {
 		batch.Set(kvstore.Usage, []byte{kindTopFiles}, files)
 	}

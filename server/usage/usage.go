@@ -71,12 +71,14 @@ type Usage struct {
 	mu       sync.Mutex
 	pending  []*Counter         // that have counts, or had
 	fresh    map[slot]Amount    // gathered and not written
+	writing  map[slot]Amount    // that a save has taken from fresh, until it has ended
+	saves    uint64             // the number of the last save; the store has that of the last one that was written
 	day      int                // that is being counted
 	scores   map[string]float64 // of packages: requests, of which older ones count less
 	topFiles *topFiles
 	lost     uint64 // requests that there was no room for
 
-	saving     sync.Mutex // held while counts are on their way from fresh to the store; locked before mu
+	saving     sync.Mutex // held by save; locked before mu
 	month      int        // that expire has looked at
 	sinceFiles int        // saves since the most requested files were written
 
@@ -277,18 +279,22 @@ func (u *Usage) save(files bool) error {
 		u.mu.Unlock()
 		return nil
 	}
-	writing, month := u.fresh, monthOf(u.day)
-	u.fresh = map[slot]Amount{}
+	u.writing, u.fresh = u.fresh, map[slot]Amount{}
+	u.saves++
+	saves, writing, month := u.saves, u.writing, monthOf(u.day)
 	u.mu.Unlock()
 
-	err := u.writeRows(writing, file)
+	err := u.writeRows(writing, saves, file)
+	u.mu.Lock()
+	u.writing = nil
 	if err != nil {
-		u.mu.Lock()
 		u.topFiles.changed = u.topFiles.changed || file != nil
 		for at, n := range writing {
 			u.fresh[at] = u.fresh[at].plus(n)
 		}
-		u.mu.Unlock()
+	}
+	u.mu.Unlock()
+	if err != nil {
 		return err
 	}
 	if file != nil {

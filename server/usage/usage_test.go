@@ -303,6 +303,87 @@ func TestCountingTogether(t *testing.T) {
 	wantTotal(t, u, "p", "", 2, Amount{20000, 60000})
 }
 
+// slowDisk is a file system whose syncs wait while slow is locked.
+type slowDisk struct {
+	vfs.FS
+	slow sync.RWMutex
+}
+
+func (d *slowDisk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := d.FS.Create(name, c)
+	return slowFile{f, d}, err
+}
+
+type slowFile struct {
+	vfs.File
+	disk *slowDisk
+}
+
+func (f slowFile) wait() { f.disk.slow.RLock(); f.disk.slow.RUnlock() }
+
+func (f slowFile) Sync() error     { f.wait(); return f.File.Sync() }
+func (f slowFile) SyncData() error { f.wait(); return f.File.SyncData() }
+
+// logFunc is called with each line of a log.
+type logFunc func()
+
+func (f logFunc) Write(p []byte) (int, error) { f(); return len(p), nil }
+
+// A report neither waits for a save nor counts wrongly what that writes: before its rows are in the store, and when they are, while they
+// are not on the disk yet.
+func TestReportWhileSaving(t *testing.T) {
+	disk := &slowDisk{FS: vfs.NewMem()}
+	store := openStore(t, disk, false)
+	c := noon()
+	var u *Usage
+	wantNow := func(when string, want Amount) {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if r, err := u.ReportOn("vue", "", 1); err != nil || r.Total != want {
+				t.Errorf("%s: %v (%v), want %v", when, r, err, want)
+			}
+		}()
+		select {
+		case <-done:
+		case <-time.After(20 * time.Second):
+			t.Errorf("%s: the report waits", when)
+		}
+	}
+	damaged := 0
+	u = Open(Options{Store: store, Now: c.now, Logger: slog.New(slog.NewTextHandler(logFunc(func() {
+		damaged++
+		wantNow("before the rows are written", Amount{2, 2})
+	}), nil))})
+	batch := store.NewBatch()
+	batch.Set(kvstore.Usage, packageKey(monthOf(dayOf(c.at)), "vue"), []byte("damaged")) // which is logged while rows are made
+	if err := batch.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	batch.Close()
+	ask(u, "vue", "3.0.0", "vue.js", 2, 1)
+	save(t, u)
+	if damaged != 1 {
+		t.Fatalf("%d lines are logged", damaged)
+	}
+
+	ask(u, "vue", "3.0.0", "vue.js", 3, 1)
+	disk.slow.Lock()
+	saved := make(chan error)
+	go func() { saved <- u.Save() }()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if row, err := u.readDaily(packageKey(monthOf(dayOf(c.at)), "vue")); err == nil && row[c.at.Day()-1].Requests == 5 {
+			break
+		}
+	}
+	wantNow("before the rows are on the disk", Amount{5, 5})
+	disk.slow.Unlock()
+	if err := <-saved; err != nil {
+		t.Fatal(err)
+	}
+	wantTotal(t, u, "vue", "", 1, Amount{5, 5})
+}
+
 func TestCountingAllocatesNothing(t *testing.T) {
 	u := Open(Options{Store: openStore(t, vfs.NewMem(), false)})
 	c := u.File("p", "1", "p/1/x.js")
