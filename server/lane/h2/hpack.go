@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -57,11 +58,11 @@ func (d *decoder) lookup(index int) *entry {
 
 // evict removes the oldest entries of the dynamic table until room more bytes fit into it.
 func (d *decoder) evict(room int) {
-	for len(d.table) > 0 && d.size+room > d.max {
-		d.size -= d.table[0].size()
-		d.table[0] = entry{}
-		d.table = d.table[1:]
+	n := 0
+	for ; n < len(d.table) && d.size+room > d.max; n++ {
+		d.size -= d.table[n].size()
 	}
+	d.table = slices.Delete(d.table, 0, n) // in place: it is filled again without allocating
 }
 
 // decode decodes the complete header block b, adds its fields to r, and updates the dynamic table. It returns false after a
@@ -147,6 +148,9 @@ func (d *decoder) insert(e entry, named bool) {
 	} else {
 		both := string(append([]byte(e.name), e.value...))
 		e.name, e.value = both[:len(e.name)], both[len(e.name):]
+	}
+	if n := len(d.table); n == cap(d.table) {
+		d.table = slices.Grow(d.table, max(16, n)) // requests have many fields: not 1, 2, 4, 8
 	}
 	d.table = append(d.table, e)
 	d.size += e.size()

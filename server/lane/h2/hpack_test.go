@@ -57,6 +57,33 @@ func TestDecoderReadsWhatHpackWrites(t *testing.T) {
 	}
 }
 
+// The table allocates its memory once for the fields of common requests, and no more once it is full; besides, each entry has its value.
+func TestTableAllocatesSeldom(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	e := entry{name: "accept", value: strings.Repeat("a", 100)}
+	if n := testing.AllocsPerRun(100, func() {
+		var d decoder
+		for d.max = tableBytes; len(d.table) < 16; {
+			d.insert(e, true)
+		}
+	}); n > 16+1 {
+		t.Errorf("%v allocations for the first 16 entries", n)
+	}
+	d := newDecoder()
+	for range tableBytes / e.size() {
+		d.insert(e, true)
+	}
+	if n := testing.AllocsPerRun(1000, func() {
+		for range 10 {
+			d.insert(e, true)
+		}
+	}); n > 10 {
+		t.Errorf("%v allocations for ten entries of a full table", n)
+	}
+}
+
 func TestDecoderRefuses(t *testing.T) {
 	for name, block := range map[string]string{
 		"index 0":                         "\x80",
