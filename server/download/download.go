@@ -156,16 +156,19 @@ func (h *Handler) lookup(t target) (views.Version, error) {
 // store.
 func (h *Handler) explainAbsence(t target) error {
 	_, err := views.LookupPackage(h.o.Store, t.pkg)
-	if errors.Is(err, kvstore.ErrNotFound) {
-		var versions []views.Version
-		if versions, err = views.Versions(h.o.Store, t.pkg); err == nil && len(versions) == 0 {
-			return noPackage
-		}
-	}
-	if err != nil {
+	switch {
+	case err == nil:
+		return noVersion
+	case !errors.Is(err, kvstore.ErrNotFound):
 		return fmt.Errorf("download: couldn't look the package up: %w", err)
 	}
-	return noVersion
+	for _, err := range h.o.Store.Scan(kvstore.Versions, kvstore.Range{Prefix: kvstore.Prefix(t.pkg)}) {
+		if err != nil {
+			return fmt.Errorf("download: couldn't look for versions of the package: %w", err)
+		}
+		return noVersion
+	}
+	return noPackage
 }
 
 // sendArchive waits for a slot, and then makes the archive of the version v and sends it to the client, with the header fields a.

@@ -149,6 +149,11 @@ func TestConditions(t *testing.T) {
 func TestFailures(t *testing.T) {
 	store := openStore(t, testkit.Releases()...)
 	register(t, store, "registered")
+	imported := store.NewBatch() // without a package JSON; that the row cannot be read does not matter
+	imported.Set(kvstore.Versions, kvstore.Key("imported", "1.0.0"), []byte("malformed"))
+	if err := errors.Join(imported.Commit(), imported.Close()); err != nil {
+		t.Fatal(err)
+	}
 	h := newHandler(t, download.Options{Store: store})
 	const hour, never = "public, max-age=3600", "no-store"
 	for _, test := range []struct {
@@ -163,6 +168,7 @@ func TestFailures(t *testing.T) {
 		{"HEAD", "/download/demo/9.9.9.tar.gz", 404, "Version not found", hour},
 		{"GET", "/download/demo/1.0.0.zip.zip", 404, "Version not found", hour},
 		{"GET", "/download/registered/1.0.0.zip", 404, "Version not found", hour},
+		{"GET", "/download/imported/2.0.0.zip", 404, "Version not found", hour},
 		{"GET", "/download/demo/1.0.0", 404, "Endpoint not found", hour},
 		{"GET", "/download/demo/1.0.0.rar", 404, "Endpoint not found", hour},
 		{"GET", "/download/", 404, "Endpoint not found", hour},

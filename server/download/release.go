@@ -261,7 +261,10 @@ func (a tarArchiver) add(name string, modified time.Time, c content, buffer []by
 
 // Close implements archiver: it ends the tar archive and its gzip stream.
 func (a tarArchiver) Close() error {
-	return errors.Join(a.tar.Close(), a.gzip.Close())
+	if err := a.tar.Close(); err != nil {
+		return err // without its end the stream shows that it is incomplete
+	}
+	return a.gzip.Close()
 }
 
 // A zipArchiver writes a zip archive. Files whose names say that they are compressed

@@ -1,9 +1,33 @@
 package download
 
 import (
+	"archive/tar"
+	"bytes"
+	"io"
 	"testing"
 	"time"
+
+	"github.com/klauspost/compress/gzip"
 )
+
+// A tar archive that cannot be ended does not end its gzip stream either: a client must not take it for complete.
+func TestIncompleteTarHasNoEnd(t *testing.T) {
+	var b bytes.Buffer
+	a := newArchiver(tarGzip, &b).(tarArchiver)
+	if err := a.tar.WriteHeader(&tar.Header{Name: "a", Size: 5}); err != nil {
+		t.Fatal(err)
+	}
+	if a.Close() == nil {
+		t.Fatal("an archive without its last file was ended")
+	}
+	r, err := gzip.NewReader(&b)
+	if err == nil {
+		_, err = io.ReadAll(r)
+	}
+	if err == nil {
+		t.Error("the gzip stream is complete")
+	}
+}
 
 func TestModified(t *testing.T) {
 	zone := time.FixedZone("", 2*60*60)
