@@ -331,6 +331,13 @@ func TestFind(t *testing.T) {
 	if got, canonical := few.Find("x", "/download/../ajax/"); got != nil || canonical != "/ajax/" {
 		t.Errorf("out of a room: %v %q", got, canonical)
 	}
+	none := NewTable(nil)
+	if n := testing.AllocsPerRun(100, func() {
+		few.CoversSomewhere("/ajax/libs/jquery/3.7.1/jquery.min.js")
+		none.CoversSomewhere("/ajax/libs/a/%31/a.js")
+	}); n > 0 {
+		t.Errorf("asking whether a path is covered on any host allocates %v times", n)
+	}
 	if n := testing.AllocsPerRun(100, func() { few.Covers("x.example.com:8080", "/ajax/libs/jquery/3.7.1/jquery.min.js") }); n > 0 {
 		t.Errorf("asking whether a path is covered allocates %v times", n)
 	}

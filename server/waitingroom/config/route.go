@@ -102,9 +102,16 @@ func (t *Table) Covers(host, raw string) bool {
 }
 
 // CoversSomewhere reports whether Find may return a room or a canonical path for a path, percent-encoded as the client sent it,
-// on any host.
+// on any host. It does not allocate for a path that needs no cleaning.
 func (t *Table) CoversSomewhere(raw string) bool {
-	for _, p := range [...]string{raw, Clean(raw)} {
+	if len(t.hosts) == 0 && len(t.every) == 0 {
+		return false
+	}
+	paths := [...]string{raw, raw}
+	if isAmbiguous(raw) {
+		paths[1] = Clean(raw)
+	}
+	for _, p := range paths {
 		if longestMatch(t.every, p) != nil {
 			return true
 		}
