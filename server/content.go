@@ -32,7 +32,7 @@ type ContentOptions struct {
 	Store *kvstore.Store
 	// Dictionaries makes the handler list a content's deltas in a field of the response, and send them to clients that have the dictionary.
 	Dictionaries bool
-	// Logger gets what cannot be read. Required.
+	// Logger gets what cannot be read; it has to bound what repeats. Required.
 	Logger *slog.Logger
 	// Registerer gets the metrics. Default: none.
 	Registerer prometheus.Registerer
@@ -91,7 +91,7 @@ func (h *contents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answers.Field{Name: "X-Content-Type-Options", Value: "nosniff"},
 		answers.Field{Name: "Content-Security-Policy", Value: "sandbox"},
 		answers.Field{Name: "Cross-Origin-Resource-Policy", Value: "same-origin"})
-	recorded := &accessLogWriter{ResponseWriter: w}
+	recorded := &statusWriter{ResponseWriter: w}
 	failure, broken := h.respond(recorded, r)
 	if failure != nil {
 		failure.SendJSON(recorded, r)
@@ -104,7 +104,7 @@ func (h *contents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // respond sends a content, a 304, or a range of a content. If it sent nothing, it returns the failure to respond with. broken reports that the client
 // received only a part of the body.
-func (h *contents) respond(w *accessLogWriter, r *http.Request) (failure *answers.Failure, broken bool) {
+func (h *contents) respond(w *statusWriter, r *http.Request) (failure *answers.Failure, broken bool) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return wrongMethod, false
 	}
@@ -197,7 +197,7 @@ func contentETag(f kvstore.Representation) string {
 // send waits for a slot and memory for the client, and sends a content in the representation form, or the range of it that r names; size is that of
 // the identity. For HEAD it sends only the head, without waiting. If it sent nothing, it returns the failure to respond with: busy without a slot or
 // memory, else that of logFailure. The bool reports that the client received only a part.
-func (h *contents) send(w *accessLogWriter, r *http.Request, hash kvstore.Hash, form kvstore.Representation, size int64) (*answers.Failure, bool) {
+func (h *contents) send(w *statusWriter, r *http.Request, hash kvstore.Hash, form kvstore.Representation, size int64) (*answers.Failure, bool) {
 	header := w.Header()
 	header.Set("Content-Type", "application/octet-stream")
 	header.Set("Accept-Ranges", "bytes")
@@ -245,7 +245,7 @@ func (h *contents) send(w *accessLogWriter, r *http.Request, hash kvstore.Hash, 
 
 // paced is a response whose body is written under deadlines.
 type paced struct {
-	*accessLogWriter
+	*statusWriter
 	to *answers.Writer
 }
 

@@ -54,7 +54,7 @@ type HTTPOptions struct {
 	// Successor answers the requests that come late in [Server.Relinquish], in the place of Lane and the
 	// handler. Default: those two go on.
 	Successor http.Handler
-	// Logger gets what net/http complains about, a line a second at most.
+	// Logger gets what net/http complains about; it has to bound what repeats.
 	// Default: nothing is logged.
 	Logger *slog.Logger
 }

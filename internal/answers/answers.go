@@ -1,8 +1,8 @@
 // Package answers has what all responses over HTTP have in common: for how long they may be kept,
 // by which pages they may be read, a body in the coding that the client likes best, one shape of
 // failures, as text, as JSON or as a page, and what one client may cost: how many responses at once,
-// how much time for what it is sent. [Shares] are places for which clients wait in turn. A [Cache] has what is expensive to make, within limits on number and
-// size, and makes it once for all who wait.
+// how much time for what it is sent. [Shares] are places for which clients wait in turn. A [Cache] has
+// what is expensive to make, within limits on number and size, and makes it once for all who wait.
 //
 // What it guarantees:
 //

@@ -84,9 +84,9 @@ func readProxyHeader(r io.Reader) (*net.TCPAddr, error) {
 	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr.Unmap(), uint16(from.Port))), nil
 }
 
-// startLater starts a new connection that cannot be served at once, in its own goroutine: after delay if that is more than 0, else after
-// a trusted proxy has sent the header of the PROXY protocol. If that fails, it closes the connection. It logs
-// why it refused a proxy, unless the connection was closed or its client has too many.
+// startLater starts a new connection that cannot be served at once, in its own goroutine: after delay if that is more than 0, else
+// after a trusted proxy has sent the header of the PROXY protocol. If that fails, it closes the connection. It logs why it refused
+// a proxy, unless the connection was closed or its client has too many.
 func (l *Listener) startLater(c *conn, delay time.Duration) {
 	err := l.waitToStart(c, delay)
 	if err != nil {

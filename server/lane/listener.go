@@ -73,7 +73,8 @@ type Options struct {
 	ProxyProtocol bool
 	// HandsOver is called with 1 before a connection comes out of Accept, and with -1 if it does not after all. It may be nil.
 	HandsOver func(n int)
-	// Logger gets the panics of handlers, refused proxies, and why there are no event loops. Required.
+	// Logger gets the panics of handlers, refused proxies, and why there are no event loops; it has to bound what repeats.
+	// Required.
 	Logger *slog.Logger
 
 	moved     func(from, to state) // see lifecycle

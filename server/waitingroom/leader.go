@@ -57,8 +57,9 @@ type leaderRevocations struct {
 func NewLeader(epoch int64, clock *Clock, settings func(room string, measured *OriginResponses) (SharedRoom, bool)) *Leader {
 	clock.setKnown()
 	return &Leader{
-		epoch: epoch, clock: clock, settings: settings, vain: map[[2]string]int{}, heard: map[string]time.Duration{}, rooms: map[string]*leaderRoom{}, revoked: map[string]*leaderRevocations{},
-		calls: map[string]*calls{},
+		epoch: epoch, clock: clock, settings: settings,
+		vain: map[[2]string]int{}, heard: map[string]time.Duration{}, calls: map[string]*calls{},
+		rooms: map[string]*leaderRoom{}, revoked: map[string]*leaderRevocations{},
 	}
 }
 

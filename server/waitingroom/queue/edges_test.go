@@ -506,6 +506,9 @@ func TestSmallSums(t *testing.T) {
 		}
 	}
 	s := settings(t, 10, 10)
+	if n := s.availableSlots(7-2, 0); n != 5 {
+		t.Errorf("%d slots of a minute", n)
+	}
 	if wait := FIFOWait(0, 0); wait != 0 {
 		t.Errorf("none is ahead, and the wait is %v", wait)
 	}
