@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/larder-cdn/larder/bot/recompression"
 	"github.com/larder-cdn/larder/internal/testkit"
@@ -167,11 +168,11 @@ func TestReleasesAreQueuedForDeltas(t *testing.T) {
 		}
 	}
 	queued(false)
-	if err := recompression.QueueReleases(r.store, r.log.Checkpoint().Size); err != nil {
+	if err := r.bot.QueueReleases(r.log.Checkpoint().Size); err != nil {
 		t.Fatal(err)
 	}
 	queued(false)
-	if err := recompression.QueueReleases(r.store, 0); err != nil {
+	if err := r.bot.QueueReleases(0); err != nil {
 		t.Fatal(err)
 	}
 	queued(true)
@@ -184,4 +185,45 @@ func TestReleasesAreQueuedForDeltas(t *testing.T) {
 			t.Errorf("%s has %d deltas, %v; want %d", version, len(deltas), err, want)
 		}
 	}
+}
+
+// TestQueuedReleasesWakeTheRecompressor tests that a recompressor that waits for new contents makes the deltas of releases that are queued again.
+func TestQueuedReleasesWakeTheRecompressor(t *testing.T) {
+	r := newRig(t)
+	r.dictionaries = true
+	r.newest = 10
+	r.register("a", fromNpm("a", "*.js"))
+	for i, version := range []string{"1.0.0", "2.0.0"} {
+		r.registry.Add("a", version, hour(i), map[string]string{"a.js": testkit.VersionedScript(version)})
+	}
+	r.open()
+	r.once()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.bot.Recompressor.Run(ctx) }()
+	defer func() {
+		cancel()
+		<-ended
+	}()
+	awaitNone := func(when string) {
+		t.Helper()
+		for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+			queued, err := recompression.DeltasQueued(r.store)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !queued {
+				return
+			}
+			if time.Since(start) > 30*time.Second {
+				t.Fatalf("deltas are still queued %s", when)
+			}
+		}
+	}
+	awaitNone("after the releases were published")
+	time.Sleep(100 * time.Millisecond) // so that it waits
+	if err := r.bot.QueueReleases(0); err != nil {
+		t.Fatal(err)
+	}
+	awaitNone("after they were queued again")
 }

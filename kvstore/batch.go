@@ -112,8 +112,8 @@ func (e *PinnedError) Error() string {
 }
 
 // writeRemoving writes a batch, which it closes, and removes its contents with their deltas in the same synced write. If any of them is pinned, it
-// writes nothing and returns a [PinnedError]. It holds the locks of the pins and the contents, so that [Pins.Has] either pins a content in time, or does not
-// find it.
+// writes nothing and returns a [PinnedError]. It holds the locks of the pins and the contents, so that [Pins.Has] either pins a content in time, or
+// does not find it.
 func (s *Store) writeRemoving(b *Batch) error {
 	s.pins.Lock()
 	defer s.pins.Unlock()

@@ -33,9 +33,10 @@ type checkedFile struct {
 	guard *guard
 }
 
-// openImmutable returns the opened table or blob file f, wrapped so that the checksum of each block is checked when it is read. If the file is missing,
-// or after closing it if it does not have the expected size or a blob file's footer is damaged, the error wraps [pebble.ErrCorruption] for a table:
-// Pebble would end the process, or look for values in the wrong files. For a blob file it wraps errBlobFile. f and err are the results of opening it.
+// openImmutable returns the opened table or blob file f, wrapped so that the checksum of each block is checked when it is read. If the file is
+// missing, or after closing it if it does not have the expected size or a blob file's footer is damaged, the error wraps
+// [pebble.ErrCorruption] for a table: Pebble would end the process, or look for values in the wrong files. For a blob file it wraps
+// errBlobFile. f and err are the results of opening it.
 func (g *guard) openImmutable(name string, f vfs.File, err error) (vfs.File, error) {
 	kind := pebble.ErrCorruption
 	if isBlobFile(name) {

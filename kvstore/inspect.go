@@ -98,8 +98,8 @@ type inspection struct {
 const missingMarker = "marker.manifest.*"
 
 // inspectFiles reads the MANIFEST and the write-ahead logs of the store in dir, and compares them with the files that exist and with the mark file of
-// o. The result has the findings: what is missing that a crash cannot have taken. It has none for a folder that is missing or has no store. It also has
-// them with an error, which says that a file could not be examined. That the store has less than its mark counts as damage only if opening it for
+// o. The result has the findings: what is missing that a crash cannot have taken. It has none for a folder that is missing or has no store. It also
+// has them with an error, which says that a file could not be examined. That the store has less than its mark counts as damage only if opening it for
 // writing would delete files that a newer MANIFEST named; otherwise the store is [Behind].
 //
 // It changes nothing, and reads no table and no blob file: damage inside of those is [ErrCorrupt] to the caller that reads them. No process may have

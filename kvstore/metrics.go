@@ -18,18 +18,32 @@ type metric struct {
 	value func(*pebble.Metrics) float64
 }
 
+// The kinds of metrics.
+const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
+
 var metrics = []metric{
-	newMetric(prometheus.GaugeValue, "disk_bytes", "Bytes of the store on the disk.", func(m *pebble.Metrics) float64 { return float64(m.DiskSpaceUsage()) }),
-	newMetric(prometheus.GaugeValue, "blob_files", "Files of large values.", func(m *pebble.Metrics) float64 { return float64(m.BlobFiles.LiveCount) }),
-	newMetric(prometheus.GaugeValue, "blob_bytes", "Bytes of large values, with garbage.", func(m *pebble.Metrics) float64 { return float64(m.BlobFiles.ValueSize) }),
-	newMetric(prometheus.GaugeValue, "blob_live_bytes", "Bytes of large values in use.", func(m *pebble.Metrics) float64 { return float64(m.BlobFiles.ReferencedValueSize) }),
-	newMetric(prometheus.GaugeValue, "cache_bytes", "Bytes in the block cache.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Size) }),
-	newMetric(prometheus.CounterValue, "cache_hits_total", "Blocks found in the block cache.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Hits) }),
-	newMetric(prometheus.CounterValue, "cache_misses_total", "Blocks read from the disk.", func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Misses) }),
-	newMetric(prometheus.GaugeValue, "memtable_bytes", "Bytes in memory that are not yet in tables.", func(m *pebble.Metrics) float64 { return float64(m.MemTable.Size) }),
-	newMetric(prometheus.GaugeValue, "log_bytes", "Bytes of the write-ahead log on the disk.", func(m *pebble.Metrics) float64 { return float64(m.WAL.PhysicalSize) }),
-	newMetric(prometheus.GaugeValue, "compaction_debt_bytes", "Bytes waiting for compaction.", func(m *pebble.Metrics) float64 { return float64(m.Compact.EstimatedDebt) }),
-	newMetric(prometheus.GaugeValue, "read_amplification", "Tables that a look-up may read.", func(m *pebble.Metrics) float64 { return float64(m.ReadAmp()) }),
+	newMetric(gauge, "disk_bytes", "Bytes of the store on the disk.",
+		func(m *pebble.Metrics) float64 { return float64(m.DiskSpaceUsage()) }),
+	newMetric(gauge, "blob_files", "Files of large values.",
+		func(m *pebble.Metrics) float64 { return float64(m.BlobFiles.LiveCount) }),
+	newMetric(gauge, "blob_bytes", "Bytes of large values, with garbage.",
+		func(m *pebble.Metrics) float64 { return float64(m.BlobFiles.ValueSize) }),
+	newMetric(gauge, "blob_live_bytes", "Bytes of large values in use.",
+		func(m *pebble.Metrics) float64 { return float64(m.BlobFiles.ReferencedValueSize) }),
+	newMetric(gauge, "cache_bytes", "Bytes in the block cache.",
+		func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Size) }),
+	newMetric(counter, "cache_hits_total", "Blocks found in the block cache.",
+		func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Hits) }),
+	newMetric(counter, "cache_misses_total", "Blocks read from the disk.",
+		func(m *pebble.Metrics) float64 { return float64(m.BlockCache.Misses) }),
+	newMetric(gauge, "memtable_bytes", "Bytes in memory that are not yet in tables.",
+		func(m *pebble.Metrics) float64 { return float64(m.MemTable.Size) }),
+	newMetric(gauge, "log_bytes", "Bytes of the write-ahead log on the disk.",
+		func(m *pebble.Metrics) float64 { return float64(m.WAL.PhysicalSize) }),
+	newMetric(gauge, "compaction_debt_bytes", "Bytes waiting for compaction.",
+		func(m *pebble.Metrics) float64 { return float64(m.Compact.EstimatedDebt) }),
+	newMetric(gauge, "read_amplification", "Tables that a look-up may read.",
+		func(m *pebble.Metrics) float64 { return float64(m.ReadAmp()) }),
 }
 
 var (

@@ -15,7 +15,7 @@ type pinned struct {
 	sync.Mutex
 	count map[Hash]int
 	// spared has as its keys what was pinned at any time since the running collection
-	// began, and is nil between collections.
+	// began, and is nil between collections. Its values mean nothing: it starts as a copy of count.
 	spared map[Hash]int
 }
 

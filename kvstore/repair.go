@@ -30,11 +30,11 @@ func (s *Store) RepairContent(h Hash) (dropped []coding.Coding, err error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case errors.Is(found.row, ErrNotFound):
+		case errors.Is(found.rowProblem, ErrNotFound):
 			return nil, fmt.Errorf("content %s: %w", h, ErrNotFound)
 		case found.identity == nil:
 			return nil, fmt.Errorf("%w: content %s: none of its codings is sound", ErrCorrupt, h)
-		case found.row == nil && len(found.damaged) == 0:
+		case found.rowProblem == nil && len(found.damaged) == 0:
 			return nil, nil
 		}
 		again := slices.Contains(found.damaged, coding.Identity)
@@ -68,11 +68,11 @@ func (s *Store) RestoreContent(h Hash, identity []byte) error {
 
 // condition says which parts of a content are sound.
 type condition struct {
-	content  Content
-	row      error // ErrNotFound if the row is missing, ErrCorrupt if it is malformed or on a damaged part of the disk, nil if it is sound
-	sound    []Representation
-	damaged  []coding.Coding
-	identity []byte // nil where no coding gives it
+	content    Content
+	rowProblem error // ErrNotFound if the row is missing, ErrCorrupt if it is malformed or on a damaged part of the disk, nil if it is sound
+	sound      []Representation
+	damaged    []coding.Coding
+	identity   []byte // nil where no coding gives it
 }
 
 // examineContent reads and decodes every encoding of a content, and returns which are sound and which damaged, the identity bytes if one is sound,
@@ -87,11 +87,11 @@ func (s *Store) examineContent(h Hash) (condition, error) {
 	defer func() { _ = s.guard.do(snap.Close) }()
 	var found condition
 	var err error
-	if found.content, found.row, err = s.readRow(snap, h); err != nil {
+	if found.content, found.rowProblem, err = s.readRow(snap, h); err != nil {
 		return found, err
 	}
 	stored := found.content.Representations
-	if found.row != nil { // then the blobs may still be there
+	if found.rowProblem != nil { // then the blobs may still be there
 		stored = []Representation{{Coding: coding.Identity}, {Coding: coding.Brotli}, {Coding: coding.Gzip}}
 	}
 	for _, r := range stored {
@@ -99,11 +99,11 @@ func (s *Store) examineContent(h Hash) (condition, error) {
 		if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrCorrupt) {
 			return found, err
 		}
-		if errors.Is(err, ErrNotFound) && found.row != nil {
+		if errors.Is(err, ErrNotFound) && found.rowProblem != nil {
 			continue
 		}
 		actual := Representation{Coding: r.Coding, Length: int64(len(coded)), Sum: Sum(coded)}
-		if err == nil && (found.row != nil || actual == r) {
+		if err == nil && (found.rowProblem != nil || actual == r) {
 			if identity, ok := decodeAs(h, r.Coding, coded, maxBatch); ok {
 				found.sound = append(found.sound, actual)
 				found.identity = identity
@@ -115,8 +115,8 @@ func (s *Store) examineContent(h Hash) (condition, error) {
 	return found, nil
 }
 
-// readRow reads the row of a content from a database or snapshot. If the row is missing or damaged, problem is ErrNotFound or ErrCorrupt; another error
-// says that reading failed.
+// readRow reads the row of a content from a database or snapshot. If the row is missing or damaged, problem is ErrNotFound or ErrCorrupt; another
+// error says that reading failed.
 func (s *Store) readRow(from handle, h Hash) (c Content, problem, err error) {
 	c, err = s.readContent(from, h)
 	for _, problem := range []error{ErrNotFound, ErrCorrupt} {
@@ -141,7 +141,7 @@ func (s *Store) rewriteContent(h Hash, found condition, asIdentity bool) (done b
 	s.contents.Lock()
 	defer s.contents.Unlock()
 	before, problem, err := s.readRow(s.db, h)
-	if err != nil || !errors.Is(problem, found.row) || !reflect.DeepEqual(before, found.content) {
+	if err != nil || !errors.Is(problem, found.rowProblem) || !reflect.DeepEqual(before, found.content) {
 		return false, err
 	}
 	_, err = s.get(s.db, Queue, repairedKey(h))

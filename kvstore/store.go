@@ -43,9 +43,9 @@ var formatKey, programKey = []byte("format"), []byte("program")
 // Open opens the store in dir, and creates it if it does not exist; with Options.ReadOnly the error is [ErrNoStore] then. It locks the folder until
 // [Store.Close], and returns [ErrLocked] if another process, or this one, has it open already.
 //
-// If the MANIFEST or a write-ahead log is damaged or a file missing, Open returns a [*DamageError]; with ReadOnly it opens the readable part, and [Store.Damage] reports the damage. A
-// store that a newer program wrote is [ErrNewer], a full disk [ErrDiskFull], and damage that Pebble finds [ErrCorrupt]. After an error the folder is
-// unlocked.
+// If the MANIFEST or a write-ahead log is damaged, or a file is missing or has another size, Open returns a [*DamageError]; with ReadOnly it
+// opens the readable part, and [Store.Damage] reports the damage. A store that a newer program wrote is [ErrNewer], a full disk [ErrDiskFull],
+// and damage that Pebble finds [ErrCorrupt]. After an error the folder is unlocked.
 func Open(dir string, o Options) (*Store, error) {
 	o.setDefaults()
 	if _, err := o.FS.Stat(dir); errors.Is(err, os.ErrNotExist) && o.ReadOnly {
@@ -241,8 +241,8 @@ func lockError(dir string, err error) error {
 
 // write applies a batch to the database and closes it. It refuses the batch, and closes it too, if a call that built it failed, the store is closed
 // or read-only, or its disk nearly full. With [pebble.Sync] it returns when the batch is on the disk, and records that for the mark. An empty batch
-// writes and syncs nothing. If the disk fails meanwhile, write returns that error at once and does not close the batch: the write still hangs, and the
-// next Open finds the batch as a whole or not at all.
+// writes and syncs nothing. If the disk fails meanwhile, write returns that error at once and does not close the batch: the write still hangs, and
+// the next Open finds the batch as a whole or not at all.
 func (s *Store) write(b *Batch, o *pebble.WriteOptions) error {
 	batch := pebbleBatch(b)
 	if !s.users.enter() {

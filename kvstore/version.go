@@ -128,7 +128,7 @@ func (v *version) applyTable(d *decoder, ranges bool) {
 		case tag < mustKnow || tag == 67 || tag == 68: // prefix and suffix of its keys
 			d.skipBytes()
 		default:
-			d.failed = true
+			d.row, d.failed = nil, true // what follows the tag is not decoded as fields of the edit
 		}
 	}
 	v.tables[placed{level, table}] = file

@@ -32,8 +32,8 @@ var released = []byte("n")
 // timeLength is the length of the time in such a key.
 const timeLength = 8
 
-// releaseKey returns the key of the queue row that says that the deltas of a release are still to be queued one by one. at is when upstream released it,
-// or when it was published here. Rows with a later time sort first.
+// releaseKey returns the key of the queue row that says that the deltas of a release are still to be queued one by one. at is when upstream released
+// it, or when it was published here. Rows with a later time sort first.
 func releaseKey(at time.Time, pkg, version string) []byte {
 	key := binary.BigEndian.AppendUint64(slices.Clone(released), ^uint64(max(0, at.Unix())))
 	return append(key, pkg+"\x00"+version...)
@@ -83,12 +83,14 @@ func DeltasQueued(store *kvstore.Store) (bool, error) {
 // releasesAtOnce bounds the rows in a batch of QueueReleases.
 const releasesAtOnce = 1000
 
-// QueueReleases queues the deltas of the releases that the log's entries from the index from on publish, those that were published last first. A new
-// leader of a cluster calls it for the releases whose deltas the leaders before it have not made. After an error some releases are queued.
-func QueueReleases(store *kvstore.Store, from int64) error {
+// QueueReleases queues the deltas of the releases that the log's entries from the index from on publish, those that were published last first,
+// and has Run make them. A new leader of a cluster calls it for the releases whose deltas the leaders before it have not made. After an error
+// some releases are queued.
+func (r *Recompressor) QueueReleases(from int64) error {
+	defer r.queue.wakeAll()
 	for {
-		batch, rows := store.NewBatch(), 0
-		for e, err := range logs.Entries(store, from) {
+		batch, rows := r.store.NewBatch(), 0
+		for e, err := range logs.Entries(r.store, from) {
 			if err != nil {
 				return errors.Join(err, batch.Close())
 			}

@@ -29,7 +29,8 @@ that is done within --drain. Where the new process cannot serve, the old one goe
 		from, to, err = app.Upgrade(ctx, a.settings.Data)
 		return to, err
 	}, func(to app.Process) error {
-		_, err := fmt.Fprintf(a.stdout, "Process %d (larder %s) has taken over from process %d (larder %s).\n", to.PID, to.Version, from.PID, from.Version)
+		_, err := fmt.Fprintf(a.stdout, "Process %d (larder %s) has taken over from process %d (larder %s).\n",
+			to.PID, to.Version, from.PID, from.Version)
 		return err
 	})
 }

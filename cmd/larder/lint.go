@@ -81,9 +81,17 @@ Duplicates are looked for in the catalogue that the file lies in, or the one giv
 }
 
 // addFormatFlag adds the flag --format, which chooses one of the output formats, to a command. target receives its value, "" if the
-// flag is not given, for which [cli.chooseFormat] chooses.
+// flag is empty or not given, for which [cli.chooseFormat] chooses.
 func addFormatFlag(cmd *cobra.Command, target *string, formats ...string) {
-	cmd.Flags().Var(settings.ChoiceValue(target, formats...), "format", "output `FORMAT`: "+strings.Join(formats, ", ")+"; default: text, or github in GitHub Actions")
+	usage := "output `FORMAT`: " + strings.Join(formats, ", ") + "; default: text, or github in GitHub Actions"
+	value := settings.ChoiceValue(target, formats...)
+	cmd.Flags().Func("format", usage, func(s string) error {
+		if s == "" { // as in scripts that choose a format only sometimes
+			*target = ""
+			return nil
+		}
+		return value.Set(s)
+	})
 }
 
 // chooseFormat returns the output format: asked, or if that is "", github in GitHub Actions, else text.

@@ -300,7 +300,9 @@ func newGroup(use, short, long, example string, commands ...*cobra.Command) *cob
 
 // setAnswerAction has cmd call ask with its arguments, and returns cmd. It prints the answer with print or, with the flag --json that
 // it adds, as JSON.
-func setAnswerAction[Answer any](a *cli, cmd *cobra.Command, ask func(ctx context.Context, args []string) (Answer, error), print func(Answer) error) *cobra.Command {
+func setAnswerAction[Answer any](
+	a *cli, cmd *cobra.Command, ask func(ctx context.Context, args []string) (Answer, error), print func(Answer) error,
+) *cobra.Command {
 	asJSON := addJSONFlag(cmd)
 	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
 		answer, err := ask(ctx, args)

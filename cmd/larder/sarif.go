@@ -20,9 +20,8 @@ var pageRules = []lint.Rule{
 	{Name: verify.RuleVulnerable, About: "The version is known to be vulnerable"},
 }
 
-// writePageSARIF writes the findings about a page as SARIF, with the state of each log as a notification: its
-// problem as an error or, without one, its origin, size and age as a note. version is that of
-// this program.
+// writePageSARIF writes the findings about a page as SARIF, with the state of each log as a notification: its problem as an error or,
+// without one, its origin, size and age as a note. version is that of this program.
 func writePageSARIF(w io.Writer, r *verify.PageReport, version string) error {
 	var findings []lint.SARIFFinding
 	for _, ref := range r.References {
@@ -36,9 +35,10 @@ func writePageSARIF(w io.Writer, r *verify.PageReport, version string) error {
 	}
 	var notifications []lint.SARIFNotification
 	for _, l := range r.Logs {
-		n := lint.SARIFNotification{Level: lint.SARIFNote, Message: fmt.Sprintf("the log %s has %s, signed and %s", l.Origin, text.Count(int(l.Size), "entry", "entries"), l.DescribeAge())}
-		if l.Problem != "" {
-			n = lint.SARIFNotification{Level: lint.SARIFError, Message: "the log of " + l.Server + ": " + l.Problem}
+		n := lint.SARIFNotification{Level: lint.SARIFError, Message: "the log of " + l.Server + ": " + l.Problem}
+		if l.Problem == "" {
+			state := fmt.Sprintf("the log %s has %s, signed and %s", l.Origin, text.Count(int(l.Size), "entry", "entries"), l.DescribeAge())
+			n = lint.SARIFNotification{Level: lint.SARIFNote, Message: state}
 		}
 		notifications = append(notifications, n)
 	}

@@ -141,8 +141,9 @@ func printSchedule(w io.Writer, all []notify.State) error {
 		if n := s.Request.TriggerEverySeconds; n > 0 {
 			every = (time.Duration(n) * time.Second).String()
 		}
-		fmt.Fprintf(table, "%s\t%s %s\t%s\t%s\t%s\t%d\t%s\n", text.Plain(s.ID), cmp.Or(s.Request.Method, "GET"), text.Plain(s.Request.URL), s.Status, next, every, s.Deliveries,
-			describeLastAttempt(s.Last, s.Answer, s.Problem, formatCount(s.Attempts, "failure", "failures")))
+		last := describeLastAttempt(s.Last, s.Answer, s.Problem, formatCount(s.Attempts, "failure", "failures"))
+		fmt.Fprintf(table, "%s\t%s %s\t%s\t%s\t%s\t%d\t%s\n",
+			text.Plain(s.ID), cmp.Or(s.Request.Method, "GET"), text.Plain(s.Request.URL), s.Status, next, every, s.Deliveries, last)
 	}
 	return table.Flush()
 }

@@ -93,7 +93,8 @@ func (s statusText) print(w io.Writer, one bool, now time.Time) error {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(table, "\nCOUNT\tWHAT\tPACKAGES\tWHY, AND WHAT HELPS")
 	for _, l := range s.Lines() {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s%s\n", humanize.Comma(int64(l.Count)), l.What, l.Packages, lint.Plain(l.Why), formatNextAttempt(l.Next, now))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s%s\n",
+			humanize.Comma(int64(l.Count)), l.What, l.Packages, lint.Plain(l.Why), formatNextAttempt(l.Next, now))
 	}
 	if one {
 		s.printVersions(table, now)

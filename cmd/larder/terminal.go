@@ -17,8 +17,11 @@ func terminalWidth(w io.Writer) int {
 	if !ok {
 		return 0
 	}
-	width, _, _ := term.GetSize(int(file.Fd())) // -1 if it is no terminal
-	return max(0, width)
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil { // it is no terminal
+		return 0
+	}
+	return width
 }
 
 // leastCut is the number of columns that a cut or wrapped text gets at least, however narrow the terminal.

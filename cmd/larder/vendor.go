@@ -130,7 +130,8 @@ func (a *cli) locateTags(ctx context.Context, client *app.Client, pages []*vendo
 		if _, tried := failures[release]; !t.located.Missing || tried {
 			continue
 		}
-		_, failures[release] = app.OpAdd.Ask(ctx, client, app.AddRequest{Package: cmp.Or(t.file.Library, t.file.NPM), NPM: cmp.Or(t.file.NPM, t.file.Library), Version: t.file.Version}, func(e sources.Event) {
+		request := app.AddRequest{Package: cmp.Or(t.file.Library, t.file.NPM), NPM: cmp.Or(t.file.NPM, t.file.Library), Version: t.file.Version}
+		_, failures[release] = app.OpAdd.Ask(ctx, client, request, func(e sources.Event) {
 			if line := describeEvent(e); line != "" {
 				fmt.Fprintln(a.stderr, line) // the change alone is on stdout
 			}

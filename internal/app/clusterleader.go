@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/larder-cdn/larder/bot"
 	"github.com/larder-cdn/larder/bot/recompression"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/retry"
@@ -105,7 +106,6 @@ func openClusterLeader(ctx context.Context, r *roleRun, w *Writer, b bucket.Buck
 		end()
 		return nil, err
 	}
-	l.queueMissingDeltas(ctx)
 	r.parts.Add(parts.Part{Name: "lead", Stop: parts.StopBy(end)})
 	return l, nil
 }
@@ -130,11 +130,11 @@ func (l *clusterLeader) stepDown() {
 	l.node.cluster.Leave(ctx)
 }
 
-// addClusterParts implements [publisher]: it adds the node's status to metrics, probes, commands and the site, and the parts that
-// publish the signed log in the bucket, reconcile it there, send heartbeats, save the outbox, and exchange data with other nodes.
-// It has the site delay requests that name a log size. When the node no longer leads, a part requests a restart as a follower.
-// The signer must be open; the error says why it does not sign.
-func (l *clusterLeader) addClusterParts(r *roleRun, site *siteOptions) error {
+// addClusterParts implements [publisher]: it adds the node's status to metrics, probes, commands and the site, and the parts that publish the
+// signed log in the bucket, reconcile it there, send heartbeats, save the outbox, have the bot of f make the deltas that earlier leaders have
+// not made, and exchange data with other nodes. It has the site delay requests that name a log size. When the node no longer leads, a part
+// requests a restart as a follower. The signer must be open; the error says why it does not sign.
+func (l *clusterLeader) addClusterParts(r *roleRun, site *siteOptions, f *filler) error {
 	n, signer := l.node, l.writer.signature.signer
 	n.addStatusOutputs(r, site)
 	if _, refused := signer.Checkpoint(); refused != nil { // the leader trusts in what was signed
@@ -151,31 +151,40 @@ func (l *clusterLeader) addClusterParts(r *roleRun, site *siteOptions) error {
 		}
 	})})
 	r.parts.Add(parts.Part{Name: "shared outbox", Run: parts.RunUntilDone(l.saveOutboxRegularly)})
-	if r.settings.Dictionaries && site.fills {
-		r.parts.Add(parts.Part{Name: "record of made deltas", Run: parts.RunUntilDone(l.recordMadeDeltas)})
+	if r.settings.Dictionaries && f != nil {
+		r.parts.Add(parts.Part{Name: "record of made deltas", Run: parts.RunUntilDone(func(ctx context.Context) { l.recordMadeDeltas(ctx, f.bot) })})
 	}
 	n.addExchangeParts(r)
 	return nil
 }
 
-// queueMissingDeltas queues the deltas of the releases that the leaders before this one have published, but have not made deltas of. While this node
-// brings its log to a new bucket, its own queue has them. It only logs errors: deltas save bytes, and nothing needs them.
-func (l *clusterLeader) queueMissingDeltas(ctx context.Context) {
-	if !l.run.settings.Dictionaries || l.node.cluster.Bootstrapping() {
-		return
-	}
+// maxRequeued is how many entries at the end of the log a new leader looks at for releases without deltas. Hardly any browser still has a file of the
+// releases before these, and a bucket without a record would have the whole log queued, which would delay the deltas of the newest releases.
+const maxRequeued = 5000
+
+// queueMissingDeltas has b make the deltas of the releases that the leaders before this one have published, but have not made deltas of.
+func (l *clusterLeader) queueMissingDeltas(ctx context.Context, b *bot.Bot) error {
 	made, err := l.node.cluster.MadeDeltas(ctx)
-	if err == nil {
-		err = recompression.QueueReleases(l.node.folder.store, made)
-	}
 	if err != nil {
-		l.run.logger.Warn("couldn't find out of which releases the leaders before have made no deltas; browsers download these whole", "err", err)
+		return err
 	}
+	return b.QueueReleases(max(made, l.node.folder.log.Checkpoint().Size-maxRequeued))
 }
 
-// recordMadeDeltas records in the bucket, at intervals until ctx ends, up to which size of the log the deltas of all releases are made, so that the next
-// leader makes those of the releases after it. It logs errors, and tries again.
-func (l *clusterLeader) recordMadeDeltas(ctx context.Context) {
+// recordMadeDeltas first has b make the deltas that earlier leaders have not made. Then it records in the bucket, at intervals until ctx ends, up to
+// which size of the log the deltas of all releases are made, so that the next leader makes those of the releases after it. It logs errors, and tries
+// again: nothing needs deltas.
+func (l *clusterLeader) recordMadeDeltas(ctx context.Context, b *bot.Bot) {
+	for ctx.Err() == nil {
+		err := l.queueMissingDeltas(ctx, b)
+		if err == nil {
+			break // only then: a record covers all earlier releases
+		}
+		if ctx.Err() == nil {
+			l.run.logger.Warn("couldn't queue deltas for the releases of earlier leaders; trying again", "err", err)
+		}
+		retry.Sleep(ctx, encodingsInterval) //nolint:errcheck // the loop sees that ctx has ended
+	}
 	recorded := int64(-1)
 	for retry.Sleep(ctx, encodingsInterval) == nil {
 		size := l.node.folder.log.Checkpoint().Size // before the queue is read: a release is queued in the batch that publishes it

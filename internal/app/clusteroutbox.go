@@ -15,6 +15,10 @@ import (
 	"github.com/larder-cdn/larder/kvstore"
 )
 
+// The outbox of a cluster has what the leader has to send and the log does not contain: scheduled requests, webhooks and their
+// messages, and withdrawals that caches have yet to purge. The leader saves its rows in the bucket, encrypted, and the next leader
+// loads them. Followers have no outbox. The saved rows start with npm's download counts, which would take a month to collect again.
+
 // outboxKey is the row that marks the outbox of this store as the cluster's.
 var outboxKey = kvstore.Key("cluster", "errands")
 

@@ -178,14 +178,18 @@ func (e *examination) examineStatus(s *Status) {
 		e.report("sandbox", "uname -r # Linux 6.7 or later has all of it", "child processes that read files from upstream go without "+lack)
 	}
 	for _, c := range s.Certificates {
-		e.reportProblem("certificate", e.command("reload")+" # after renewing the files; openssl x509 -enddate -noout -in FILE says until when they are valid", c.Domain+": ", c.Problem)
+		e.reportProblem("certificate",
+			e.command("reload")+" # after renewing the files; openssl x509 -enddate -noout -in FILE says until when they are valid",
+			c.Domain+": ", c.Problem)
 	}
 	e.examineUpstreamStatus(s)
 	for _, p := range s.Purges {
-		e.reportProblem("purge hook", e.command("reload")+" # after correcting purge-hook", p.Package+" "+p.Version+" is withdrawn, but a cache in front may still have it: ", p.Problem)
+		e.reportProblem("purge hook", e.command("reload")+" # after correcting purge-hook",
+			p.Package+" "+p.Version+" is withdrawn, but a cache in front may still have it: ", p.Problem)
 	}
 	if l := s.LogPush; l != nil {
-		e.reportProblem("log push", e.command("up")+" # after stopping the process and correcting the token", "pushing the log to "+l.Repository+" fails: ", l.Problem)
+		e.reportProblem("log push", e.command("up")+" # after stopping the process and correcting the token",
+			"pushing the log to "+l.Repository+" fails: ", l.Problem)
 	}
 	if f := s.Following; f != nil {
 		e.reportProblem("source", "larder doctor # at the source, "+f.Source, "following "+f.Source+": ", strings.TrimSpace(f.Problem+" "+f.Stale))
@@ -196,7 +200,8 @@ func (e *examination) examineStatus(s *Status) {
 // fallback origins. It sends no requests.
 func (e *examination) examineUpstreamStatus(s *Status) {
 	if c := s.Catalogue; c != nil {
-		e.reportProblem("catalogue", e.command("reload")+" # after correcting catalogue or its source", "the catalogue "+c.Source+" cannot be read: ", c.Problem)
+		e.reportProblem("catalogue", e.command("reload")+" # after correcting catalogue or its source",
+			"the catalogue "+c.Source+" cannot be read: ", c.Problem)
 		for _, refused := range c.Refused {
 			file := refused.File
 			path, err := filepath.Abs(filepath.Join(c.Source, filepath.FromSlash(file)))

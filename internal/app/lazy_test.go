@@ -83,4 +83,16 @@ func TestLazy(t *testing.T) {
 	if l.closeIfOpen(); closed != 0 {
 		t.Errorf("what could not be opened: closed %d times", closed)
 	}
+	l = made(nil)
+	l.open = func() (int, error) { panic("broken") }
+	func() {
+		defer func() { recover() }() //nolint:errcheck // it is "broken"
+		l.get()                      //nolint:errcheck // it panics
+	}()
+	if _, err := l.get(); err == nil {
+		t.Error("no error after a panic")
+	}
+	if l.closeIfOpen(); closed != 0 {
+		t.Errorf("what panicked when it was opened: closed %d times", closed)
+	}
 }

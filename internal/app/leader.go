@@ -27,8 +27,8 @@ func (o standaloneRole) start(ctx context.Context, r *roleRun) error {
 // A publisher is the part of a publishing role that serves the other nodes of its cluster, if any.
 type publisher interface {
 	// addClusterParts adds to the run the parts by which other nodes receive what the process signs. It may add to the options of
-	// the site, which is opened afterwards. The log's signer is open.
-	addClusterParts(r *roleRun, site *siteOptions) error
+	// the site, which is opened afterwards. The log's signer is open. f is nil without a bot.
+	addClusterParts(r *roleRun, site *siteOptions, f *filler) error
 	// rooms returns how the nodes share the state and the settings of waiting rooms.
 	rooms() roomsCluster
 	// localCommands returns the operations, and the handler of the schedule, for commands on this machine. all and schedule are
@@ -43,7 +43,7 @@ type publisher interface {
 type standalone struct{}
 
 // addClusterParts implements [publisher]. It does nothing: there are no other nodes.
-func (standalone) addClusterParts(*roleRun, *siteOptions) error { return nil }
+func (standalone) addClusterParts(*roleRun, *siteOptions, *filler) error { return nil }
 
 // rooms implements [publisher]: it returns a cluster of no other nodes, so that waiting rooms are shared with none.
 func (standalone) rooms() roomsCluster { return standaloneRooms{} }
@@ -103,7 +103,7 @@ func startPublishing(ctx context.Context, r *roleRun, s Server, open func() (*Wr
 	r.parts.Add(w.signature.signer.Part())
 	site := newSiteOptions()
 	site.signer, site.publishes, site.fills = w.signature.signer, s.Fill, s.Fill
-	if err := p.addClusterParts(r, site); err != nil {
+	if err := p.addClusterParts(r, site, f); err != nil {
 		return err
 	}
 	var pusher *gitlog.Pusher

@@ -14,6 +14,9 @@ import (
 	"github.com/larder-cdn/larder/internal/answers"
 )
 
+// A program that publishes through one node gets the number of log entries afterwards. A request with that number gets a
+// response that covers at least these entries, from any node.
+
 // sizeField is the header field with the number.
 const sizeField = "Larder-Log-Size"
 

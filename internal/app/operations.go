@@ -121,7 +121,9 @@ func (w *Writer) operations() operations {
 }
 
 // useBot opens the bot of w if it is not open, and calls do with it, and with a context whose events report receives.
-func useBot[Answer any](ctx context.Context, w *Writer, report func(sources.Event), do func(context.Context, *bot.Bot) (Answer, error)) (none Answer, err error) {
+func useBot[Answer any](
+	ctx context.Context, w *Writer, report func(sources.Event), do func(context.Context, *bot.Bot) (Answer, error),
+) (none Answer, err error) {
 	f, err := w.filler.get()
 	if err != nil {
 		return none, err
@@ -190,7 +192,8 @@ func (r *roleRun) addConsole(all operations, folder *Reader) operations {
 // change schedules and webhooks by ones that return the error why. It returns all.
 func refuseWrites(all operations, why error) operations {
 	return refuse(all, why, string(OpAdd), string(opMissingContents), string(opImport), string(OpImportTree), string(OpSqueeze),
-		string(OpRepair), string(OpRotateKey), string(OpWithdraw), string(OpRestore), string(OpScheduleAdd), string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookRemove))
+		string(OpRepair), string(OpRotateKey), string(OpWithdraw), string(OpRestore),
+		string(OpScheduleAdd), string(OpScheduleRemove), string(OpWebhookAdd), string(OpWebhookRemove))
 }
 
 // refuse replaces the operations in all that are named, or adds them, so that they return the error why. It returns all.

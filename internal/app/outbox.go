@@ -106,10 +106,6 @@ func addOutboxOperation[Request, Answer any](r *Reader, all operations, op Opera
 	})
 }
 
-// The outbox of a cluster has what the leader has to send and the log does not contain: scheduled requests, webhooks and their
-// messages, and withdrawals that caches have yet to purge. The leader saves its rows in the bucket, encrypted, and the next leader
-// loads them. Followers have no outbox. The saved rows start with npm's download counts, which would take a month to collect again.
-
 // refuseRequests returns a handler that responds 503 with the error of why as JSON, such as that of the schedule on a follower:
 // only the leader has it.
 func refuseRequests(why func() error) http.Handler {

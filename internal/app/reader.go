@@ -203,9 +203,15 @@ type lazy[T any] struct {
 // errClosed is the error of [lazy.get] after the folder was closed before the value was used.
 var errClosed = errors.New("the data folder is being closed")
 
+// errUnopened is the error of [lazy.get] after a call that opened the value panicked.
+var errUnopened = errors.New("couldn't open it before")
+
 // get returns the value, and opens it the first time, while other calls wait. If that fails, each call returns the same error.
 func (l *lazy[T]) get() (T, error) {
-	l.once.Do(func() { l.value, l.err = l.open() })
+	l.once.Do(func() {
+		l.err = errUnopened // stays if open panics, so that closeIfOpen does not close what was never opened
+		l.value, l.err = l.open()
+	})
 	return l.value, l.err
 }
 

@@ -100,7 +100,8 @@ func withSources(s *settings.Settings, q RepairRequest, logger *slog.Logger, rep
 	}
 	keys := s.KeyFolder()
 	err = do(check.RepairOptions{
-		Data: s.Data, Keys: keys, Mark: filepath.Join(keys, markFile), Built: waitingroom.Forget, Shared: s.Bucket != "", Temp: tmpDir(s.Data), CacheBytes: s.StoreCache,
+		Data: s.Data, Keys: keys, Mark: filepath.Join(keys, markFile), Built: waitingroom.Forget,
+		Shared: s.Bucket != "", Temp: tmpDir(s.Data), CacheBytes: s.StoreCache,
 		Sources: sources, AcceptLoss: q.AcceptLoss, Logger: logger.With("part", "store"),
 		Report:   func(f check.Finding) { report(RepairEvent{Finding: &f}) },
 		Progress: func(p check.RepairProgress) { report(RepairEvent{Progress: &p}) },

@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/larder-cdn/larder/internal/disk"
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/settings"
 	"github.com/larder-cdn/larder/server"
@@ -212,7 +211,12 @@ func (r *roleRun) addReadyFile() error {
 	if file == "" {
 		return nil
 	}
-	if err := disk.Replace(file, []byte(r.supervisor.publicURL(r.settings)+"\n"), 0o644); err != nil {
+	fresh := file + ".new"
+	err := os.WriteFile(fresh, []byte(r.supervisor.publicURL(r.settings)+"\n"), 0o644) // the umask decides who may read it
+	if err == nil {
+		err = os.Rename(fresh, file) // without syncing: after a power cut, no process serves
+	}
+	if err != nil {
 		return fmt.Errorf("couldn't write --ready-file: %w", err)
 	}
 	r.parts.Add(parts.Part{Name: "ready file", Stop: parts.StopBy(func() { os.Remove(file) })}) // if it cannot be, the next start says so

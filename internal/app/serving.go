@@ -12,6 +12,8 @@ import (
 	"github.com/larder-cdn/larder/server/lane"
 )
 
+// The steps that roles with a data folder have in common, in the order in which a role takes them.
+
 // openBase opens the admin socket, which it returns, and adds the parts that limit the memory of the process and watch the
 // store's disk.
 func (s Server) openBase(r *roleRun, folder *Reader) (net.Listener, error) {

@@ -21,8 +21,6 @@ import (
 	"github.com/larder-cdn/larder/server/waitingroom"
 )
 
-// The steps that roles with a data folder have in common, in the order in which a role takes them.
-
 // siteOptions are the parts of a site. The parts of a role add to it before the site opens.
 type siteOptions struct {
 	signer    tiles.Signer // of the checkpoints that the site publishes
@@ -273,6 +271,3 @@ func (p *published) awaitLog(ctx context.Context) error {
 	}
 	return ctx.Err()
 }
-
-// A program that publishes through one node gets the number of log entries afterwards. A request with that number gets a
-// response that covers at least these entries, from any node.

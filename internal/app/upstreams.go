@@ -68,9 +68,12 @@ func OpenUpstreams(s *settings.Settings, logger *slog.Logger) (*Upstreams, error
 		return nil, err
 	}
 	u.minifiers = newWorkers(worker.Options{Size: 2, Timeout: worker.Timeout})
-	maker := submission.Maker{Minify: u.minify, BuildModules: func(ctx context.Context, r ingest.ModulesRelease) (*logs.Modules, []worker.ModuleFile, error) {
-		return ingest.BuildModules(ctx, u.minifiers, r)
-	}}
+	maker := submission.Maker{
+		Minify: u.minify,
+		BuildModules: func(ctx context.Context, r ingest.ModulesRelease) (*logs.Modules, []worker.ModuleFile, error) {
+			return ingest.BuildModules(ctx, u.minifiers, r)
+		},
+	}
 	kinds := sources.Sources{Npm: c.Npm, Git: c.Git}
 	u.Sources = make(map[string]sources.Source)
 	for _, kind := range []string{sources.KindNpm, sources.KindGit} {

@@ -134,11 +134,11 @@ func WebLink(raw string) string {
 	return ""
 }
 
-// Each returns a text of each element of a list, as of returns it, in the order of the list; never nil.
-func Each[T any](list []T, of func(T) string) []string {
+// Each returns format(element) for each element of list, in order. The result is never nil.
+func Each[T any](list []T, format func(T) string) []string {
 	texts := make([]string, len(list))
 	for i, element := range list {
-		texts[i] = of(element)
+		texts[i] = format(element)
 	}
 	return texts
 }

@@ -84,8 +84,8 @@ func Encode(c Coding, e Effort, src []byte) (coded []byte, err error) {
 		func(coded []byte) ([]byte, error) { return Decode(c, coded, int64(len(src))) })
 }
 
-// encodeVerified returns the result of encode, which encodes src, if decode makes src of it again. Otherwise, or after an error of either, it returns an
-// error. A panic of encode becomes one, too: the encoders are libraries fed with strangers' bytes.
+// encodeVerified returns the result of encode, which encodes src, if decode makes src of it again. Otherwise, or after an error of either, it returns
+// an error. A panic of encode becomes one, too: the encoders are libraries fed with strangers' bytes.
 func encodeVerified(c Coding, src []byte, encode func() ([]byte, error), decode func(coded []byte) ([]byte, error)) (coded []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {

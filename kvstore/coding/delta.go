@@ -38,8 +38,8 @@ func EncodeDelta(dictionary, src []byte) (delta []byte, err error) {
 		if len(dictionary) == 0 || len(dictionary) > MaxDictionary || len(src) == 0 || len(src) > MaxDictionary {
 			return nil, fmt.Errorf("it and the dictionary, which has %d, need 1 to %d bytes", len(dictionary), MaxDictionary)
 		}
-		w, err := zstd.NewWriter(nil, zstd.WithEncoderDictRaw(0, dictionary), zstd.WithEncoderLevel(zstd.SpeedBestCompression), zstd.WithEncoderConcurrency(1),
-			zstd.WithSingleSegment(true), zstd.WithWindowSize(windowFor(len(dictionary)+len(src))))
+		w, err := zstd.NewWriter(nil, zstd.WithEncoderDictRaw(0, dictionary), zstd.WithEncoderLevel(zstd.SpeedBestCompression),
+			zstd.WithEncoderConcurrency(1), zstd.WithSingleSegment(true), zstd.WithWindowSize(windowFor(len(dictionary)+len(src))))
 		if err != nil {
 			return nil, err
 		}

@@ -323,8 +323,8 @@ func (o *object) finishEvent(ctx context.Context, st *strand, err error) error {
 	return err
 }
 
-// endStrand marks a strand, the work of an event or a task, as ended, so that its State can no longer be used. If it has the object's turn, it gives that up,
-// also in a stopped instance, and the next strand in line gets it once no task has it. The caller holds o.mu.
+// endStrand marks a strand, the work of an event or a task, as ended, so that its State can no longer be used. If it has the object's turn, it gives
+// that up, also in a stopped instance, and the next strand in line gets it once no task has it. The caller holds o.mu.
 func (o *object) endStrand(st *strand) {
 	if st.place == inside {
 		o.leave(st)

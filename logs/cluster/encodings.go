@@ -109,11 +109,8 @@ const maxMadeDeltas = 20
 
 // RecordMadeDeltas records in the bucket that the deltas of all releases among the first size entries of the log are made. Only the leader calls it,
 // and only if size has grown. It records nothing, and returns false, while the bucket may lack some of them: deltas are queued for
-// [Node.ShareEncodings], or the log is being brought to a new bucket.
+// [Node.ShareEncodings].
 func (n *Node) RecordMadeDeltas(ctx context.Context, size int64) (recorded bool, err error) {
-	if n.Bootstrapping() {
-		return false, nil
-	}
 	for _, err := range n.Store.Scan(kvstore.Meta, kvstore.Range{Prefix: deltaPrefix}) {
 		return false, err
 	}

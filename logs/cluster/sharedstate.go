@@ -70,7 +70,8 @@ func OpenKey(keys string, create bool) (*Key, error) {
 func (k *Key) open(encrypted, authenticated []byte) ([]byte, error) {
 	data, err := k.aead.Open(nil, nil, encrypted, authenticated)
 	if err != nil {
-		return nil, fmt.Errorf("it was not written with the key in this node's %s, or was changed; bring the file of the node that wrote it: %w", clusterKeyFile, err)
+		return nil, fmt.Errorf("it was not written with the key in this node's %s, or was changed; bring the file of the node that wrote it: %w",
+			clusterKeyFile, err)
 	}
 	return data, nil
 }
