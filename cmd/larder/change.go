@@ -25,7 +25,7 @@ that is done within --drain. Where the new process cannot serve, the old one goe
 	}
 	a.addFlags(cmd, dataFlags)
 	var from app.Process
-	return setAnswerAction(a, cmd, func(ctx context.Context, _ []string) (to app.Process, err error) {
+	return setResponseAction(a, cmd, func(ctx context.Context, _ []string) (to app.Process, err error) {
 		from, to, err = app.Upgrade(ctx, a.settings.Data)
 		return to, err
 	}, func(to app.Process) error {
@@ -48,7 +48,7 @@ lame-duck, drain, private-hosts, certificates, rooms and the catalogue need no r
 		Example: `  larder reload --data /var/lib/larder`,
 	}
 	a.addFlags(cmd, dataFlags)
-	return setAnswerAction(a, cmd, func(ctx context.Context, _ []string) (app.Reloaded, error) {
+	return setResponseAction(a, cmd, func(ctx context.Context, _ []string) (app.Reloaded, error) {
 		return app.Reload(ctx, a.settings.Data)
 	}, func(done app.Reloaded) error {
 		if len(done.Changed) == 0 {

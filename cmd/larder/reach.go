@@ -81,7 +81,7 @@ func runReadOperation[Request, Answer any](ctx context.Context, a *cli, settings
 // returns cmd. It prints the answer with print or, with the flag --json that it adds, as JSON. settingsUsed are as in
 // [runOperation].
 func setReadAction[Request, Answer any](a *cli, cmd *cobra.Command, settingsUsed []string, o app.Operation[Request, any, Answer], newRequest func(args []string) (Request, error), print func(Answer) error) *cobra.Command {
-	return setAnswerAction(a, cmd, func(ctx context.Context, args []string) (none Answer, err error) {
+	return setResponseAction(a, cmd, func(ctx context.Context, args []string) (none Answer, err error) {
 		request, err := newRequest(args)
 		if err != nil {
 			return none, err

@@ -298,17 +298,17 @@ func newGroup(use, short, long, example string, commands ...*cobra.Command) *cob
 	return cmd
 }
 
-// setAnswerAction has cmd call ask with its arguments, and returns cmd. It prints the answer with print or, with the flag --json that
-// it adds, as JSON.
-func setAnswerAction[Answer any](
-	a *cli, cmd *cobra.Command, ask func(ctx context.Context, args []string) (Answer, error), print func(Answer) error,
+// setResponseAction has cmd call request with its arguments, and returns cmd. It prints the response with print or, with the flag
+// --json that it adds, as JSON.
+func setResponseAction[Response any](
+	a *cli, cmd *cobra.Command, request func(ctx context.Context, args []string) (Response, error), print func(Response) error,
 ) *cobra.Command {
 	asJSON := addJSONFlag(cmd)
 	return withAction(cmd, a.withSettings(func(ctx context.Context, args []string) error {
-		answer, err := ask(ctx, args)
+		response, err := request(ctx, args)
 		if err != nil {
 			return err
 		}
-		return a.printResponse(*asJSON, answer, func() error { return print(answer) })
+		return a.printResponse(*asJSON, response, func() error { return print(response) })
 	}))
 }

@@ -110,7 +110,7 @@ What is over is listed for a day.` + askedWhom,
   larder schedule list --json | jq '.[] | select(.status == "given-up")'`,
 	}
 	a.addFlags(cmd, dataFlags)
-	return setAnswerAction(a, cmd, func(ctx context.Context, _ []string) ([]notify.State, error) {
+	return setResponseAction(a, cmd, func(ctx context.Context, _ []string) ([]notify.State, error) {
 		all := []notify.State{}
 		err := a.withClient(ctx, nil, a.openForReading, func(client *app.Client) error {
 			for after := ""; ; after = all[len(all)-1].ID {

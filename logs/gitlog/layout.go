@@ -61,8 +61,7 @@ func (c Change) Check(p Position) error {
 	if c.Index <= p.Index {
 		return fmt.Errorf("gitlog: entry %d comes after entry %d", c.Index, p.Index)
 	}
-	_, err := splitPath(c.Path)
-	return err
+	return checkPath(c.Path)
 }
 
 // Append returns the new content of the change's file: the text after before and an empty line, or the text alone if before is
@@ -74,15 +73,14 @@ func (c Change) Append(before []byte) []byte {
 	return append(before, c.Text...)
 }
 
-// splitPath returns the parts of a path, and an error unless each is a valid file name on every system.
-func splitPath(path string) ([]string, error) {
-	parts := strings.Split(path, "/")
-	for _, p := range parts {
+// checkPath returns an error unless each part of a path is a valid file name on every system.
+func checkPath(path string) error {
+	for p := range strings.SplitSeq(path, "/") {
 		if p == "" || p[0] == '.' || strings.ContainsFunc(p, func(r rune) bool { return r < ' ' || r == 0x7f || strings.ContainsRune(`\:*?"<>|~`, r) }) {
-			return nil, fmt.Errorf("gitlog: %q is no path on every system", path)
+			return fmt.Errorf("gitlog: %q is no path on every system", path)
 		}
 	}
-	return parts, nil
+	return nil
 }
 
 // ParseMessage parses the position of a repository from the message of its last commit. It returns an error for the message

@@ -168,7 +168,10 @@ func (p *Pusher) Run(ctx context.Context) {
 // the error wraps that of ctx.
 func (p *Pusher) CatchUp(ctx context.Context) error {
 	if err := p.pushAll(ctx, false); err != nil {
-		return fmt.Errorf("couldn't push the log to %s: %w", p.Remote, cmp.Or(ctx.Err(), err))
+		if ended := ctx.Err(); ended != nil && !errors.Is(err, ended) {
+			err = errors.Join(ended, err)
+		}
+		return fmt.Errorf("couldn't push the log to %s: %w", p.Remote, err)
 	}
 	return nil
 }

@@ -170,6 +170,7 @@ func TestPublic(t *testing.T) {
 	for address, want := range map[string]bool{
 		"93.184.216.34": true, "2606:2800:220:1::1": true, "127.0.0.1": false, "::1": false, "10.0.0.1": false, "169.254.169.254": false,
 		"100.64.0.1": false, "fd00::1": false, "::ffff:10.0.0.1": false, "0.0.0.0": false, "224.0.0.1": false, "64:ff9b::a00:1": false, "64:ff9b:1::1": false, "fec0::1": false,
+		"2002:a00:1::1": false, "2001::1": false, "198.18.0.1": false, "240.0.0.1": false, "192.0.0.8": false, "168.63.129.16": false, "fec0::1%eth0": false,
 	} {
 		if got := isPublic(netip.MustParseAddr(address)); got != want {
 			t.Errorf("%s: %v, want %v", address, got, want)

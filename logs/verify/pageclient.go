@@ -50,7 +50,7 @@ func hostPort(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), defaultPorts[u.Scheme]))
 }
 
-// publicAddresses knows IANA's registries of special addresses. The one that it denies besides is the metadata service of a cloud.
+// publicAddresses denies IANA's special-purpose addresses and 168.63.129.16, Azure's metadata service.
 var publicAddresses = ssrf.New(ssrf.WithDeniedV4Prefixes(netip.MustParsePrefix("168.63.129.16/32")))
 
 // isPublic reports whether an IP address may be one on the public internet. An IPv4 address in IPv6 (::ffff:) counts as IPv4; other

@@ -134,15 +134,15 @@ func eachTag(data []byte, do func(tag) error) error {
 // addressOf returns the name of the attribute, "src" or "href", in which a tag has the address, possibly empty, of a script
 // or a style sheet that browsers load or preload. It returns "" if the tag loads none. It does not look at the type of a
 // script.
-func addressOf(token tag) string {
-	_, hasSource := attribute(token.Attr, "src")
-	_, hasTarget := attribute(token.Attr, "href")
+func addressOf(t tag) string {
+	_, hasSource := attribute(t.Attr, "src")
+	_, hasTarget := attribute(t.Attr, "href")
 	switch {
-	case token.Data == "script" && hasSource:
+	case t.Data == "script" && hasSource:
 		return "src"
-	case token.Data == "link" && hasTarget:
-		rel, _ := attribute(token.Attr, "rel")
-		as, _ := attribute(token.Attr, "as")
+	case t.Data == "link" && hasTarget:
+		rel, _ := attribute(t.Attr, "rel")
+		as, _ := attribute(t.Attr, "as")
 		relations := strings.Fields(strings.ToLower(rel))
 		if slices.Contains(relations, "stylesheet") || slices.Contains(relations, "modulepreload") || preloadsCode(relations, as) {
 			return "href"

@@ -78,14 +78,16 @@ func normalizeLabel(label string) string { return strings.ToLower(strings.Trim(l
 
 // replaceNonASCII returns data as text in which each byte that is not ASCII is U+FFFD.
 func replaceNonASCII(data []byte) string {
-	text := make([]rune, len(data))
-	for i, c := range data {
-		text[i] = rune(c)
-		if c >= utf8.RuneSelf {
-			text[i] = utf8.RuneError
+	var b strings.Builder
+	b.Grow(len(data))
+	for _, c := range data {
+		if c < utf8.RuneSelf {
+			b.WriteByte(c)
+		} else {
+			b.WriteRune(utf8.RuneError)
 		}
 	}
-	return string(text)
+	return b.String()
 }
 
 // decodeUTF16 decodes the text of a page in UTF-16 with this byte order, without a byte order mark. It ignores an odd byte

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -88,12 +89,18 @@ func readEncoded(response *http.Response, url string, size int64) ([]byte, error
 	if response.ContentLength > limit {
 		return nil, fmt.Errorf("%s has %d bytes, over the limit of %d", url, response.ContentLength, limit)
 	}
-	body, err := io.ReadAll(&limitedBody{rest: response.Body, limit: limit})
-	if err != nil {
+	var body bytes.Buffer
+	if n := response.ContentLength; n > 0 && n <= maxPreallocation {
+		body.Grow(int(n) + bytes.MinRead)
+	}
+	if _, err := io.Copy(&body, &limitedBody{rest: response.Body, limit: limit}); err != nil {
 		return nil, fmt.Errorf("%s: %w", url, err)
 	}
-	return body, nil
+	return body.Bytes(), nil
 }
+
+// maxPreallocation bounds the memory that is allocated before the body of a response has arrived, in bytes.
+const maxPreallocation = 1 << 20
 
 // Get returns what the server, or Options.Read, has under a path, such as /log/checkpoint; over limit bytes are an error.
 // It does not verify it. The error for status 404 or 410 is [fs.ErrNotExist].

@@ -289,7 +289,7 @@ func walkZipEntry(w *walker, f *zip.File, size int64, total *int64) error {
 	case mode.IsDir():
 		return w.addFolder(f.Name)
 	case !mode.IsRegular():
-		return w.skipEntry(f.Name, nameMode(mode))
+		return w.skipEntry(f.Name, skipReason(mode))
 	case f.UncompressedSize64 > uint64(w.limits.Unpacked):
 		return w.refuse("", "over %d bytes unpacked", w.limits.Unpacked)
 	}
@@ -305,8 +305,8 @@ func walkZipEntry(w *walker, f *zip.File, size int64, total *int64) error {
 	return w.addFile(f.Name, int64(f.UncompressedSize64), "", true, func() (io.Reader, error) { return f.Open() })
 }
 
-// nameMode returns why an entry with this mode, which is neither a file nor a folder, is skipped.
-func nameMode(mode fs.FileMode) string {
+// skipReason returns why an entry with this mode, which is neither a file nor a folder, is skipped.
+func skipReason(mode fs.FileMode) string {
 	switch {
 	case mode&fs.ModeSymlink != 0:
 		return "symbolic link"

@@ -34,7 +34,7 @@ func walkListEntry(w *walker, e Entry, open func() (io.ReadCloser, error)) error
 		if err != nil {
 			return nil, w.fail(fmt.Errorf("couldn't read the content of %s: %w", quoteName(e.Name), err))
 		}
-		return &sourceReader{w: w, r: opened, Closer: opened}, nil
+		return &sourceFile{sourceReader{w: w, r: opened}, opened}, nil
 	})
 }
 
@@ -48,7 +48,7 @@ func SingleFile(path string) Source {
 			}
 			return w.addFile(filepath.Base(path), info.Size(), "", false, func() (io.Reader, error) {
 				// A file that grows meanwhile is read up to the size it had.
-				return &sourceReader{w: w, r: io.LimitReader(f, info.Size()), Closer: f}, nil
+				return &sourceFile{sourceReader{w: w, r: io.LimitReader(f, info.Size())}, f}, nil
 			})
 		})
 	}}

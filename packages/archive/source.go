@@ -123,10 +123,15 @@ func detectForm(r io.ReaderAt, size int64) (form, error) {
 // sourceReader reads a walk's source and records what goes wrong below the decoders, so that a broken
 // disk or a cancelled walk is never taken for a corrupt archive.
 type sourceReader struct {
-	w         *walker
-	r         io.Reader
-	read      int64
-	io.Closer // of a single file; nil for an archive
+	w    *walker
+	r    io.Reader
+	read int64
+}
+
+// A sourceFile is a file that is read as a source, or as a part of one.
+type sourceFile struct {
+	sourceReader
+	io.Closer
 }
 
 // Read reads from the source, counts the bytes, and ends the walk with the error if the context has ended or reading fails.
@@ -269,7 +274,7 @@ func listFolder(root *os.Root, dir string) ([]fs.DirEntry, error) {
 // walkFolderEntry checks one entry of a folder, and passes it to the walk's function.
 func walkFolderEntry(w *walker, root *os.Root, name string, mode fs.FileMode) error {
 	if !mode.IsRegular() {
-		return w.skipEntry(name, nameMode(mode))
+		return w.skipEntry(name, skipReason(mode))
 	}
 	info, err := root.Lstat(name)
 	if err != nil {
@@ -291,7 +296,7 @@ func walkFolderEntry(w *walker, root *os.Root, name string, mode fs.FileMode) er
 			return nil, w.fail(fmt.Errorf("couldn't read the folder: %w", err))
 		}
 		// A file that grows meanwhile is read up to the size it had.
-		return &sourceReader{w: w, r: io.LimitReader(f, info.Size()), Closer: f}, nil
+		return &sourceFile{sourceReader{w: w, r: io.LimitReader(f, info.Size())}, f}, nil
 	})
 }
 

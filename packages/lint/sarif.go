@@ -37,7 +37,7 @@ func fileReference(file string) string {
 	return u.String()
 }
 
-// A SARIFLevel says how bad a finding is: it is one of these, or what [packages.Severity] is called.
+// A SARIFLevel says how bad a finding is: it is one of these, or the name of a [packages.Severity].
 type SARIFLevel string
 
 // The levels that other tools use.
@@ -100,5 +100,9 @@ func WriteSARIFRun(w io.Writer, tool, version string, rules []Rule, findings []S
 		run["invocations"] = []object{{"executionSuccessful": true, "toolExecutionNotifications": notified}}
 	}
 	const schema = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-	return text.WriteJSON(w, object{"$schema": schema, "version": "2.1.0", "runs": []object{run}})
+	return text.WriteJSON(w, struct { // the version should come first
+		Version string   `json:"version"`
+		Schema  string   `json:"$schema"`
+		Runs    []object `json:"runs"`
+	}{"2.1.0", schema, []object{run}})
 }
