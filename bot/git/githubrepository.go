@@ -115,7 +115,7 @@ func (c *GitHubClient) movedPath(err error) string {
 		return ""
 	}
 	location, err := answered.Response.Request.URL.Parse(answered.Response.Header.Get("Location"))
-	if err != nil || strings.ToLower(location.Host) != strings.ToLower(c.BaseURL.Host) {
+	if err != nil || !strings.EqualFold(location.Host, c.BaseURL.Host) {
 		return ""
 	}
 	m := movedTo.FindStringSubmatch(location.Path)

@@ -202,12 +202,7 @@ func (w world) step(i int, next func(what string, w world)) {
 	case n.elected && n.m.phase == idle && n.want > 0:
 		with("begins", 0, func(w *world, n *node) { w.begin(i, false) })
 	case n.elected && n.m.phase == putting:
-		put := func(w *world, n *node) bool {
-			if w.create(n.m.number, n.record) {
-				return true
-			}
-			return false
-		}
+		put := func(w *world, n *node) bool { return w.create(n.m.number, n.record) }
 		with("puts", 0, func(w *world, n *node) { w.decide(i, n.m.putDone(put(w, n)), record{}) })
 		with("puts, and the answer is lost", 1, func(w *world, n *node) {
 			put(w, n)

@@ -319,7 +319,10 @@ type slowFile struct {
 	disk *slowDisk
 }
 
-func (f slowFile) wait() { f.disk.slow.RLock(); f.disk.slow.RUnlock() }
+func (f slowFile) wait() {
+	f.disk.slow.RLock()
+	defer f.disk.slow.RUnlock()
+}
 
 func (f slowFile) Sync() error     { f.wait(); return f.File.Sync() }
 func (f slowFile) SyncData() error { f.wait(); return f.File.SyncData() }
