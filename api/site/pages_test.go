@@ -212,6 +212,11 @@ func TestUnrenderedPages(t *testing.T) {
 		}
 	}
 	check("no-store")
+	for target := range targets {
+		if !strings.Contains(get(t, s, target).Body.String(), "in a moment") {
+			t.Errorf("%s does not say that a part of it is missing yet", target)
+		}
+	}
 	if s.cachedPages.Len() != 0 {
 		t.Errorf("%d pages are kept", s.cachedPages.Len())
 	}
