@@ -86,8 +86,15 @@ func (s *Store) PutDelta(h Hash, delta []byte) (stored bool, err error) {
 	b.Set(Blobs, deltaBlobKey(h, dictionary), delta)
 	b.Set(Deltas, deltaKey(ofContent, h, dictionary), encodeDeltaRow(next))
 	b.Set(Deltas, deltaKey(ofDictionary, dictionary, h), nil)
-	return true, s.writeReplacing(b, stale, pebble.NoSync)
+	if err := s.writeReplacing(b, stale, pebble.NoSync); err != nil {
+		return false, err
+	}
+	s.deltas.Add(1)
+	return true, nil
 }
+
+// StoredDeltas returns how many deltas have been stored since the store was opened. As long as it stays the same, no content has more deltas than before.
+func (s *Store) StoredDeltas() uint64 { return s.deltas.Load() }
 
 // ignoreMissing returns nil if err is [ErrNotFound], and else err.
 func ignoreMissing(err error) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/larder-cdn/larder/internal/disk"
+	"github.com/larder-cdn/larder/internal/retry"
 )
 
 // Store is an open folder. It is safe for concurrent use.
@@ -26,7 +27,8 @@ type Store struct {
 
 	users users
 
-	contents sync.Mutex // held while a content's row and blobs change
+	contents sync.Mutex    // held while a content's row and blobs change
+	deltas   atomic.Uint64 // see StoredDeltas
 	reclaim  reclaimer
 	pins     pinned
 	repairer repairer
@@ -447,10 +449,7 @@ func (u *users) enter() bool {
 // leave counts that an operation has ended. After close, the last one wakes wait.
 func (u *users) leave() {
 	if u.count.Add(-1) == 0 && u.closed.Load() {
-		select {
-		case u.idle <- struct{}{}:
-		default:
-		}
+		retry.Wake(u.idle)
 	}
 }
 

@@ -23,9 +23,6 @@ import (
 // without being evicted.
 const recheck = time.Minute
 
-// recheckDeltas is how long an asset is believed whose codings are the smallest: it may have more deltas later.
-const recheckDeltas = time.Hour
-
 // A withdrawnError says that the version was withdrawn.
 type withdrawnError struct{ views.Withdrawal }
 
@@ -99,10 +96,10 @@ func (r *rows) load(t target, stale *asset) (*asset, error) {
 }
 
 // isCurrent reports whether a cached asset may be used at a time: no [Assets.Forget] came since it was read, and it was read less than a minute ago,
-// or less than an hour (forever without deltas) if its content is recompressed.
+// or it has all that the store will have of it: its encodings are the smallest, its bytes are final, and no delta was stored since.
 func (r *rows) isCurrent(f *asset, now time.Time) bool {
 	age := now.Sub(f.loaded)
-	return f.generation == r.generation.Load() && (age < recheck || f.squeezed && (age < recheckDeltas || !r.o.Dictionaries))
+	return f.generation == r.generation.Load() && (age < recheck || f.squeezed && !f.provisional && f.storedDeltas == r.o.Store.StoredDeltas())
 }
 
 // replace puts another asset in the place of the asset f of a target in the cache, or with nil nothing, unless another goroutine has
@@ -139,7 +136,7 @@ func (r *rows) recoverFrom(t target, f *asset, err error) (rest *asset, goesOn b
 // read reads the asset of a target from the store, without the cache. It may store a gzip encoding (see completer), and reports contents that are not
 // recompressed to hot. It returns errNoFile, errUnknown, a *withdrawnError, or an error of the store.
 func (r *rows) read(t target) (*asset, error) {
-	generation := r.generation.Load()
+	generation, storedDeltas := r.generation.Load(), r.o.Store.StoredDeltas()
 	file, err := views.LookupFile(r.o.Store, t.pkg, t.version, t.path)
 	if errors.Is(err, kvstore.ErrNotFound) {
 		if err = r.explainAbsence(t); err == errNoFile { // the version may have been published between the two looks
@@ -166,7 +163,7 @@ func (r *rows) read(t target) (*asset, error) {
 			return nil, fmt.Errorf("server: the deltas of %s: %w", t.key, err)
 		}
 	}
-	f.generation, f.loaded = generation, r.now()
+	f.generation, f.storedDeltas, f.loaded = generation, storedDeltas, r.now()
 	if r.o.Usage != nil {
 		f.usage = r.o.Usage.File(t.pkg, t.version, t.key)
 	}
@@ -215,8 +212,9 @@ type asset struct {
 
 	usage *usage.Counter // nil where requests are not counted
 
-	loaded     time.Time
-	generation uint64 // of the rows, see rows.go
+	loaded       time.Time
+	generation   uint64 // of the rows, see rows.go
+	storedDeltas uint64 // [kvstore.Store.StoredDeltas] when it was read
 
 	// The memory of the slices, so that an asset is one allocation, apart from its tags.
 	ownRepresentations [storedCodings]representation

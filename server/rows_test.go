@@ -70,6 +70,57 @@ func TestAssetIsRecheckedUntilSqueezed(t *testing.T) {
 	}
 }
 
+// TestAssetGetsNewDeltas tests that a cached asset whose encodings are the smallest is read again once a delta is stored.
+func TestAssetGetsNewDeltas(t *testing.T) {
+	r, store := rowsOfNothing(t)
+	r.o.Dictionaries = true
+	old, data := []byte(testkit.VersionedScript("1")), []byte(testkit.VersionedScript("2"))
+	if err := testkit.Publish(store, []testkit.Release{
+		{Package: "lib", Version: "1.0.0", Files: map[string][]byte{"a.js": old}}, {Package: "lib", Version: "2.0.0", Files: map[string][]byte{"a.js": data}},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	h := kvstore.Sum(data)
+	brotli, err := coding.Encode(coding.Brotli, coding.Best, data)
+	if err == nil {
+		err = store.PutContent(h, int64(len(data)), true, []kvstore.Coded{{Coding: coding.Brotli, Bytes: brotli}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(0, 0)
+	r.now = func() time.Time { return now }
+	deltas := func() int {
+		t.Helper()
+		target, err := parseTarget(Prefix + "lib/2.0.0/a.js")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, ok := r.getCached(target, now)
+		if !ok {
+			f, err = r.load(target, f)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(f.deltas)
+	}
+	if n := deltas(); n != 0 {
+		t.Fatalf("%d deltas", n)
+	}
+	delta, err := coding.EncodeDelta(old, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stored, err := store.PutDelta(h, delta); err != nil || !stored {
+		t.Fatal(stored, err)
+	}
+	now = now.Add(recheck)
+	if n := deltas(); n != 1 {
+		t.Errorf("a minute after a delta was stored the asset has %d", n)
+	}
+}
+
 // rowsOfNothing are the rows of an empty store.
 func rowsOfNothing(t *testing.T) (*rows, *kvstore.Store) {
 	t.Helper()
