@@ -150,12 +150,7 @@ func (w *CatalogueWatcher) State() CatalogueState {
 
 // Refresh makes Run poll soon, after the poll that may be under way, and returns at once. Further calls before that poll add
 // none.
-func (w *CatalogueWatcher) Refresh() {
-	select {
-	case w.wake <- struct{}{}:
-	default: // a poll is requested already
-	}
-}
+func (w *CatalogueWatcher) Refresh() { retry.Wake(w.wake) }
 
 // UseCached returns the cached catalogue and records it as the one in use, as [CatalogueWatcher.State] then says, so that Poll
 // passes on only another one. It returns false if none is cached, if the cached one cannot be read, which it logs, or if the

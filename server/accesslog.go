@@ -17,6 +17,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/parts"
 	"github.com/larder-cdn/larder/internal/requests"
+	"github.com/larder-cdn/larder/internal/retry"
 )
 
 // accessLogStdout stands for standard output in place of a file's name.
@@ -214,7 +215,7 @@ func (l *AccessLog) add(e *accessLogEntry) {
 		l.lines = l.appendJSON(l.lines, e)
 	}
 	if before < accessLogBatch && len(l.lines) >= accessLogBatch {
-		notify(l.full)
+		retry.Wake(l.full)
 	}
 }
 

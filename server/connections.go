@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/server/lane"
 )
 
@@ -230,6 +231,6 @@ func (c *connections) awaitNone(ctx context.Context) error {
 // checkNone wakes awaitNone if no connection is open or about to be handed off. The caller holds mu.
 func (c *connections) checkNone() {
 	if len(c.open)+c.coming == 0 {
-		notify(c.none)
+		retry.Wake(c.none)
 	}
 }

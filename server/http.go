@@ -20,6 +20,7 @@ import (
 
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/requests"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/server/lane"
 )
 
@@ -275,7 +276,7 @@ func (h *handlers) start() (done func()) {
 			h.checkSettled()
 		}
 		if h.running--; h.running == 0 {
-			notify(h.none)
+			retry.Wake(h.none)
 		}
 	}
 }
@@ -342,14 +343,6 @@ func (h *handlers) wait(ctx context.Context) error {
 		return fmt.Errorf("server: %d requests are still being handled %v after their clients were cut off", h.countRunning(), lingering)
 	}
 	return nil
-}
-
-// notify wakes the goroutine that waits for changed, or the next one that will.
-func notify(changed chan<- struct{}) {
-	select {
-	case changed <- struct{}{}:
-	default:
-	}
 }
 
 // awaitNone waits until count returns 0, or ctx ends, whose error it returns then. Whatever makes it 0 has to notify changed afterwards.

@@ -12,6 +12,7 @@ import (
 	"github.com/larder-cdn/larder/internal/answers"
 	"github.com/larder-cdn/larder/internal/document"
 	"github.com/larder-cdn/larder/internal/parts"
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -161,10 +162,7 @@ func (x *Renderer) Get(client netip.Prefix, d RenderRequest) (document.Result, e
 	if j == nil {
 		return document.Result{}, &PendingError{}
 	}
-	select {
-	case x.wake <- struct{}{}:
-	default:
-	}
+	retry.Wake(x.wake)
 	return document.Result{}, &PendingError{Done: j.done, leave: func() {
 		x.mu.Lock()
 		defer x.mu.Unlock()

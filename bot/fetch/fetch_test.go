@@ -241,6 +241,26 @@ func TestStall(t *testing.T) {
 	}
 }
 
+// pipeClient returns a client that tries once, and whose connections to pipe.example are pipes: they work in a bubble. The other end of each reads a
+// request and has respond write the response. wait waits until all responses are written.
+func pipeClient(t *testing.T, respond func(io.Writer)) (c *Client, wait func()) {
+	t.Helper()
+	var served sync.WaitGroup
+	c = client(t, Options{Tries: 1, Allow: []string{"pipe.example"}})
+	c.trusted.DialContext = func(context.Context, string, string) (net.Conn, error) {
+		ours, theirs := net.Pipe()
+		served.Go(func() {
+			defer theirs.Close()
+			if _, err := http.ReadRequest(bufio.NewReader(theirs)); err != nil {
+				t.Error(err)
+			}
+			respond(theirs)
+		})
+		return ours, nil
+	}
+	return c, served.Wait
+}
+
 // TestRate sends a body in pieces, with the clock of a bubble.
 func TestRate(t *testing.T) {
 	for _, test := range []struct {
@@ -260,28 +280,18 @@ func TestRate(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
-				var served sync.WaitGroup
-				defer served.Wait()
-				c := client(t, Options{Tries: 1, Allow: []string{"pipe.example"}})
-				c.trusted.DialContext = func(context.Context, string, string) (net.Conn, error) {
-					ours, theirs := net.Pipe()
-					served.Go(func() {
-						defer theirs.Close()
-						if _, err := http.ReadRequest(bufio.NewReader(theirs)); err != nil {
-							t.Error(err)
+				c, wait := pipeClient(t, func(w io.Writer) {
+					fmt.Fprintf(w, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", test.piece*test.pieces)
+					for i := range test.pieces {
+						if i > 0 {
+							time.Sleep(test.every)
 						}
-						fmt.Fprintf(theirs, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", test.piece*test.pieces)
-						for i := range test.pieces {
-							if i > 0 {
-								time.Sleep(test.every)
-							}
-							if _, err := theirs.Write(make([]byte, test.piece)); err != nil {
-								return // the client has had enough
-							}
+						if _, err := w.Write(make([]byte, test.piece)); err != nil {
+							return // the client has had enough
 						}
-					})
-					return ours, nil
-				}
+					}
+				})
+				defer wait()
 				start := time.Now()
 				got, err := text(c, Request{URL: "http://pipe.example/"})
 				if !errors.Is(err, test.want) || err == nil && len(got) != test.piece*test.pieces || err != nil && !temporary(err) {
@@ -429,21 +439,11 @@ func TestRedirects(t *testing.T) {
 // TestSlowRedirects has a server that is slow to redirect, with the clock of a bubble: all redirects together are limited.
 func TestSlowRedirects(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		var served sync.WaitGroup
-		defer served.Wait()
-		c := client(t, Options{Tries: 1, Allow: []string{"pipe.example"}})
-		c.trusted.DialContext = func(context.Context, string, string) (net.Conn, error) {
-			ours, theirs := net.Pipe()
-			served.Go(func() {
-				defer theirs.Close()
-				if _, err := http.ReadRequest(bufio.NewReader(theirs)); err != nil {
-					t.Error(err)
-				}
-				time.Sleep(25 * time.Second)
-				fmt.Fprint(theirs, "HTTP/1.1 302 Found\r\nConnection: close\r\nLocation: /\r\nContent-Length: 0\r\n\r\n")
-			})
-			return ours, nil
-		}
+		c, wait := pipeClient(t, func(w io.Writer) {
+			time.Sleep(25 * time.Second)
+			fmt.Fprint(w, "HTTP/1.1 302 Found\r\nConnection: close\r\nLocation: /\r\nContent-Length: 0\r\n\r\n")
+		})
+		defer wait()
 		start := time.Now()
 		_, err := text(c, Request{URL: "http://pipe.example/"})
 		if elapsed := time.Since(start); !errors.Is(err, errSlow) || !temporary(err) || elapsed != time.Minute {

@@ -181,12 +181,7 @@ func (w *Webhooks) Add(ctx context.Context, url string, subject Subject) (h Webh
 }
 
 // wakeRun wakes Run, which waits while no webhook exists, because a webhook was just added.
-func (w *Webhooks) wakeRun() {
-	select {
-	case w.changed <- struct{}{}:
-	default:
-	}
-}
+func (w *Webhooks) wakeRun() { retry.Wake(w.changed) }
 
 // List returns all webhooks with the state of their deliveries, oldest first, without their secrets. It includes the purge hook
 // only if the settings no longer have one, so that an operator sees its pending messages and can remove it.

@@ -11,7 +11,7 @@
 // parent's descriptors besides its pipes, and only those environment variables that Go itself reads.
 //
 // The package also has what its children run: the minifier, the builder of ES modules, and the renderers of READMEs, source,
-// comparisons, imports and ranges of versions. Their output is not trusted: package document, and whoever asked for modules, check it
+// comparisons, imports and ranges of versions. Their output is not trusted: package document, and the callers that request modules, check it
 // again. The package must not know stores or HTTP.
 package worker
 

@@ -18,7 +18,7 @@ func terminalWidth(w io.Writer) int {
 		return 0
 	}
 	width, _, err := term.GetSize(int(file.Fd()))
-	if err != nil { // it is no terminal
+	if err != nil { // not a terminal
 		return 0
 	}
 	return width

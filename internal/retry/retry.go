@@ -66,7 +66,8 @@ func FollowClock(ctx context.Context, interval time.Duration, now func() time.Ti
 	}
 }
 
-// Wake puts a value into wake, for a later or present [SleepUnless], unless it has no room for another one. It does not block.
+// Wake wakes the goroutine that receives from wake or, if none does, the next one that will; further calls before that do nothing. wake has room for
+// one value. Wake does not block.
 func Wake(wake chan<- struct{}) {
 	select {
 	case wake <- struct{}{}:

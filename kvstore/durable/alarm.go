@@ -112,7 +112,7 @@ func (a *alarms) alarmChanged(name string, to *alarm) {
 		a.low = key
 	}
 	if to.next < a.until {
-		wake(a.wake)
+		retry.Wake(a.wake)
 	}
 }
 
@@ -194,7 +194,7 @@ func (c *class) dueAlarms() (names []string, next int64, err error) {
 	if a.changes == changes {
 		a.low = first
 	} else {
-		wake(a.wake)
+		retry.Wake(a.wake)
 	}
 	a.until = next
 	return names, next, nil
@@ -227,7 +227,7 @@ func (c *class) fireAlarm(name string) {
 		retry := max(failed.retry, held.retry)
 		a.held[name] = hold{until: c.retryAt(retry), retry: retry + 1}
 	}
-	wake(a.wake)
+	retry.Wake(a.wake)
 }
 
 // handleAlarm calls the class's handler if the object's alarm is still due, and then deletes the alarm, or sets it to a later time if the handler

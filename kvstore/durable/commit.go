@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -189,15 +190,7 @@ func (c *committer) add(w *write) {
 	c.mu.Lock()
 	c.queue = append(c.queue, w)
 	c.mu.Unlock()
-	wake(c.wake)
-}
-
-// wake wakes the goroutine that waits for a channel, which has room for one element, or that will wait for it next.
-func wake(waiting chan<- struct{}) {
-	select {
-	case waiting <- struct{}{}:
-	default:
-	}
+	retry.Wake(c.wake)
 }
 
 // batchBytes bounds what is committed together, if it is more than one write.
@@ -271,7 +264,7 @@ func (c *committer) close() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
-	wake(c.wake)
+	retry.Wake(c.wake)
 	<-c.done
 }
 

@@ -24,7 +24,7 @@ func TestWatch(t *testing.T) {
 		{"it beats", []string{"1/1", "1/1", "1/2", "1/2", "1/3", "1/3", "1/4", "1/4", "1/5", "1/5"}, -1},
 		{"it stops", []string{"1/1", "1/2", "1/2", "1/2", "1/2", "1/2", "1/2", "1/2", "1/2"}, 7},
 		{"another is elected meanwhile", []string{"1/1", "1/1", "1/1", "1/1", "1/1", "2/", "2/", "2/", "2/", "2/"}, -1},
-		{"it was told to end", []string{"1/1", "1/2", "1/gone"}, 2},
+		{"it was asked to end", []string{"1/1", "1/2", "1/gone"}, 2},
 		{"the bucket was away", []string{"1/1", "1/1", "1/1", "!", "!", "!", "!", "!", "1/1", "1/1", "1/1"}, -1},
 	} {
 		w, got := HeartbeatMonitor{}, -1

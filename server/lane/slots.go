@@ -1,6 +1,10 @@
 package lane
 
-import "net"
+import (
+	"net"
+
+	"github.com/larder-cdn/larder/internal/retry"
+)
 
 // This file bounds how many connections are open at all, those included that were evicted and are not closed yet. Each has a slot.
 
@@ -42,8 +46,5 @@ func (r *connLimit) wakeOne() {
 	if r.most > 0 && r.taken >= r.most {
 		return
 	}
-	select {
-	case r.freed <- struct{}{}:
-	default:
-	}
+	retry.Wake(r.freed)
 }

@@ -30,6 +30,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/larder-cdn/larder/internal/retry"
 	"github.com/larder-cdn/larder/kvstore"
 )
 
@@ -188,10 +189,7 @@ func (u *Usage) gather() {
 	clear(u.pending)
 	u.pending = u.pending[:0]
 	if len(u.fresh) >= earlyFresh {
-		select {
-		case u.early <- struct{}{}:
-		default:
-		}
+		retry.Wake(u.early)
 	}
 }
 
